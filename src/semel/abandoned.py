@@ -33,11 +33,15 @@ class TooManyAbandoned(Exception):
 
 
 class Started(Generic[T]):
-    """A call in a thread of its own; ``what`` names it in the log."""
+    """A call in a thread of its own; ``what`` names it in the log, ``then`` is called when it has
+    ended."""
 
-    def __init__(self, what: str, call: Callable[[], T]) -> None:
+    def __init__(
+        self, what: str, call: Callable[[], T], then: Callable[[], None] = lambda: None
+    ) -> None:
         self._what = what
         self._call = call
+        self._then = then
         self._ended = threading.Event()
         self._found: T | None = None
         self._failure: BaseException | None = None
@@ -50,6 +54,7 @@ class Started(Generic[T]):
         except BaseException as error:
             self._failure = error
         self._ended.set()
+        self._then()
 
     def ended(self, seconds: float) -> bool:
         """Whether it ends within so many seconds."""

@@ -14,7 +14,7 @@ from semel.config import CommonConfig, ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
 from semel.engine.deliveries import Deliveries
-from semel.engine.orders import Orders, Share
+from semel.engine.orders import Bell, Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
@@ -52,7 +52,7 @@ class Run:
     ``paused`` are set from outside, and ``restarts`` holds the tasks to start anew. With
     ``keeps_going`` a task that fails leaves the others running, as in Kafka Connect; otherwise it
     ends the connector. ``share`` are the tasks that run in this process. ``groups`` has begun to
-    look for the consumer group's coordinator.
+    look for the consumer group's coordinator. ``bell`` is rung after a change from outside.
     """
 
     connector: ConnectorConfig
@@ -68,6 +68,7 @@ class Run:
     keeps_going: bool = False
     share: Share = field(default_factory=Share)
     groups: Groups | None = None
+    bell: Bell = field(default_factory=Bell)
 
     @property
     def orders(self) -> Orders:
@@ -80,6 +81,7 @@ class Run:
             self.keeps_going,
             self.observe,
             self.share,
+            self.bell,
         )
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:

@@ -56,8 +56,8 @@ class Report:
     """A task's report.
 
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
-    ``failed`` or ``stopped``. Counts are totals since the task started; ``caught_up``: there was
-    nothing left to read; ``failure`` is its end.
+    ``failed`` or ``stopped``; ``awake`` is of no task. Counts are totals since the task started;
+    ``caught_up``: there was nothing left to read; ``failure`` is its end.
     """
 
     kind: str
@@ -83,7 +83,8 @@ def rebuild(report: Report) -> SemelError:
 
 class ControlServer:
     """The driver's end. ``hear`` is called in a thread for each connected task, and fills
-    ``reports`` unless it is set; ``reached`` says whether there ever was a task."""
+    ``reports`` unless it is set; so is ``parted``, when a connection has ended. ``reached`` says
+    whether there ever was a task."""
 
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)
@@ -91,6 +92,7 @@ class ControlServer:
         self._host, self._port = self._listener.address
         self.reports: queue.Queue[Report] = queue.Queue()
         self.hear: Callable[[Report], None] = self.reports.put
+        self.parted: Callable[[], None] = lambda: None
         self._lines: set[Connection[Any, Any]] = set()
         self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -119,6 +121,10 @@ class ControlServer:
     def resume_tasks(self) -> None:
         """Resume paused tasks."""
         self._say("resume")
+
+    def wake(self) -> None:
+        """End the wait for reports: there is something else to look at."""
+        self.reports.put(Report("awake", task=-1, attempt=-1))
 
     def want_task(self, task: int) -> None:
         """Let a task run, if it was stopped before."""
@@ -194,6 +200,7 @@ class ControlServer:
                 self._attempts.pop(line, None)
                 self._open -= 1
             line.close()
+            self.parted()
 
     def _listen(self, line: Connection[Any, Any]) -> None:
         if not self._authenticated(line):

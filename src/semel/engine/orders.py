@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,27 @@ class Share:
             return task in self._held or self._wanted is None or task in self._wanted
 
 
+class Bell:
+    """Wakes up what waits for news of a run. May be rung from any thread."""
+
+    def __init__(self) -> None:
+        self._heard_by: list[Callable[[], None]] = []
+
+    @contextmanager
+    def heard_by(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` each time it is rung meanwhile."""
+        self._heard_by.append(wake)
+        try:
+            yield
+        finally:
+            self._heard_by.remove(wake)
+
+    def ring(self) -> None:
+        """Something has changed."""
+        for wake in list(self._heard_by):
+            wake()
+
+
 @dataclass(frozen=True, slots=True)
 class Orders:
     """What a run is asked to do.
@@ -68,8 +90,9 @@ class Orders:
     ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
     the numbers of tasks to start anew: all three may change while it runs. ``until_caught_up`` ends
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
-    the others running. ``observe`` is called with the totals several times a second. ``share`` are
-    the tasks that run in this process; it may change, too.
+    the others running. ``observe`` is called with the totals several times a second while records
+    flow. ``share`` are the tasks that run in this process; it may change, too. ``bell`` is rung
+    after a change, which would else be noticed within a second.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -79,6 +102,7 @@ class Orders:
     keeps_going: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
     share: Share = field(default_factory=Share)
+    bell: Bell = field(default_factory=Bell)
 
     def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
         """The same orders, with another observer."""

@@ -30,8 +30,8 @@ _SUCCESSOR = 1.0
 attempt."""
 _SILENT = 60.0
 _TIDIES_AFTER = 2.0
-_LISTENS = 0.1
-"""Seconds for which a look at the tasks waits for a report."""
+_LISTENS, _CALM = 0.1, 1.0
+"""Seconds for which a look at the tasks waits for news, at most; the longer time while all run."""
 
 
 class Supervisor:
@@ -88,6 +88,18 @@ class Supervisor:
         Raises:
             SemelError: what ended the run.
         """
+        server.parted = server.wake
+        with self._orders.bell.heard_by(server.wake):
+            return self._supervise(server, spec, count, over, plan)
+
+    def _supervise(
+        self,
+        server: ControlServer,
+        spec: TaskSpec,
+        count: int,
+        over: Callable[[Progress], bool],
+        plan: object,
+    ) -> Progress:
         began, deadline, is_tidy = time.monotonic(), None, False
         try:
             if not self._begun:
@@ -99,7 +111,9 @@ class Supervisor:
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
-                self._listen(server, 0.0 if are_new else _LISTENS)
+                is_calm = deadline is None and speak == self._tasks.keys()
+                wait = _CALM if is_calm else _LISTENS
+                self._listen(server, 0.0 if are_new else wait)
                 self._look(speak, stopping=deadline is not None)
                 self._follow_orders(server)
                 self._complain(server, spec, began)

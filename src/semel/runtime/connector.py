@@ -125,6 +125,8 @@ class Connector:
     def share(self, tasks: Collection[int] | None) -> None:
         """Run only these tasks here, or all of them; others end after their current work."""
         self._share.want(tasks)
+        if (run := self._run) is not None:
+            run.orders.bell.ring()
 
     def holds(self, task: int) -> bool:
         """Whether one of its tasks runs here, or may start any moment."""
@@ -138,6 +140,7 @@ class Connector:
             was, self._wanted = self._wanted, State.PAUSED
             if (run := self._going_on(was)) is not None:
                 run.orders.paused.set()
+                run.orders.bell.ring()
             else:
                 self._start()
 
@@ -147,6 +150,7 @@ class Connector:
             was, self._wanted = self._wanted, State.RUNNING
             if (run := self._going_on(was)) is not None:
                 run.orders.paused.clear()
+                run.orders.bell.ring()
             else:
                 self._start()
 
@@ -159,6 +163,7 @@ class Connector:
         if run is None:
             return True
         run.orders.stop.set()
+        run.orders.bell.ring()
         return run.join(timeout)
 
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
@@ -173,6 +178,7 @@ class Connector:
             for number, status in self._task_states(self._run).items():
                 if include_tasks and (status.state is State.FAILED or not only_failed):
                     self._run.orders.restarts.put(number)
+            self._run.orders.bell.ring()
 
     def restart_task(self, number: int) -> None:
         """Restart one task.
@@ -185,6 +191,7 @@ class Connector:
                 raise LookupError(f"connector {self.name} has no task {number}")
             if self._run is not None and self._run.alive:
                 self._run.orders.restarts.put(number)
+                self._run.orders.bell.ring()
             elif self._wanted is not State.STOPPED:
                 self._start()
 

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 LEAVE = 25.0
 """Seconds from a stop until what does not end is left behind: the engines cancel what is under way
 after 20, and Kubernetes kills after 30."""
-_LOOK = 0.1
+_CALM = 1.0
+"""Seconds for which a look at the run waits for news, at most."""
 _AT_ONCE = 0.25
 """Seconds in which a cluster answers that is there."""
 
@@ -66,17 +67,19 @@ def drive(
     """
     from semel.engine.base import Progress
 
-    latest = _Latest(orders.observe)
+    news = threading.Event()
+    latest = _Latest(news, orders.observe)
     run = replace(orders, observe=latest.note)
-    work = Started(
-        f"running connector {planned.connector.name}", lambda: _work(planned, spark, transform, run)
-    )
-    try:
-        _wait(work, orders.stop, latest)
-    except BaseException:  # Ctrl-C, or an observer that fails
-        orders.stop.set()
-        _wait(work, orders.stop, _Latest())
-        raise
+    what = f"running connector {planned.connector.name}"
+    work = Started(what, lambda: _work(planned, spark, transform, run), then=news.set)
+    with orders.bell.heard_by(news.set):
+        try:
+            _wait(work, orders.stop, latest)
+        except BaseException:  # Ctrl-C, or an observer that fails
+            orders.stop.set()
+            orders.bell.ring()
+            _wait(work, orders.stop, _Latest(news))
+            raise
     if not work.ended(0):
         work.abandon()
         log.warning(
@@ -90,9 +93,15 @@ def drive(
 
 
 class _Latest:
-    """A copy of the totals that a run reported last, because it goes on counting."""
+    """A copy of the totals that a run reported last, because it goes on counting. ``news`` is set
+    with each, and by whoever else has some."""
 
-    def __init__(self, observe: Callable[[Progress], None] = lambda _progress: None) -> None:
+    def __init__(
+        self,
+        news: threading.Event,
+        observe: Callable[[Progress], None] = lambda _progress: None,
+    ) -> None:
+        self.news = news
         self._observe = observe
         self.progress: Progress | None = None
 
@@ -103,6 +112,7 @@ class _Latest:
             tasks=dict(progress.tasks),
             states=dict(progress.states),
         )
+        self.news.set()
 
     def show(self) -> None:
         if self.progress is not None:
@@ -112,7 +122,9 @@ class _Latest:
 def _wait(work: Started[Progress], stop: threading.Event, latest: _Latest) -> None:
     """Wait for the end, but not for long once it was asked to stop."""
     asked: float | None = None
-    while not work.ended(_LOOK):
+    while not work.ended(0):
+        latest.news.wait(_CALM)
+        latest.news.clear()
         latest.show()
         now = time.monotonic()
         if asked is None:
@@ -152,6 +164,7 @@ def _work(
             orders.keeps_going,
             orders.share,
             groups,
+            orders.bell,
         )
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine

@@ -27,11 +27,13 @@ from semel.sinks.base import Sink
 from semel.sinks.protocols import Membership
 from semel.sizes import Sizes
 
-_IDLE = 0.25
+_IDLE, _CALM = 0.25, 0.5
 _JOINING = 0.02
 """The group's answer does not end a wait for records."""
 _BUSY = 0.02
 """Seconds that a poll waits for a first record, without and with a commit under way."""
+_CALM_AFTER = 10.0
+"""Seconds without a record after which polls wait for longer."""
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
 _SMALL, _LITTLE = 1000, 200_000
@@ -85,6 +87,7 @@ class Reader:
         self._sizes = Sizes()
         self._entries: dict[TopicPartition, LedgerEntry] = {}
         self._ask_at = float("inf")
+        self._heard = time.monotonic()
         self.positions: dict[TopicPartition, int] = {}
         """The next offsets to read, assuming that the commit under way succeeds."""
         self.held = False
@@ -160,9 +163,10 @@ class Reader:
             return said
         connector, consumer = self._connector, self._subscription.consumer
         poll = Poll(connector, self._subscription.index, self._sizes)
-        wait = _IDLE if self._subscription.member is not None else _JOINING
-        poll.take(consumer, 1, _BUSY if self._commits.under_way else wait)
+        poll.take(consumer, 1, self._wait)
         messages, most = poll.messages, connector.max_poll_records
+        if messages:
+            self._heard = time.monotonic()
         quiet = not messages and not self._commits.under_way
         if messages and most > 1:
             poll.take(consumer, most, connector.linger_ms / 1000)
@@ -177,6 +181,15 @@ class Reader:
         ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
         polls = copied(by_topic(found.records)) if found.records else []
         return [Polled(polls, ends, found.unreadable, quiet)]
+
+    @property
+    def _wait(self) -> float:
+        """Seconds that a poll waits for its first record."""
+        if self._commits.under_way:
+            return _BUSY
+        if self._subscription.member is None:
+            return _JOINING
+        return _CALM if time.monotonic() - self._heard > _CALM_AFTER else _IDLE
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         few = len(messages) < min(_SMALL, self._connector.max_poll_records)
