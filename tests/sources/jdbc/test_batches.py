@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from semel.sources.jdbc.database import Column
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Shape, Unreadable
 from semel.sources.jdbc.values import INSTANT
+from tests.patience import PATIENCE
 
 
 def rows(*times: int) -> Rows:
@@ -78,3 +80,50 @@ def test_a_time_with_more_nanoseconds_than_a_number_holds_is_refused() -> None:
     for granularity in ("nanos_long", "nanos_string"):
         with pytest.raises(Unreadable, match=f"column at has a time .*={granularity}"):
             batches.rows(batch, shape, "UTC", granularity)
+
+
+def test_the_next_one_is_fetched_while_one_is_at_work() -> None:
+    fetched: list[int] = []
+    second = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        for number in range(1, 4):
+            fetched.append(number)
+            if number == 2:
+                second.set()
+            yield number
+
+    ahead = batches.fetched_ahead(numbers())
+    assert next(ahead) == 1
+    assert second.wait(PATIENCE)
+    assert list(ahead) == [2, 3] == fetched[1:]
+
+
+def test_a_fetch_that_fails_fails_in_its_turn() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    ahead = batches.fetched_ahead(broken())
+    assert next(ahead) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(ahead)
+
+
+def test_whoever_stops_early_waits_for_the_fetch_in_progress() -> None:
+    """What it fetches from is closed next, and must not be in use."""
+    begun, may_end, done = threading.Event(), threading.Event(), list[bool]()
+
+    def slow() -> Iterator[int]:
+        yield 1
+        begun.set()
+        may_end.wait(PATIENCE)
+        done.append(True)
+        yield 2
+
+    ahead = batches.fetched_ahead(slow())
+    assert next(ahead) == 1
+    assert begun.wait(PATIENCE)
+    threading.Timer(0.05, may_end.set).start()
+    ahead.close()
+    assert done == [True]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -192,7 +192,7 @@ class Connection:
             cursor.execute(sql, parameters)
             return cursor.fetch_arrow_table()
 
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
         """Run a query inside the open transaction and yield its rows as they arrive, so that their
         number does not matter. Run nothing else before the last one."""
         self._begin()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +15,8 @@ import pyarrow.compute as pc
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Shape, Unreadable, null_of
 from semel.sources.jdbc.values import converted, shown, struct
+
+T = TypeVar("T")
 
 LARGEST = 1 << 30
 """Bytes of the rows that are committed together."""
@@ -137,6 +142,20 @@ def ahead(found: Iterator[Together]) -> Iterator[Together]:
         following = next(found, None)
         yield held
         held = following
+
+
+def fetched_ahead(found: Iterator[T]) -> Generator[T, None, None]:
+    """The same, of which the next one is fetched, in a thread, while one is at work here."""
+
+    def fetch() -> T | None:
+        return next(found, None)
+
+    held = fetch()
+    with ThreadPoolExecutor(1, thread_name_prefix="semel-fetch") as thread:
+        while held is not None:
+            following = thread.submit(copy_context().run, fetch)
+            yield held
+            held = following.result()
 
 
 def _check(waiting: list[Rows], why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +14,7 @@ from semel.errors import ServiceError
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
 from semel.sinks.sql.names import literal, quote
+from semel.sources.jdbc.batches import fetched_ahead
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.values import INSTANT, numeric_type, unbounded_type, wall
@@ -197,7 +198,8 @@ class Postgresql(Database):
         return int(found.column(0)[0].as_py())
 
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
-        yield from self._connection.stream(sql)
+        with closing(self._connection.stream(sql)) as batches:
+            yield from fetched_ahead(batches)
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         if "with time zone" in column.type:
