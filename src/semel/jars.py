@@ -113,25 +113,23 @@ CONNECT = JarSet(
     ),
 )
 
-# What a worker has already must not stand in a folder of its plugin.path: a task with a Jackson
-# of its own dies in a class conflict.
-_WORKERS_OWN = (
-    "com.fasterxml.jackson.*:*",
-    "org.apache.kafka:kafka-clients",
-    "org.apache.kafka:connect-api",
-    "org.slf4j:slf4j-api",
-)
-DEBEZIUM_JDBC = JarSet(
-    "debezium-jdbc",
-    (f"io.debezium:debezium-connector-jdbc:{DEBEZIUM_VERSION}",),
-    leave_out=_WORKERS_OWN,
-)
-DEBEZIUM_POSTGRES = JarSet(
-    "debezium-postgres",
-    (f"io.debezium:debezium-connector-postgres:{DEBEZIUM_VERSION}",),
-    leave_out=_WORKERS_OWN,
-)
 
+def _debezium(connector: str) -> JarSet:
+    """A folder for Connect's plugin.path. What the worker has already must not stand in it: with
+    its own Jackson a task dies in a class conflict."""
+    return JarSet(
+        f"debezium-{connector}",
+        (f"io.debezium:debezium-connector-{connector}:{DEBEZIUM_VERSION}",),
+        leave_out=(
+            "com.fasterxml.jackson.*:*",
+            "org.apache.kafka:kafka-clients",
+            "org.apache.kafka:connect-api",
+            "org.slf4j:slf4j-api",
+        ),
+    )
+
+
+DEBEZIUM_JDBC, DEBEZIUM_POSTGRES = _debezium("jdbc"), _debezium("postgres")
 
 # Spark's own Delta Lake, which the tests read with and the benchmarks compare with.
 DELTA_SPARK = JarSet(

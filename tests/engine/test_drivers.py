@@ -83,6 +83,7 @@ def _server(*, reached: bool) -> Any:
         stop_tasks=lambda: None,
         want_task=lambda _task: None,
         announce=lambda _plan: None,
+        wake=lambda: None,
     )
 
 
