@@ -6,6 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, key
+from semel.sinks.table_keys import (
+    auto_create_key,
+    auto_evolve_key,
+    delete_enabled_key,
+    exclude_key,
+    include_key,
+    password_key,
+    pk_fields_key,
+    pk_mode_key,
+    table_mapping_key,
+    table_name_format_key,
+    user_key,
+)
 
 
 def url_key(doc: str) -> Any:
@@ -40,24 +53,8 @@ class JdbcKeys:
         "connector.class", importance=HIGH, group="Common", display="Connector class"
     )
     connection_url: str = url_key("The database.")
-    connection_user: str = key(
-        "connection.user",
-        "",
-        "The user, if connection.url names none.",
-        aliases=("connection.username",),
-        importance=HIGH,
-        group="Connection",
-        display="JDBC User",
-    )
-    connection_password: str = key(
-        "connection.password",
-        "",
-        "The user's password.",
-        secret=True,
-        importance=HIGH,
-        group="Connection",
-        display="JDBC Password",
-    )
+    connection_user: str = user_key("Connection")
+    connection_password: str = password_key("Connection")
     insert_mode: str = key(
         "insert.mode",
         "insert",
@@ -67,49 +64,13 @@ class JdbcKeys:
         group="Writes",
         display="Insert Mode",
     )
-    pk_mode: str = key(
-        "pk.mode",
-        "none",
-        "Where the primary key comes from.",
-        aliases=("primary.key.mode",),
-        choices=("none", "kafka", "record_key", "record_value"),
-        importance=HIGH,
-        group="Data Mapping",
-        display="Primary Key Mode",
+    pk_mode: str = pk_mode_key()
+    pk_fields: tuple[str, ...] = pk_fields_key()
+    delete_enabled: bool = delete_enabled_key("Tombstones delete; needs record_key.")
+    table_name_format: str = table_name_format_key(
+        "The table of a topic.", aliases=("collection.name.format",)
     )
-    pk_fields: tuple[str, ...] = key(
-        "pk.fields",
-        (),
-        "The key's columns.",
-        aliases=("primary.key.fields",),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Primary Key Fields",
-    )
-    delete_enabled: bool = key(
-        "delete.enabled",
-        False,
-        "Tombstones delete; needs record_key.",
-        importance=MEDIUM,
-        group="Writes",
-        display="Enable deletes",
-    )
-    table_name_format: str = key(
-        "table.name.format",
-        "${topic}",
-        "The table of a topic.",
-        aliases=("collection.name.format",),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Table Name Format",
-    )
-    table_mapping: tuple[str, ...] = key(
-        "topics.to.tables.mapping",
-        (),
-        "topic:table pairs, before table.name.format.",
-        importance=MEDIUM,
-        group="Data Mapping",
-    )
+    table_mapping: tuple[str, ...] = table_mapping_key()
     normalize: bool = key(
         "table.name.normalize",
         False,
@@ -132,22 +93,8 @@ class JdbcKeys:
         importance=LOW,
         group="Data Mapping",
     )
-    auto_create: bool = key(
-        "auto.create",
-        False,
-        "Create missing tables.",
-        importance=MEDIUM,
-        group="DDL",
-        display="Auto-Create",
-    )
-    auto_evolve: bool = key(
-        "auto.evolve",
-        False,
-        "Add missing columns.",
-        importance=MEDIUM,
-        group="DDL",
-        display="Auto-Evolve",
-    )
+    auto_create: bool = auto_create_key()
+    auto_evolve: bool = auto_evolve_key()
     schema_evolution: str = key(
         "schema.evolution",
         "none",
@@ -156,24 +103,8 @@ class JdbcKeys:
         importance=LOW,
         group="DDL",
     )
-    include: tuple[str, ...] = key(
-        "fields.whitelist",
-        (),
-        "Value fields to write.",
-        aliases=("field.include.list", "fields.include"),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Fields Whitelist",
-    )
-    exclude: tuple[str, ...] = key(
-        "field.exclude.list",
-        (),
-        "Value fields to leave out.",
-        aliases=("fields.exclude", "fields.blacklist"),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Exclude Fields",
-    )
+    include: tuple[str, ...] = include_key(("field.include.list", "fields.include"))
+    exclude: tuple[str, ...] = exclude_key(("fields.exclude", "fields.blacklist"))
     quote_identifiers: str | None = key(
         "quote.sql.identifiers",
         None,

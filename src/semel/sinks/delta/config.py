@@ -15,6 +15,17 @@ from semel.sinks.checks import (
 )
 from semel.sinks.layout import selects
 from semel.sinks.routed import RoutedConfig
+from semel.sinks.table_keys import (
+    auto_create_key,
+    auto_evolve_key,
+    delete_enabled_key,
+    exclude_key,
+    include_key,
+    pk_fields_key,
+    pk_mode_key,
+    table_mapping_key,
+    table_name_format_key,
+)
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
 
@@ -41,21 +52,8 @@ class DeltaConfig(RoutedConfig):
         importance=HIGH,
         group="Storage",
     )
-    table_name_format: str = key(
-        "table.name.format",
-        "${topic}",
-        "The table of a topic, below delta.table.path.",
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Table Name Format",
-    )
-    table_mapping: tuple[str, ...] = key(
-        "topics.to.tables.mapping",
-        (),
-        "topic:table pairs, before table.name.format.",
-        importance=MEDIUM,
-        group="Data Mapping",
-    )
+    table_name_format: str = table_name_format_key("The table of a topic, below delta.table.path.")
+    table_mapping: tuple[str, ...] = table_mapping_key()
     insert_mode: str = key(
         "insert.mode",
         "insert",
@@ -65,49 +63,13 @@ class DeltaConfig(RoutedConfig):
         group="Writes",
         display="Insert Mode",
     )
-    pk_mode: str = key(
-        "pk.mode",
-        "none",
-        "Where the key comes from.",
-        aliases=("primary.key.mode",),
-        choices=("none", "kafka", "record_key", "record_value"),
-        importance=HIGH,
-        group="Data Mapping",
-        display="Primary Key Mode",
+    pk_mode: str = pk_mode_key()
+    pk_fields: tuple[str, ...] = pk_fields_key()
+    delete_enabled: bool = delete_enabled_key(
+        "Tombstones delete; needs insert.mode=upsert and record_key."
     )
-    pk_fields: tuple[str, ...] = key(
-        "pk.fields",
-        (),
-        "The key's columns.",
-        aliases=("primary.key.fields",),
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Primary Key Fields",
-    )
-    delete_enabled: bool = key(
-        "delete.enabled",
-        False,
-        "Tombstones delete; needs insert.mode=upsert and record_key.",
-        importance=MEDIUM,
-        group="Writes",
-        display="Enable deletes",
-    )
-    auto_create: bool = key(
-        "auto.create",
-        False,
-        "Create missing tables.",
-        importance=MEDIUM,
-        group="DDL",
-        display="Auto-Create",
-    )
-    auto_evolve: bool = key(
-        "auto.evolve",
-        False,
-        "Add missing columns.",
-        importance=MEDIUM,
-        group="DDL",
-        display="Auto-Evolve",
-    )
+    auto_create: bool = auto_create_key()
+    auto_evolve: bool = auto_evolve_key()
     partition_by: tuple[str, ...] = key(
         "partition.by",
         (),
@@ -115,22 +77,8 @@ class DeltaConfig(RoutedConfig):
         importance=MEDIUM,
         group="DDL",
     )
-    include: tuple[str, ...] = key(
-        "fields.whitelist",
-        (),
-        "Value fields to write.",
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Fields Whitelist",
-    )
-    exclude: tuple[str, ...] = key(
-        "field.exclude.list",
-        (),
-        "Value fields to leave out.",
-        importance=MEDIUM,
-        group="Data Mapping",
-        display="Exclude Fields",
-    )
+    include: tuple[str, ...] = include_key()
+    exclude: tuple[str, ...] = exclude_key()
     target_file_size: int = key(
         "target.file.size",
         128 * 1024 * 1024,

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.sinks.files.format_keys import FormatKeys
+from semel.sinks.table_keys import (
+    exclude_key,
+    include_key,
+)
 
 
 def _duration(milliseconds: int) -> None:
@@ -177,22 +181,8 @@ class FilesKeys(FormatKeys):
     delimiter: str = key(
         "file.delim", "+", "Stands between the parts of a name.", importance=MEDIUM, group="Storage"
     )
-    include: tuple[str, ...] = key(
-        "fields.whitelist",
-        (),
-        "Value fields to write.",
-        importance=MEDIUM,
-        group="Connector",
-        display="Fields Whitelist",
-    )
-    exclude: tuple[str, ...] = key(
-        "field.exclude.list",
-        (),
-        "Value fields to leave out.",
-        importance=MEDIUM,
-        group="Connector",
-        display="Exclude Fields",
-    )
+    include: tuple[str, ...] = include_key(group="Connector")
+    exclude: tuple[str, ...] = exclude_key(group="Connector")
     insert_mode: str = key(
         "insert.mode",
         "insert",

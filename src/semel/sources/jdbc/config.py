@@ -9,6 +9,10 @@ from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
+from semel.sinks.table_keys import (
+    password_key,
+    user_key,
+)
 from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
 from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only
 
@@ -35,24 +39,8 @@ class JdbcSourceConfig:
         group="Database",
         display="JDBC URL",
     )
-    connection_user: str = key(
-        "connection.user",
-        "",
-        "The user, if connection.url names none.",
-        aliases=("connection.username",),
-        importance=HIGH,
-        group="Database",
-        display="JDBC User",
-    )
-    connection_password: str = key(
-        "connection.password",
-        "",
-        "The user's password.",
-        secret=True,
-        importance=HIGH,
-        group="Database",
-        display="JDBC Password",
-    )
+    connection_user: str = user_key("Database")
+    connection_password: str = password_key("Database")
     whitelist: tuple[str, ...] = key(
         "table.whitelist",
         (),

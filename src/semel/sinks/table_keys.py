@@ -1,0 +1,149 @@
+"""Keys that several kinds of sinks have, which mean the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from semel.config import HIGH, MEDIUM, key
+
+_MAPPING = "Data Mapping"
+
+
+def table_name_format_key(doc: str, aliases: Sequence[str] = ()) -> Any:
+    """``table.name.format``: the table of a topic."""
+    return key(
+        "table.name.format",
+        "${topic}",
+        doc,
+        aliases=tuple(aliases),
+        importance=MEDIUM,
+        group=_MAPPING,
+        display="Table Name Format",
+    )
+
+
+def table_mapping_key() -> Any:
+    """``topics.to.tables.mapping``."""
+    return key(
+        "topics.to.tables.mapping",
+        (),
+        "topic:table pairs, before table.name.format.",
+        importance=MEDIUM,
+        group=_MAPPING,
+    )
+
+
+def pk_mode_key() -> Any:
+    """``pk.mode``, with Debezium's name for it."""
+    return key(
+        "pk.mode",
+        "none",
+        "Where the primary key comes from.",
+        aliases=("primary.key.mode",),
+        choices=("none", "kafka", "record_key", "record_value"),
+        importance=HIGH,
+        group=_MAPPING,
+        display="Primary Key Mode",
+    )
+
+
+def pk_fields_key() -> Any:
+    """``pk.fields``, with Debezium's name for it."""
+    return key(
+        "pk.fields",
+        (),
+        "The key's columns.",
+        aliases=("primary.key.fields",),
+        importance=MEDIUM,
+        group=_MAPPING,
+        display="Primary Key Fields",
+    )
+
+
+def delete_enabled_key(doc: str) -> Any:
+    """``delete.enabled``; ``doc`` says what it needs."""
+    return key(
+        "delete.enabled",
+        False,
+        doc,
+        importance=MEDIUM,
+        group="Writes",
+        display="Enable deletes",
+    )
+
+
+def auto_create_key() -> Any:
+    """``auto.create``, of tables."""
+    return key(
+        "auto.create",
+        False,
+        "Create missing tables.",
+        importance=MEDIUM,
+        group="DDL",
+        display="Auto-Create",
+    )
+
+
+def auto_evolve_key() -> Any:
+    """``auto.evolve``, of tables."""
+    return key(
+        "auto.evolve",
+        False,
+        "Add missing columns.",
+        importance=MEDIUM,
+        group="DDL",
+        display="Auto-Evolve",
+    )
+
+
+def include_key(aliases: Sequence[str] = (), group: str = _MAPPING) -> Any:
+    """``fields.whitelist``."""
+    return key(
+        "fields.whitelist",
+        (),
+        "Value fields to write.",
+        aliases=tuple(aliases),
+        importance=MEDIUM,
+        group=group,
+        display="Fields Whitelist",
+    )
+
+
+def exclude_key(aliases: Sequence[str] = (), group: str = _MAPPING) -> Any:
+    """``field.exclude.list``."""
+    return key(
+        "field.exclude.list",
+        (),
+        "Value fields to leave out.",
+        aliases=tuple(aliases),
+        importance=MEDIUM,
+        group=group,
+        display="Exclude Fields",
+    )
+
+
+def user_key(group: str) -> Any:
+    """``connection.user``, of a database."""
+    return key(
+        "connection.user",
+        "",
+        "The user, if connection.url names none.",
+        aliases=("connection.username",),
+        importance=HIGH,
+        group=group,
+        display="JDBC User",
+    )
+
+
+def password_key(group: str) -> Any:
+    """``connection.password``, of a database."""
+    return key(
+        "connection.password",
+        "",
+        "The user's password.",
+        secret=True,
+        importance=HIGH,
+        group=group,
+        display="JDBC Password",
+    )
