@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.kafka import leaders
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, failure
 from semel.kafka.logids import Asked
 from semel.ledger import LogId, TopicPartition
@@ -31,6 +32,7 @@ _TIMEOUT = 20.0
 _AT_FIRST = 2.0
 """Seconds that a leader gets to answer at first. A client waits for a leader that it knew and that
 has gone; a new client asks the present one."""
+_PAUSE = 0.1
 _GONE_AFTER, _GONE_TIMES = 3.0, 3
 """How long, in seconds, and how often a broker must deny a partition before it is believed: it may
 learn of a new one later than its clients."""
@@ -48,6 +50,8 @@ class Cluster:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
         self._config = config
+        self._in_doubt = False
+        """The last question about offsets has failed."""
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -160,7 +164,9 @@ class Cluster:
         asked, wait = time.monotonic(), _AT_FIRST
         gone: list[float] = []
         while True:
-            began = time.monotonic()
+            if self._in_doubt:
+                self._wait_for_leaders(request, asked + timeout)
+            self._in_doubt, began = True, time.monotonic()
             try:
                 answers = self._admin.list_offsets(
                     request, isolation_level=level, request_timeout=min(wait, timeout)
@@ -172,6 +178,7 @@ class Cluster:
                 }
                 unknown = sorted(tp for tp, (offset, _) in found.items() if offset < 0)
                 if not unknown:
+                    self._in_doubt = False
                     return found
                 # A partition whose leader does not answer in time has neither an offset nor an
                 # error.
@@ -193,7 +200,15 @@ class Cluster:
                 self.connect_anew()
                 if time.monotonic() - began >= wait:  # it may just take long
                     wait = min(2 * wait, _TIMEOUT)
-                time.sleep(0.1)
+                time.sleep(_PAUSE)
+
+    def _wait_for_leaders(self, request: Collection[KafkaPartition], until: float) -> None:
+        """Raises TransientError: one of them takes no connections by then."""
+        while not leaders.listen(self._admin, request):
+            if time.monotonic() > until:
+                error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader cannot be reached")
+                raise self._failed(KafkaException(error))
+            time.sleep(_PAUSE)
 
     def create_topic(
         self,

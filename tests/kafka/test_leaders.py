@@ -1,0 +1,53 @@
+"""Whether the leaders of partitions can be reached."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from semel.kafka.leaders import listen
+
+
+class Admin:
+    """Knows topic t, whose partition 0 a broker leads; the leader of partition 1 is another."""
+
+    def __init__(self, port: int, other: int = -1) -> None:
+        broker = SimpleNamespace(host="127.0.0.1", port=port)
+        partitions = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=other)}
+        topic = SimpleNamespace(partitions=partitions)
+        self.metadata = SimpleNamespace(brokers={1: broker}, topics={"t": topic})
+
+    def list_topics(self, _topic: str, timeout: float) -> Any:
+        return self.metadata
+
+
+def asked(admin: Any, *partitions: int, topic: str = "t") -> bool:
+    return listen(admin, [TopicPartition(topic, p) for p in partitions])
+
+
+def test_a_leader_that_refuses_connections_is_not_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert asked(Admin(port), 0)
+    assert not asked(Admin(port), 0)
+
+
+@pytest.mark.parametrize("leader", [-1, 2], ids=["none", "a broker that is away"])
+def test_a_partition_without_a_leader_that_is_there_is_not_asked_for(leader: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        admin = Admin(server.getsockname()[1], leader)
+        assert asked(admin, 0)
+        assert not asked(admin, 0, 1)
+
+
+def test_what_nobody_knows_is_asked() -> None:
+    def silent(_topic: str, timeout: float) -> Any:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    assert asked(SimpleNamespace(list_topics=silent), 0)
+    assert asked(Admin(1), 7)
+    assert asked(Admin(1), 0, topic="gone")
