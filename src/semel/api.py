@@ -41,7 +41,7 @@ def run(
         until_caught_up: end when everything that Kafka held at the start is committed; a source
             connector, when there is nothing left to read.
         stop: set it, from another thread, to end the run after the batch in hand.
-        observe: called with the totals several times a second.
+        observe: called with the totals, several times a second while records flow.
 
     Returns:
         the totals of this run.

@@ -163,6 +163,10 @@ def test_what_a_task_has_said_is_heard_when_it_speaks_no_more() -> None:
 def test_the_place_of_task_0_decides_between_two_runs(task: int, ends: bool) -> None:
     """Each run may hold the place of one task of the other: exactly one of them must end."""
     there: Any = SimpleNamespace(
-        replaced=lambda: True, index=task, _lost_at=float("-inf"), _replaces=False
+        replaced=lambda: True,
+        index=task,
+        _lost_at=float("-inf"),
+        _rejoined_at=float("-inf"),
+        _replaces=False,
     )
     assert (Subscription.excuse(there, Displaced("fenced")) == "") is ends

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from semel.engine.control import ControlServer
 from semel.engine.orders import Bell
 from tests.patience import PATIENCE
@@ -17,3 +19,12 @@ def test_the_bell_ends_a_wait_for_reports() -> None:
         assert server.reports.empty()
     finally:
         server.close()
+
+
+def test_an_order_that_nobody_rings_for_is_heard() -> None:
+    """Whoever runs a connector may hold the event that stops it."""
+    heard, stop, bell = threading.Event(), threading.Event(), Bell()
+    with bell.heard_by(heard.set), bell.rung_by(stop):
+        assert not heard.is_set()
+        stop.set()
+        assert heard.wait(PATIENCE)

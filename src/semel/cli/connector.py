@@ -256,7 +256,7 @@ class Watcher:
             self._live.stop()
 
     def observe(self, progress: Any) -> None:
-        """Called by the engine several times a second."""
+        """Called by the engine, several times a second while records flow."""
         now, (then, before) = time.monotonic(), self._last
         period = 1.0 if self._live else self._EVERY
         if now - then >= period:

@@ -83,8 +83,8 @@ def rebuild(report: Report) -> SemelError:
 
 class ControlServer:
     """The driver's end. ``hear`` is called in a thread for each connected task, and fills
-    ``reports`` unless it is set; so is ``parted``, when a connection has ended. ``reached`` says
-    whether there ever was a task."""
+    ``reports`` unless it is set. ``parted`` is called there when a connection has ended.
+    ``reached`` says whether there ever was a task."""
 
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)

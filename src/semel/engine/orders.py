@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from semel.engine.base import Progress
 
 
+_FOLLOWS = 1.0
+"""Seconds after which a thread that waits for an event looks whether it still should."""
+
+
 class Share:
     """Which of a connector's tasks run in this process: all, or those that a cluster of workers has
     given it. May be changed while the connector runs, from any thread."""
@@ -77,6 +81,23 @@ class Bell:
         finally:
             self._heard_by.remove(wake)
 
+    @contextmanager
+    def rung_by(self, event: threading.Event) -> Iterator[None]:
+        """Ring when the event is set meanwhile, whoever sets it."""
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.is_set():
+                if event.wait(_FOLLOWS):
+                    self.ring()
+                    return
+
+        threading.Thread(target=follow, daemon=True, name="semel-bell").start()
+        try:
+            yield
+        finally:
+            over.set()
+
     def ring(self) -> None:
         """Something has changed."""
         for wake in list(self._heard_by):
@@ -92,7 +113,7 @@ class Orders:
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
     the others running. ``observe`` is called with the totals several times a second while records
     flow. ``share`` are the tasks that run in this process; it may change, too. ``bell`` is rung
-    after a change, which would else be noticed within a second.
+    after a change, which would otherwise be noticed within a second.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)

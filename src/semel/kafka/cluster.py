@@ -32,7 +32,7 @@ _TIMEOUT = 20.0
 _AT_FIRST = 2.0
 """Seconds that a leader gets to answer at first. A client waits for a leader that it knew and that
 has gone; a new client asks the present one."""
-_PAUSE = 0.1
+_PAUSE, _LEADERS_PAUSE = 0.1, 0.5
 _GONE_AFTER, _GONE_TIMES = 3.0, 3
 """How long, in seconds, and how often a broker must deny a partition before it is believed: it may
 learn of a new one later than its clients."""
@@ -51,7 +51,7 @@ class Cluster:
         self._servers = config["bootstrap.servers"]
         self._config = config
         self._in_doubt = False
-        """The last question about offsets has failed."""
+        """The last question about offsets has failed, perhaps for want of a leader."""
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -166,7 +166,7 @@ class Cluster:
         while True:
             if self._in_doubt:
                 self._wait_for_leaders(request, asked + timeout)
-            self._in_doubt, began = True, time.monotonic()
+            began = time.monotonic()
             try:
                 answers = self._admin.list_offsets(
                     request, isolation_level=level, request_timeout=min(wait, timeout)
@@ -193,6 +193,7 @@ class Cluster:
                     over = len(gone) >= _GONE_TIMES and now - gone[0] > longest
                 else:
                     over = code in NOT_AUTHORIZED or now - asked > timeout
+                    self._in_doubt = code not in NOT_AUTHORIZED
                 if over:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
@@ -204,11 +205,11 @@ class Cluster:
 
     def _wait_for_leaders(self, request: Collection[KafkaPartition], until: float) -> None:
         """Raises TransientError: one of them takes no connections by then."""
-        while not leaders.listen(self._admin, request):
+        while reason := leaders.unreachable(self._admin, request, until):
             if time.monotonic() > until:
-                error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader cannot be reached")
+                error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason)
                 raise self._failed(KafkaException(error))
-            time.sleep(_PAUSE)
+            time.sleep(_LEADERS_PAUSE)
 
     def create_topic(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Collection
 
 from confluent_kafka import KafkaException
@@ -10,33 +11,40 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 _METADATA, _CONNECTS = 2.0, 1.0
+"""The longest that metadata, and a connection, may take, in seconds."""
+_LEAST = 0.1
 
 
-def listen(admin: AdminClient, partitions: Collection[KafkaPartition]) -> bool:
-    """Whether every leader takes connections, or nobody knows.
+def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], until: float) -> str:
+    """Which leader takes no connections; empty if all do, or nobody knows. Ends by ``until``, or a
+    moment later.
 
     While a question about offsets waits for a leader that refuses connections, librdkafka's (2.16)
-    admin client connects again without a pause: some thousand times a second, for a whole core.
+    admin client connects again without a pause, hundreds of times a second: it takes a core.
     """
-    found: set[tuple[str, int]] = set()
     try:
-        for topic in {p.topic for p in partitions}:
-            metadata = admin.list_topics(topic, timeout=_METADATA)
-            known = metadata.topics[topic].partitions
-            asked = {p.partition for p in partitions if p.topic == topic}
-            leaders = {known[p].leader for p in asked if p in known}
-            reached = {n: b for n, b in metadata.brokers.items() if n in leaders}
-            found |= {(str(b.host), int(b.port)) for b in reached.values()}
-            if not leaders <= metadata.brokers.keys():
-                return False
-    except (KafkaException, KeyError):
-        return True
-    return all(map(_takes_connections, found))
+        # Of all topics: to ask for one that is gone would create it.
+        metadata = admin.list_topics(timeout=_left(until, _METADATA))
+    except KafkaException:
+        return ""
+    leaders: dict[int, str] = {}
+    for p in partitions:
+        topic = metadata.topics.get(p.topic)
+        known = topic.partitions.get(p.partition) if topic is not None else None
+        if known is not None:
+            leaders.setdefault(known.leader, f"{p.topic}-{p.partition}")
+    for number, partition in leaders.items():
+        broker = metadata.brokers.get(number)
+        if broker is None:
+            return f"{partition} has no leader"
+        try:
+            address = str(broker.host), int(broker.port)
+            socket.create_connection(address, _left(until, _CONNECTS)).close()
+        except OSError as error:
+            where = f"{broker.host}:{broker.port}"
+            return f"the leader of {partition} at {where} cannot be reached: {error}"
+    return ""
 
 
-def _takes_connections(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, _CONNECTS).close()
-    except OSError:
-        return False
-    return True
+def _left(until: float, most: float) -> float:
+    return max(_LEAST, min(most, until - time.monotonic()))

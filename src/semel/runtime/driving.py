@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 LEAVE = 25.0
 """Seconds from a stop until what does not end is left behind: the engines cancel what is under way
 after 20, and Kubernetes kills after 30."""
-_CALM = 1.0
-"""Seconds for which a look at the run waits for news, at most."""
+_GAP, _CALM = 0.1, 1.0
+"""Seconds between two looks at the run, and for which one waits for news, at most."""
 _AT_ONCE = 0.25
 """Seconds in which a cluster answers that is there."""
 
@@ -72,12 +72,11 @@ def drive(
     run = replace(orders, observe=latest.note)
     what = f"running connector {planned.connector.name}"
     work = Started(what, lambda: _work(planned, spark, transform, run), then=news.set)
-    with orders.bell.heard_by(news.set):
+    with orders.bell.heard_by(news.set), orders.bell.rung_by(orders.stop):
         try:
             _wait(work, orders.stop, latest)
         except BaseException:  # Ctrl-C, or an observer that fails
             orders.stop.set()
-            orders.bell.ring()
             _wait(work, orders.stop, _Latest(news))
             raise
     if not work.ended(0):
@@ -122,8 +121,8 @@ class _Latest:
 def _wait(work: Started[Progress], stop: threading.Event, latest: _Latest) -> None:
     """Wait for the end, but not for long once it was asked to stop."""
     asked: float | None = None
-    while not work.ended(0):
-        latest.news.wait(_CALM)
+    while not work.ended(_GAP):
+        latest.news.wait(_CALM if asked is None else _GAP)
         latest.news.clear()
         latest.show()
         now = time.monotonic()

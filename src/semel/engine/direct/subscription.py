@@ -86,6 +86,7 @@ class Subscription:
         self._lost_at = float("-inf")
         self._replaces = False
         """The consumer before this one was given up, and this one has no place yet."""
+        self._rejoined_at = float("-inf")
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index)
@@ -241,7 +242,7 @@ class Subscription:
             return
         self._given(True)
         if self._replaces:
-            self._replaces, self._lost_at = False, time.monotonic()
+            self._replaces, self._rejoined_at = False, time.monotonic()
         self._own.add(str(consumer.memberid()))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
@@ -329,10 +330,13 @@ class Subscription:
         run could displace a task of the other, and both would end. The others only start again:
         if their run has lost, its task 0 says so.
         """
-        if self._replaces or time.monotonic() - self._lost_at < _OWN_LOSS:
-            return "it had just lost its place, or its connection"
+        now = time.monotonic()
+        if now - self._lost_at < _OWN_LOSS:
+            return "its session had just expired"
         if not isinstance(fence, Displaced):
             return ""
+        if self._replaces or now - self._rejoined_at < _OWN_LOSS:
+            return "its former consumer may have joined after it"
         replaced = self.replaced()
         if replaced is None:
             return "Kafka does not say who has taken its place"

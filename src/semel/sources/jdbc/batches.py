@@ -145,7 +145,8 @@ def ahead(found: Iterator[Together]) -> Iterator[Together]:
 
 
 def fetched_ahead(found: Iterator[T]) -> Generator[T, None, None]:
-    """The same, of which the next one is fetched, in a thread, while one is at work here."""
+    """The same, of which the next one is fetched, in a thread, while one is in use here. Whoever
+    stops early waits for the fetch in progress."""
 
     def fetch() -> T | None:
         return next(found, None)
