@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 import pytest
 
@@ -14,10 +13,9 @@ from semel.sinks.postgresql.connection import _reason
 
 
 def test_a_host_that_does_not_exist_is_told_at_once() -> None:
-    began = time.monotonic()
-    with pytest.raises(ServiceError, match=r"Failed to resolve '.*invalid:9092': Name"):
+    """After some seconds of silence it would be told that no broker answers."""
+    with pytest.raises(ServiceError, match=r"^Kafka at .*Failed to resolve '.*invalid:9092': Name"):
         meet({"bootstrap.servers": "no-such-host.invalid:9092,nor-this.invalid:9092"})
-    assert time.monotonic() - began < 10.0
 
 
 def test_what_is_waited_for_is_said_once_and_named_in_the_end() -> None:

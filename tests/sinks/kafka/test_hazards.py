@@ -283,7 +283,8 @@ def test_a_target_cluster_that_does_not_exist_is_told_as_the_source_is(
     topic: MakeTopic, configure: Configure, sink: MakeSink
 ) -> None:
     config = configure(topic(), {"dest.kafka.bootstrap.servers": "no-such-host.invalid:9092"})
-    asked = time.monotonic()
-    with pytest.raises(ServiceError, match=r"resolve.*Check dest\.kafka\.bootstrap\.servers"):
+    with pytest.raises(
+        ServiceError, match=r"resolve.*Check dest\.kafka\.bootstrap\.servers"
+    ) as told:
         sink(config).prepare([config["topics"]])
-    assert time.monotonic() - asked < 10  # it was 20 s of silence
+    assert "no Kafka broker answers" not in str(told.value)  # as after 20 s of silence
