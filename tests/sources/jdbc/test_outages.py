@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from adbc_driver_postgresql import dbapi as adbc
 
@@ -31,8 +33,10 @@ def test_a_silent_database_is_left_and_read_on_from_over_a_new_connection(databa
             found, offset = rows(source)
             assert found == [{"id": 1}, {"id": 2}, {"id": 3}]
             assert proxy.silence() == 1
+            began = time.monotonic()
             with pytest.raises(Unavailable, match="dropped the connection"):
                 rows(source, offset)
+            assert time.monotonic() - began < 60
             cursor.executemany("INSERT INTO lines VALUES (4)", None)
             assert rows(source, offset)[0] == [{"id": 4}]
             proxy.refuse()
