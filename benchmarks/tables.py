@@ -8,15 +8,7 @@ import adbc_driver_postgresql.dbapi as adbc
 
 from benchmarks.report import Figures
 from benchmarks.rig import Rig
-from benchmarks.source_runs import (
-    TUNED,
-    Contestant,
-    Peer,
-    Semel,
-    columns,
-    compared,
-    take_turns,
-)
+from benchmarks.source_runs import TUNED, Contestant, Peer, Semel, columns, compared, take_turns
 from semel import jars
 from semel.lab.embedded import Postgres
 from semel.lab.embedded.connect import DistributedConnect

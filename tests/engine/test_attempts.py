@@ -166,7 +166,6 @@ def test_the_place_of_task_0_decides_between_two_runs(task: int, ends: bool) -> 
         replaced=lambda: True,
         index=task,
         _lost_at=float("-inf"),
-        _rejoined_at=float("-inf"),
-        _replaces=False,
+        _mistaken_until=float("-inf"),
     )
     assert (Subscription.excuse(there, Displaced("fenced")) == "") is ends

@@ -112,7 +112,7 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
 
 
 def test_a_consumer_that_was_given_up_is_not_another_run(
-    topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, configure: Configure
 ) -> None:
     """Brokers that were away may answer its request to join after its successor's. Nobody hears
     under which id, so that it looks like another run for as long as it may do so."""
@@ -139,7 +139,7 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
         _poll_until(late, late.assignment)
         _poll_until(late, subscription.replaced)
         assert subscription.excuse(fence) == LATE
-        monkeypatch.setattr(direct, "_OWN_LOSS", 0.0)
+        subscription._mistaken_until = time.monotonic()
         assert subscription.excuse(fence) == ""
     finally:
         late.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JNetworkError
@@ -14,7 +13,7 @@ from semel.config import CommonConfig, ConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine.control import Report
 from semel.engine.deliveries import Deliveries
-from semel.engine.orders import Bell, Orders, Share
+from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
@@ -45,14 +44,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run was asked to do, shared by both engines.
+    """One run of a sink connector, and what it is asked to do (``orders``).
 
     ``topics`` are those there were at the start, with their numbers of partitions; their targets
-    have been prepared. ``observe`` is told the progress several times a second; ``stop`` and
-    ``paused`` are set from outside, and ``restarts`` holds the tasks to start anew. With
-    ``keeps_going`` a task that fails leaves the others running, as in Kafka Connect; otherwise it
-    ends the connector. ``share`` are the tasks that run in this process. ``groups`` has begun to
-    look for the consumer group's coordinator. ``bell`` is rung after a change from outside.
+    have been prepared. ``groups`` has begun to look for the consumer group's coordinator.
     """
 
     connector: ConnectorConfig
@@ -60,29 +55,32 @@ class Run:
     sink: Sink
     cluster: Cluster
     topics: Mapping[str, int]
-    stop: threading.Event
-    until_caught_up: bool = False
-    observe: Callable[[Progress], None] = lambda _progress: None
-    paused: threading.Event = field(default_factory=threading.Event)
-    restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
-    keeps_going: bool = False
-    share: Share = field(default_factory=Share)
+    orders: Orders
     groups: Groups | None = None
-    bell: Bell = field(default_factory=Bell)
 
     @property
-    def orders(self) -> Orders:
-        """What the run is asked to do."""
-        return Orders(
-            self.stop,
-            self.paused,
-            self.restarts,
-            self.until_caught_up,
-            self.keeps_going,
-            self.observe,
-            self.share,
-            self.bell,
-        )
+    def stop(self) -> threading.Event:
+        """Ends the run."""
+        return self.orders.stop
+
+    @property
+    def paused(self) -> threading.Event:
+        """Keeps it from reading."""
+        return self.orders.paused
+
+    @property
+    def until_caught_up(self) -> bool:
+        """Whether it ends at what Kafka held at the start."""
+        return self.orders.until_caught_up
+
+    @property
+    def share(self) -> Share:
+        """The tasks that run in this process."""
+        return self.orders.share
+
+    def observe(self, progress: Progress) -> None:
+        """Tell the totals."""
+        self.orders.observe(progress)
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
         """Whether the run was asked to stop, or has reached the ``targets`` at which it ends."""

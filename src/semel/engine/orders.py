@@ -125,6 +125,21 @@ class Orders:
     share: Share = field(default_factory=Share)
     bell: Bell = field(default_factory=Bell)
 
+    def pause(self) -> None:
+        """Let the tasks read nothing."""
+        self.paused.set()
+        self.bell.ring()
+
+    def resume(self) -> None:
+        """Let the tasks read again."""
+        self.paused.clear()
+        self.bell.ring()
+
+    def restart(self, task: int) -> None:
+        """Start a task anew."""
+        self.restarts.put(task)
+        self.bell.ring()
+
     def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
         """The same orders, with another observer."""
         return replace(self, observe=observe)

@@ -139,8 +139,7 @@ class Connector:
         with self._lock:
             was, self._wanted = self._wanted, State.PAUSED
             if (run := self._going_on(was)) is not None:
-                run.orders.paused.set()
-                run.orders.bell.ring()
+                run.orders.pause()
             else:
                 self._start()
 
@@ -149,8 +148,7 @@ class Connector:
         with self._lock:
             was, self._wanted = self._wanted, State.RUNNING
             if (run := self._going_on(was)) is not None:
-                run.orders.paused.clear()
-                run.orders.bell.ring()
+                run.orders.resume()
             else:
                 self._start()
 
@@ -163,7 +161,6 @@ class Connector:
         if run is None:
             return True
         run.orders.stop.set()
-        run.orders.bell.ring()
         return run.join(timeout)
 
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
@@ -177,8 +174,7 @@ class Connector:
                 return
             for number, status in self._task_states(self._run).items():
                 if include_tasks and (status.state is State.FAILED or not only_failed):
-                    self._run.orders.restarts.put(number)
-            self._run.orders.bell.ring()
+                    self._run.orders.restart(number)
 
     def restart_task(self, number: int) -> None:
         """Restart one task.
@@ -190,8 +186,7 @@ class Connector:
             if number not in self._numbers():
                 raise LookupError(f"connector {self.name} has no task {number}")
             if self._run is not None and self._run.alive:
-                self._run.orders.restarts.put(number)
-                self._run.orders.bell.ring()
+                self._run.orders.restart(number)
             elif self._wanted is not State.STOPPED:
                 self._start()
 

@@ -155,15 +155,8 @@ def _work(
             planned.sink,
             cluster,
             topics,
-            orders.stop,
-            orders.until_caught_up,
-            orders.observe,
-            orders.paused,
-            orders.restarts,
-            orders.keeps_going,
-            orders.share,
+            orders,
             groups,
-            orders.bell,
         )
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine

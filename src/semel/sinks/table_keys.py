@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from semel.config import HIGH, MEDIUM, key
@@ -10,13 +9,13 @@ from semel.config import HIGH, MEDIUM, key
 _MAPPING = "Data Mapping"
 
 
-def table_name_format_key(doc: str, aliases: Sequence[str] = ()) -> Any:
+def table_name_format_key(doc: str, aliases: tuple[str, ...] = ()) -> Any:
     """``table.name.format``: the table of a topic."""
     return key(
         "table.name.format",
         "${topic}",
         doc,
-        aliases=tuple(aliases),
+        aliases=aliases,
         importance=MEDIUM,
         group=_MAPPING,
         display="Table Name Format",
@@ -97,26 +96,26 @@ def auto_evolve_key() -> Any:
     )
 
 
-def include_key(aliases: Sequence[str] = (), group: str = _MAPPING) -> Any:
+def include_key(aliases: tuple[str, ...] = (), group: str = _MAPPING) -> Any:
     """``fields.whitelist``."""
     return key(
         "fields.whitelist",
         (),
         "Value fields to write.",
-        aliases=tuple(aliases),
+        aliases=aliases,
         importance=MEDIUM,
         group=group,
         display="Fields Whitelist",
     )
 
 
-def exclude_key(aliases: Sequence[str] = (), group: str = _MAPPING) -> Any:
+def exclude_key(aliases: tuple[str, ...] = (), group: str = _MAPPING) -> Any:
     """``field.exclude.list``."""
     return key(
         "field.exclude.list",
         (),
         "Value fields to leave out.",
-        aliases=tuple(aliases),
+        aliases=aliases,
         importance=MEDIUM,
         group=group,
         display="Exclude Fields",

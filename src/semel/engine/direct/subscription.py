@@ -84,9 +84,8 @@ class Subscription:
         """The task as a member of the group; None while it has no place there."""
         self._said: list[Assigned | Revoked] = []
         self._lost_at = float("-inf")
-        self._replaces = False
-        """The consumer before this one was given up, and this one has no place yet."""
-        self._rejoined_at = float("-inf")
+        self._mistaken_until = float("-inf")
+        """Until when a consumer that was given up may join in the task's place."""
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index)
@@ -213,7 +212,7 @@ class Subscription:
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
         self._given(False)
         close(old)  # before another one takes its place in the group, if it can be
-        self._replaces = True
+        self._mistaken_until = float("inf")
         self._ask_again()
 
     def close(self) -> None:
@@ -241,8 +240,7 @@ class Subscription:
         if self._closing:
             return
         self._given(True)
-        if self._replaces:
-            self._replaces, self._rejoined_at = False, time.monotonic()
+        self._mistaken_until = min(self._mistaken_until, time.monotonic() + _OWN_LOSS)
         self._own.add(str(consumer.memberid()))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
@@ -335,7 +333,7 @@ class Subscription:
             return "its session had just expired"
         if not isinstance(fence, Displaced):
             return ""
-        if self._replaces or now - self._rejoined_at < _OWN_LOSS:
+        if now < self._mistaken_until:
             return "its former consumer may have joined after it"
         replaced = self.replaced()
         if replaced is None:

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.sinks.files.format_keys import FormatKeys
-from semel.sinks.table_keys import (
-    exclude_key,
-    include_key,
-)
+from semel.sinks.table_keys import exclude_key, include_key
 
 
 def _duration(milliseconds: int) -> None:

@@ -9,10 +9,7 @@ from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
-from semel.sinks.table_keys import (
-    password_key,
-    user_key,
-)
+from semel.sinks.table_keys import password_key, user_key
 from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
 from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only
 
