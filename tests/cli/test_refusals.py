@@ -289,7 +289,13 @@ CASES = [
     Case("sqlite", "file", file("sqlite", b"text" * 999), 3, ("not a database",)),
     Case("sqlite", "table", file("sqlite"), 2, ("Create it, or set auto.create=true",)),
     Case("duckdb", "folder", file("duckdb", path="no/db"), 2, ("/no does not exist. Create",)),
-    Case("duckdb", "file", file("duckdb", b"text" * 999), 3, ("not a valid DuckDB",)),
+    Case(
+        "duckdb",
+        "file",
+        file("duckdb", b"text" * 999, connection_lock_timeout_ms="3600000"),  # not waited for
+        3,
+        ("not a valid DuckDB database file. Put a sound copy", "connection.url"),
+    ),
     Case("duckdb", "table", file("duckdb"), 2, ("Create it, or set auto.create=true",)),
     Case(
         "kafka",

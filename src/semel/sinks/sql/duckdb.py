@@ -61,6 +61,9 @@ _REFUSALS = (
     duckdb.InvalidInputException,
 )
 _SCHEMA = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
+_LOCKED = re.compile("lock on file|different configuration")
+"""Somebody else, or another thread, has the file open."""
+_NO_DATABASE = re.compile("not a valid DuckDB database|with version number|Is a directory|Corrupt")
 _PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
 
 
@@ -101,8 +104,8 @@ class Duckdb(Dialect):
         while True:
             try:
                 return self._connect()
-            except (duckdb.IOException, duckdb.ConnectionException):  # somebody else has it open
-                if time.monotonic() >= deadline:
+            except (duckdb.IOException, duckdb.ConnectionException) as error:
+                if not _LOCKED.search(str(error)) or time.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
 
@@ -127,7 +130,7 @@ class Duckdb(Dialect):
     def _translated(self, error: BaseException) -> Exception | None:
         if not isinstance(error, duckdb.Error):
             return None
-        text = f"{self.where}: {str(error).partition('LINE 1')[0].strip()}"
+        text = f"{self.where}: {str(error).partition('LINE 1')[0].strip().rstrip('.!')}"
         if isinstance(error, _REFUSALS):
             return DataRefused(text)
         if isinstance(error, _SCHEMA):
@@ -136,6 +139,10 @@ class Duckdb(Dialect):
             return Unavailable(text)
         if is_read_only(self._path):
             return Unavailable(f"{text} (the disk is read-only)")
+        if _NO_DATABASE.search(text):
+            return ServiceError(
+                f"{text}. Put a sound copy in its place, or name another file in connection.url"
+            )
         if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
             return TransientError(text)
         return ServiceError(text)
