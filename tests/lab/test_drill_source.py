@@ -15,6 +15,7 @@ from semel.engine.source.encoder import Encoder
 from semel.errors import ConfigError
 from semel.failpoints import OF_SOURCES
 from semel.lab.drill.plan import ANY_MOMENT, Kind, plan
+from semel.lab.drill.processes import without_place
 from semel.lab.drill.source.folder import Folder
 from semel.lab.drill.source.generator import Made
 from semel.lab.drill.source.rows import Rows
@@ -104,6 +105,7 @@ class TestTally:
         counted = (found.lost, found.duplicated, found.changed, found.disordered)
         assert counted == (lost, duplicated, changed, disordered)
         assert not found.kept
+        assert bool(found.reason) == bool(changed or disordered)
 
     def test_at_least_once_may_repeat_but_not_lose(self, tally: Tally) -> None:
         tally.add(messages([0, 1, 2, 1, 2, 3, 4]))
@@ -135,7 +137,8 @@ class TestFolder:
 
     @pytest.mark.parametrize("format", ["csv", "json", "text", "parquet"])
     def test_files_hold_what_is_expected_in_their_order(self, format: str, tmp_path: Path) -> None:
-        raw = {**self.RAW, "format": format, "topic": "t", "bootstrap.servers": "localhost:1"}
+        other = {"csv.separator.char": "59", "csv.null.field.indicator": "BOTH"}
+        raw = {**self.RAW, **other, "format": format, "topic": "t"}
         folder, dice = Folder(raw, tmp_path), random.Random(1)
         written: list[Any] = []
         for begin in range(0, 500, 50):
@@ -143,7 +146,9 @@ class TestFolder:
             values = folder.values(range(begin, begin + 50), dice)
             folder.write(values, dice)
             written += values.to_pylist()
-        source = plan_source({**raw, **folder.keys}).source
+        given = without_place(raw, *folder.replaced)
+        servers = {"bootstrap.servers": "localhost:1"}
+        source = plan_source({**given, **servers, **folder.keys}).source
         assert isinstance(source, DirectorySource)
         batches = source.read_shard({"shard": 0}, lambda _partition: None)
         read: list[Any] = []

@@ -290,7 +290,8 @@ class _Watcher:
 
 def _line(result: FaultResult) -> str:
     fault = result.fault
-    mark = "" if result.kept else "  [red]guarantee broken[/]"
+    reason = f": {result.reason}" if result.reason else ""
+    mark = "" if result.kept else f"  [red]guarantee broken{reason}[/]"
     return (
         f"{fault.number:>5}  {fault.kind.value:<21} {fault.place:<21} {result.seconds:>7.1f} s "
         f"{result.records:>9,} {result.lost:>5,} {result.duplicated:>10,}{mark}"

@@ -30,7 +30,7 @@ class Audited(Protocol):
 @dataclass(frozen=True, slots=True)
 class FaultResult:
     """The effect of a fault: the ``seconds`` until the connector had caught up, and the audit's
-    findings."""
+    findings; ``reason`` is what else breaks the guarantee."""
 
     fault: Fault
     seconds: float
@@ -38,6 +38,7 @@ class FaultResult:
     lost: int
     duplicated: int
     kept: bool
+    reason: str = ""
 
 
 @dataclass(slots=True)

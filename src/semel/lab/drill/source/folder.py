@@ -15,10 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from semel.config.definition import names
 from semel.errors import ConfigError
 from semel.lab.drill.plan import Kind
 from semel.lab.drill.source.system import OF_ANY, System, text_of
 from semel.sources.directory.config import OF_SPOOLDIR
+from semel.sources.directory.textkeys import TextKeys
 
 _FORMATS = ("csv", "json", "parquet", "text")
 _MOST = 4
@@ -29,6 +31,7 @@ class Folder(System):
     """New files in a directory, each complete when it appears."""
 
     faults = OF_ANY | {Kind.FILE_REPLACED}
+    replaced = tuple(names(TextKeys))  # the files are written for a reader at its defaults
 
     def __init__(self, raw: Mapping[str, str], directory: Path) -> None:
         name = raw.get("connector.class", "").strip().rpartition(".")[2]

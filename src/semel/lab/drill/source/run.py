@@ -77,4 +77,6 @@ def _one(stage: SourceStage, injector: SourceInjector, fault: Fault) -> FaultRes
         found = stage.findings()
     if stage.writer.trouble:
         raise DrillFailed(f"records could not be written: {stage.writer.trouble}")
-    return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
+    return FaultResult(
+        *(fault, seconds, found.records, found.lost, found.duplicated, found.kept), found.reason
+    )

@@ -26,6 +26,15 @@ class Findings:
     disordered: int
     kept: bool
 
+    @property
+    def reason(self) -> str:
+        """What breaks the guarantee besides lost and duplicated records; empty if nothing does."""
+        if self.changed:
+            return f"{self.changed:,} records have values that nobody wrote"
+        if self.disordered and not self.kept:
+            return f"{self.disordered:,} records are out of order"
+        return ""
+
 
 class Tally:
     """The records of one consumer. ``expected`` has the number of each record by its value; it may
