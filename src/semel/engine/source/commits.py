@@ -68,11 +68,6 @@ class Commits:
         return self._counter.found
 
     @property
-    def under_way(self) -> bool:
-        """Whether a commit has begun whose end was not waited for."""
-        return self._open is not None
-
-    @property
     def seconds(self) -> float:
         """How long a transaction may last."""
         return self._transactions.seconds
