@@ -60,6 +60,12 @@ class Started(Generic[T]):
         """Whether it ends within so many seconds."""
         return self._ended.wait(seconds)
 
+    def wait(self) -> T:
+        """Wait until it ends: it must have a bound of its own. Returns what it returned, and raises
+        what it raised."""
+        self._thread.join()
+        return self.result()
+
     def result(self) -> T:
         """What it returned; raises what it raised."""
         if self._failure is not None:

@@ -21,10 +21,11 @@ log = logging.getLogger(__name__)
 
 def serving(context: SparkContext) -> tuple[ControlServer, Address]:
     """A server on this driver, and the address that the tasks of this Spark reach it by."""
-    host = context.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-    local = str(context.master).startswith("local")
-    server = ControlServer("127.0.0.1" if local else "0.0.0.0")
-    return server, server.address("127.0.0.1" if local else host)
+    if str(context.master).startswith("local"):
+        server = ControlServer("127.0.0.1")
+        return server, server.address("127.0.0.1")
+    server = ControlServer("0.0.0.0")
+    return server, server.address(context.getConf().get("spark.driver.host", "") or "127.0.0.1")
 
 
 class Lines:

@@ -26,7 +26,10 @@ _PATIENCE = 20.0
 _READY = b"R"
 _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
-_OF_SOURCES = "semel.engine.source.task"
+_LIKELY = ("semel.engine.source.task", "semel.converters.json")
+"""What tasks of a worker need besides likely sinks."""
+_GROUPS = ("semel.sinks", "semel.sources", "semel.converters")
+"""Entry points that each task looks up."""
 
 
 def hand_over() -> bool:
@@ -79,6 +82,7 @@ def _take_over(listener: socket.socket) -> socket.socket | None:
 def _import_connector(raw: dict[str, str]) -> None:
     """Import what a task of this configuration needs; the task says what is missing. A worker's
     names no connector: what it is most likely to run is imported once, not by each task."""
+    from semel.extras import entries
     from semel.sinks import import_likely, sink_class
     from semel.sources import is_source, source_class
 
@@ -86,7 +90,10 @@ def _import_connector(raw: dict[str, str]) -> None:
         name = raw.get("connector.class", "").strip()
         if not name:
             import_likely()
-            importlib.import_module(_OF_SOURCES)
+            for module in _LIKELY:
+                importlib.import_module(module)
+            for group in _GROUPS:
+                entries(group)
             return
         found = source_class(name) if is_source(name) else sink_class(name, raw)
         importlib.import_module(found.__module__)

@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
 from semel.abandoned import Started
-from semel.config import CommonConfig
+from semel.config import CommonConfig, ConnectorConfig
 from semel.context import CONNECTOR
 from semel.engine.orders import Orders
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
@@ -203,22 +205,39 @@ def _cluster(connector: CommonConfig) -> Cluster:
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
     """The cluster, and the topics with their targets prepared: mistakes about Kafka or the store
     are reported while Spark starts, and nothing is left to wait for once it has started."""
-    from semel.kafka.cluster import Cluster
     from semel.kafka.groups import Groups
+    from semel.sinks import protocols
 
-    connector = planned.connector
+    connector, sink, context = planned.connector, planned.sink, copy_context()
+    store = Started(
+        f"connecting {connector.name} to its store",
+        lambda: context.run(protocols.connect_early, sink),
+    )
+    try:
+        cluster, topics = _topics(connector)
+        groups = None
+        if not sink.capabilities.ledger_in_group:
+            groups = Groups(cluster.config)
+            groups.meet(connector.group_id)
+    except BaseException:
+        with suppress(SemelError):  # the sink is closed next
+            store.wait()
+        raise
+    _reached(store.wait, sink.address)
+    _reached(lambda: sink.prepare(topics), sink.address)
+    return cluster, topics, groups
+
+
+def _topics(connector: ConnectorConfig) -> tuple[Cluster, dict[str, int]]:
+    """The cluster, and the partitions of each topic."""
+    from semel.kafka.cluster import Cluster
+
     try:  # most clusters answer at once, and then one client and one question will do
         cluster = Cluster(client_config(connector, "admin"))
-        topics = cluster.matching(connector, _AT_ONCE)
+        return cluster, cluster.matching(connector, _AT_ONCE)
     except (ServiceError, TransientError):
         cluster = _cluster(connector)
-        topics = cluster.matching(connector)
-    groups = None
-    if not planned.sink.capabilities.ledger_in_group:
-        groups = Groups(cluster.config)
-        groups.meet(connector.group_id)
-    _reached(lambda: planned.sink.prepare(topics), planned.sink.address)
-    return cluster, topics, groups
+        return cluster, cluster.matching(connector)
 
 
 def _reached(meets: Callable[[], None], key: str) -> None:

@@ -60,9 +60,9 @@ class Connecting(Protocol):
 
     @abstractmethod
     def connect_early(self) -> None:
-        """Open the connection. Tasks call it while the driver prepares the run, so it must change
-        nothing and hold nothing, not even what :meth:`~semel.sinks.base.Sink.claim` holds: the
-        driver may be moving positions."""
+        """Open the connection. The driver calls it in another thread, while it asks Kafka, and
+        tasks call it while the driver prepares the run: so it must change nothing and hold
+        nothing, not even what :meth:`~semel.sinks.base.Sink.claim` holds."""
 
 
 def connect_early(sink: Sink) -> None:

@@ -122,9 +122,7 @@ class _Launch:
 
     def result(self) -> tuple[ControlServer, DirectSpec]:
         """Wait until the tasks have been started."""
-        while not self._started.ended(1.0):
-            pass
-        return self._started.result()
+        return self._started.wait()
 
     def cancel(self) -> None:
         """End the tasks. Does not wait for Spark if that has not started yet."""
