@@ -31,7 +31,7 @@ from semel.warmup import warm_up_spark
 
 RECORDS, PARTITIONS = 1000, 4
 PATIENCE = 300.0
-IDLE = 20.0
+CALM, IDLE = 30.0, 20.0  # seconds until connectors that have caught up are idle, and of watching
 SESSIONS = {"max_connections": "500"}
 """A connector of Debezium's holds five, one of semel's two."""
 RATE = 1000
@@ -55,7 +55,7 @@ class Side(ABC):
 
         Raises:
             Missing: it has no status yet, or is not there.
-        RuntimeError: it is none of success.
+            RuntimeError: it is an error.
         """
         link = http.client.HTTPConnection(LOOPBACK, self.port, timeout=PATIENCE)
         try:
@@ -228,8 +228,8 @@ def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> d
 
 
 def _idle(usage: Usage) -> float:
-    """Percent of a core, once what caught up has calmed down."""
-    time.sleep(IDLE / 2)
+    """Percent of a core, once what has caught up is idle."""
+    time.sleep(CALM)
     began = time.monotonic()
     time.sleep(IDLE)
     return 100 * usage.between(began, began + IDLE) / IDLE
