@@ -93,6 +93,26 @@ CONFLUENT = {
 }
 
 
+STREAM = {
+    "data.stream.type": "logs",
+    "data.stream.dataset": "d",
+    "delivery": "at-least-once",
+    "key.ignore": "true",
+}
+
+
+def test_streams_are_named_as_by_confluent_and_by_aiven() -> None:
+    def writes(**keys: str) -> str:
+        planned = plan({**BASE, **keys, "delivery": "at-least-once", "key.ignore": "true"})
+        return planned.sink.describe()["writes"].split(" at ")[0]
+
+    assert writes(**STREAM) == "data stream logs-d-${topic}"
+    assert writes(**STREAM, **{"data.stream.namespace": "shop"}) == "data stream logs-d-shop"
+    aiven = {"data.stream.enabled": "true"}
+    assert writes(**aiven) == "data stream ${topic}"
+    assert writes(**aiven, **{"data.stream.prefix": "Logs"}) == "data stream logs-${topic}"
+
+
 def test_a_whole_configuration_of_confluents_runs_without_a_warning() -> None:
     assert plan({**BASE, **CONFLUENT}).warnings == []
 
@@ -113,10 +133,18 @@ def test_keys_without_effect_say_why() -> None:
         ({"connection.url": "http://[::1"}, "'http://[::1' is not a URL such as"),
         ({"connection.url": "http://me:secret@host:9200"}, "holds a user: set connection.username"),
         ({"connection.username": "u"}, "go together: set both"),
-        ({"data.stream.enabled": "true"}, "Remove data.stream.enabled and write to an index"),
-        ({"data.stream.prefix": "p"}, "Remove data.stream.prefix and write to an index"),
-        ({"data.stream.type": "logs"}, "a data stream takes documents without a version"),
-        ({"data.stream.dataset": "d"}, "Remove data.stream.dataset and write to an index"),
+        (
+            {**STREAM, "delivery": "exactly-once"},
+            "twice. Set delivery=at-least-once, or write to an index",
+        ),
+        ({"data.stream.prefix": "p"}, "needs data.stream.enabled=true"),
+        ({"data.stream.type": "logs"}, "data.stream.type=logs needs data.stream.dataset"),
+        ({"data.stream.dataset": "d"}, "data.stream.dataset=d needs data.stream.type"),
+        ({"data.stream.type": "traces"}, "must be one of none, logs, metrics"),
+        ({**STREAM, "delivery": "at-most-once"}, "delivery=at-most-once cannot be kept with data"),
+        ({**STREAM, "key.ignore": "false"}, "later records of a key would be lost"),
+        ({**STREAM, "write.method": "upsert"}, "a data stream is only appended to"),
+        ({**STREAM, "behavior.on.null.values": "delete"}, "nothing can be deleted from a data"),
         ({"external.version.header": "v"}, "the version of a document is its record's offset"),
         ({"behavior.on.null.values": "skip"}, "must be one of ignore, delete, fail"),
         ({"behavior.on.malformed.documents": "warn"}, "set errors.tolerance=all"),

@@ -16,7 +16,7 @@ from semel.sinks.search.snapshot import take
 def test_documents_that_are_counted_while_the_ledger_moves_are_not_judged(
     until: int, incomplete: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indices, "find", lambda *_: SimpleNamespace(name="i", fields={}))
+    monkeypatch.setattr(indices, "find", lambda *_, **_keys: SimpleNamespace(name="i", fields={}))
     ledger, client = Mock(connector="c"), Mock()
     ledger.entries.side_effect = [[LedgerEntry("t", 0, at, 0)] for at in (10, until)]
     client.request.return_value.body = {"hits": {"total": {"value": until}}}

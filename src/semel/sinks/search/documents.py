@@ -50,6 +50,12 @@ def upserts(ids: pa.Array | None, versions: pa.Array | None, sources: pa.Array) 
     return _joined([*_action("index", ids, versions), sources, "\n"], len(sources))
 
 
+def creates(ids: pa.Array | None, sources: pa.Array) -> pa.Array:
+    """The two lines that append each document; without ``ids`` the server makes them."""
+    action = ['{"create":{}}\n'] if ids is None else _action("create", ids, None)
+    return _joined([*action, sources, "\n"], len(sources))
+
+
 def updates(ids: pa.Array, sources: pa.Array) -> pa.Array:
     """The two lines that merge each document into the one that is there, if there is one."""
     action = ['{"update":{"_id":', ids, f',"retry_on_conflict":{_AGAIN}}}}}\n']
@@ -139,6 +145,11 @@ def _extension(values: pa.Array) -> pa.Array:
         return text(values.storage)
     found = values.storage.cast(pa.string())
     return pc.replace_substring(found, "\n", " ")  # white space: in a string it would be \n
+
+
+def moments(values: pa.Array) -> pa.Array:
+    """Times as a date field takes them: ISO 8601, milliseconds since 1970, or texts as they are."""
+    return _timestamps(values) if is_.is_timestamp(values.type) else values.cast(pa.string())
 
 
 def _timestamps(values: pa.Array) -> pa.Array:

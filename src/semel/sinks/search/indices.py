@@ -45,15 +45,17 @@ class Index:
         return {self.name, *self.aliases}
 
 
-def find(client: Client, name: str, where: str) -> Index | None:
-    """Look an index up.
+def find(client: Client, name: str, where: str, *, stream: bool = False) -> Index | None:
+    """Look an index up, or a data ``stream``.
 
     Raises:
-        ConfigError: the name is an alias of several indices, or of a data stream.
+        ConfigError: the name is an alias of several indices, or of what was not wanted.
     """
     answer = client.request("GET", f"/{name}", expected=(404,), flat_settings="true")
     if answer.status == 404:
         return None
+    if stream:
+        return _stream(name, answer.body, where)
     if len(answer.body) != 1:
         raise ConfigError(
             f"{where}: {name} is an alias of {len(answer.body)} indices: a document's id is unique "
@@ -62,11 +64,26 @@ def find(client: Client, name: str, where: str) -> Index | None:
     ((own, facts),) = answer.body.items()
     if facts.get("data_stream"):
         raise ConfigError(
-            f"{where}: {name} is a data stream, which takes documents without a version only. "
-            "Name an index in topic.to.external.resource.mapping"
+            f"{where}: {name} is a data stream. Name an index in topic.to.external.resource."
+            "mapping, or set data.stream.type and data.stream.dataset"
         )
     mapped = facts.get("mappings", {}).get("properties", {})
     return Index(own, set(mapped), facts.get("settings", {}), tuple(facts.get("aliases", ())))
+
+
+def _stream(name: str, backing: Mapping[str, Any], where: str) -> Index:
+    """A data stream by its backing indices. It has no id of its own."""
+    fields: set[str] = set()
+    newest: Mapping[str, Any] = {}
+    for index, facts in sorted(backing.items()):
+        if facts.get("data_stream") != name:
+            raise ConfigError(
+                f"{where}: {index} is an index, but data streams are to be written. Set "
+                "data.stream.type=none, or give the stream another name"
+            )
+        fields |= facts.get("mappings", {}).get("properties", {}).keys()
+        newest = facts.get("settings", {})
+    return Index(name, fields, {k: v for k, v in newest.items() if k != "index.uuid"})
 
 
 def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
@@ -75,6 +92,24 @@ def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) ->
     answer = client.request("PUT", f"/{name}", body, expected=(400,))
     if answer.status == 400 and answer.kind != "resource_already_exists_exception":
         raise ConfigError(f"{where}: index {name} cannot be created: {answer.reason}")
+
+
+def create_stream(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
+    """Create a data stream from the server's template, and map its fields. Another task may be
+    faster.
+
+    Raises:
+        ConfigError: there is no template.
+    """
+    answer = client.request("PUT", f"/_data_stream/{name}", expected=(400,))
+    if answer.status == 400 and answer.kind != "resource_already_exists_exception":
+        raise ConfigError(
+            f"{where}: data stream {name} cannot be created: {answer.reason}. Create an index "
+            'template with "data_stream": {} whose index_patterns match it'
+        )
+    if mapping:
+        body = {"properties": dict(mapping)}
+        client.request("PUT", f"/{name}/_mapping", body, expected=(400,))
 
 
 def extend(client: Client, index: Index, mapping: Mapping[str, Any]) -> None:

@@ -227,7 +227,8 @@ class SearchKeys:
     stream_type: str = key(
         "data.stream.type",
         "none",
-        "Only none.",
+        "Append to data streams named type-dataset-namespace.",
+        choices=("none", "logs", "metrics"),
         importance=LOW,
         group="Data Stream",
         display="Data Stream Type",
@@ -235,15 +236,15 @@ class SearchKeys:
     stream_dataset: str = key(
         "data.stream.dataset",
         "",
-        "Not available.",
+        "The second part of a stream's name.",
         importance=LOW,
         group="Data Stream",
         display="Data Stream Dataset",
     )
     stream_namespace: str = key(
         "data.stream.namespace",
-        "",
-        "Not available.",
+        "${topic}",
+        "The third part of a stream's name.",
         importance=LOW,
         group="Data Stream",
         display="Data Stream Namespace",
@@ -251,16 +252,24 @@ class SearchKeys:
     stream_timestamp: tuple[str, ...] = key(
         "data.stream.timestamp.field",
         (),
-        "Not available.",
+        "Fields of which the first one that a record has becomes @timestamp; else its own time.",
         importance=LOW,
         group="Data Stream",
         display="Data Stream Timestamp Field",
     )
     stream_enabled: bool = key(
-        "data.stream.enabled", False, "Not available.", importance=LOW, group="Data Stream"
+        "data.stream.enabled",
+        False,
+        "Aiven's: append to data streams named after their topics.",
+        importance=LOW,
+        group="Data Stream",
     )
     stream_prefix: str = key(
-        "data.stream.prefix", "", "Not available.", importance=LOW, group="Data Stream"
+        "data.stream.prefix",
+        "",
+        "Aiven's: what a stream's name begins with, before a hyphen and the topic.",
+        importance=LOW,
+        group="Data Stream",
     )
     security_protocol: str = key(
         "elastic.security.protocol",

@@ -25,6 +25,8 @@ def take(
     provenance: Mapping[str, str],
     dead_letter_index: str,
     together: str = "",
+    *,
+    streams: bool = False,
 ) -> Snapshot:
     """Read the ledger, then the results: documents are written before positions, so everything that
     the ledger covers is there. Documents above a position belong to an attempt that is under way or
@@ -44,7 +46,7 @@ def take(
     for topic, name in [(topic, name) for topic, of_it in names.items() for name in of_it]:
         target = together or name
         where = f"connector {ledger.connector}: topic {topic}"
-        index = indices.find(client, name, where)
+        index = indices.find(client, name, where, stream=streams)
         if index is None:
             continue
         missing = [c for c in provenance.values() if c not in index.fields]
@@ -62,7 +64,8 @@ def take(
                 traced = {"query": {"exists": {"field": provenance[OFFSET]}}}
                 untraced[target] += number - _count(client, index.name, traced)
         if provenance:
-            found = _places(client, index.name, topic, provenance)
+            read = _places_in_stream if streams else _places
+            found = read(client, index.name, topic, provenance)
             mine = _below(found, topic, positions)
             if topic not in unkeyed and len(mine) < len(found):
                 under_way.add(topic)
@@ -110,6 +113,23 @@ def _places(client: Client, index: str, topic: str, provenance: Mapping[str, str
         columns[1].append(hit["fields"][offset][0])
     arrays = [pa.array(columns[0], pa.int32()), pa.array(columns[1], pa.int64())]
     return pa.table(arrays, names=["partition", "offset"])
+
+
+def _places_in_stream(
+    client: Client, stream: str, topic: str, provenance: Mapping[str, str]
+) -> pa.Table:
+    """The same of a data stream. Its template decides how the fields of a new backing index are
+    mapped, so topics are compared here."""
+    named, partition, offset = provenance[TOPIC], provenance[PARTITION], provenance[OFFSET]
+    query = {"query": {"exists": {"field": offset}}, "_source": [named, partition, offset]}
+    found = [hit["_source"] for hit in client.scan(stream, query)]
+    mine = [source for source in found if source[named] == topic]
+    return pa.table(
+        {
+            "partition": pa.array([source[partition] for source in mine], pa.int32()),
+            "offset": pa.array([source[offset] for source in mine], pa.int64()),
+        }
+    )
 
 
 def _below(found: pa.Table, topic: str, positions: Mapping[TopicPartition, int]) -> pa.Table:

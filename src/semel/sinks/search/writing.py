@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from semel.records import (
     OFFSET,
     ORIGIN,
     PARTITION,
+    TIMESTAMP,
     TOPIC,
     Records,
     Rejected,
@@ -28,8 +29,9 @@ from semel.records import (
 from semel.sinks.casts import without_json
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.layout import provenance_conflict
+from semel.sinks.search import streams
 from semel.sinks.search.config import SearchConfig
-from semel.sinks.search.documents import deletes, documents, updates, upserts
+from semel.sinks.search.documents import creates, deletes, documents, moments, updates, upserts
 
 GENERATION = 10**15
 """Setting positions by hand adds this to versions, so that records that are read again are
@@ -88,7 +90,10 @@ class Writer:
         found = []
         if rows.num_rows:
             sources, places = self._sources(rows), rows.select(ORIGIN)
-            if self.config.makes_ids and not self.config.ids_are_keys(topic):
+            if self.config.streams:
+                ids = None if self.config.makes_ids else self._json_ids(topic, rows)
+                found.append(Part(index, creates(ids, sources), places, ids is not None))
+            elif self.config.makes_ids and not self.config.ids_are_keys(topic):
                 found.append(Part(index, upserts(None, None, sources), places, False))
             else:
                 versions = _versions(rows, generation)
@@ -146,7 +151,10 @@ class Writer:
         names = value_columns(rows.column_names)
         passed = self.passes and names == ["value"] and _is_binary(rows, "value")
         if not passed:
-            return documents(self.columns(rows), rows.num_rows, sparse=self.sparse)
+            columns = self.columns(rows)
+            if self.config.streams:
+                columns[streams.TIME] = _times(rows, self.config.times)
+            return documents(columns, rows.num_rows, sparse=self.sparse)
         text = one_array(rows.column("value")).cast(pa.string())
         text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n
         if not self.provenance:
@@ -180,6 +188,12 @@ class Writer:
             raise RowsRejected([rejected(gone, row, why) for row in every])
         keyed = self.config.ids_are_keys(records.topic)
         return self._with_texts(gone) if keyed else gone.slice(0, 0)
+
+
+def _times(rows: pa.Table, fields: Sequence[str]) -> pa.Array:
+    """The time of each document: of the first field that has one, or else of its record."""
+    found = [moments(one_array(rows.column(n))) for n in fields if n in rows.column_names]
+    return pc.coalesce(*found, moments(one_array(rows.column(TIMESTAMP))))
 
 
 def _versions(source: pa.Table, generation: Callable[[TopicPartition], int]) -> pa.Array:
