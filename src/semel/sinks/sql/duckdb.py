@@ -61,9 +61,11 @@ _REFUSALS = (
     duckdb.InvalidInputException,
 )
 _SCHEMA = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
-_LOCKED = re.compile("lock on file|different configuration")
-"""Somebody else, or another thread, has the file open."""
-_NO_DATABASE = re.compile("not a valid DuckDB database|with version number|Is a directory|Corrupt")
+_IN_USE = re.compile("set lock on file|different configuration|file handle conflict|being detached")
+"""Another process, or another thread of this one, has the file open."""
+_NO_DATABASE = re.compile("not a valid DuckDB database")
+_NEWER = re.compile("with (storage )?version number|storage version greater")
+"""DuckDB 1's words and DuckDB 2's."""
 _PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
 
 
@@ -104,10 +106,27 @@ class Duckdb(Dialect):
         while True:
             try:
                 return self._connect()
-            except (duckdb.IOException, duckdb.ConnectionException) as error:
-                if not _LOCKED.search(str(error)) or time.monotonic() >= deadline:
+            except duckdb.Error as error:
+                if not self._passes(error) or time.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
+
+    def _passes(self, error: duckdb.Error) -> bool:
+        """Whether a file that could not be opened may be opened soon: somebody else has it open, or
+        puts it in its place."""
+        reason = self._reason(error)
+        if _IN_USE.search(reason):
+            return True
+        wrong = _NEWER.search(reason) or (_NO_DATABASE.search(reason) and self._is_filled)
+        return isinstance(error, (duckdb.IOException, duckdb.ConnectionException)) and not wrong
+
+    @property
+    def _is_filled(self) -> bool:
+        return self._path.exists() and self._path.stat().st_size > 0
+
+    def _reason(self, error: BaseException) -> str:
+        """What DuckDB says without the name of the file, which may hold any words."""
+        return str(error).replace(str(self._path), "")
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         return duckdb.connect(str(self._path))
@@ -131,6 +150,8 @@ class Duckdb(Dialect):
         if not isinstance(error, duckdb.Error):
             return None
         text = f"{self.where}: {str(error).partition('LINE 1')[0].strip().rstrip('.!')}"
+        if _IN_USE.search(reason := self._reason(error)):
+            return TransientError(text)
         if isinstance(error, _REFUSALS):
             return DataRefused(text)
         if isinstance(error, _SCHEMA):
@@ -139,10 +160,14 @@ class Duckdb(Dialect):
             return Unavailable(text)
         if is_read_only(self._path):
             return Unavailable(f"{text} (the disk is read-only)")
-        if _NO_DATABASE.search(text):
+        if _NEWER.search(reason):
             return ServiceError(
-                f"{text}. Put a sound copy in its place, or name another file in connection.url"
+                f"{text}. A newer DuckDB has written it: upgrade the package duckdb, or name "
+                "another file in connection.url"
             )
+        if _NO_DATABASE.search(reason):
+            way = "Put a sound copy in its place" if self._is_filled else "It is empty: remove it"
+            return ServiceError(f"{text}. {way}, or name another file in connection.url")
         if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
             return TransientError(text)
         return ServiceError(text)
