@@ -1,4 +1,5 @@
-"""Calls that never return are abandoned in a thread, and counted, because each keeps its memory.
+"""Calls in threads of their own. Those that never return are abandoned, and counted, because each
+keeps its memory.
 
 Native clients may wait for ever in spite of their own timeouts. A thread cannot be ended, only its
 process can: a task does that when it has abandoned too many calls, and Spark starts it again.
@@ -61,8 +62,8 @@ class Started(Generic[T]):
         return self._ended.wait(seconds)
 
     def wait(self) -> T:
-        """Wait until it ends: it must have a bound of its own. Returns what it returned, and raises
-        what it raised."""
+        """Wait until it ends, however long that takes. Returns what it returned, and raises what it
+        raised."""
         self._thread.join()
         return self.result()
 

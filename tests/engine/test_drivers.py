@@ -28,7 +28,7 @@ from semel.engine.microbatch.engine import MicroBatchEngine
 from semel.engine.orders import Orders
 from semel.engine.retry import Backoff, Retries
 from semel.engine.supervisor import Supervisor
-from semel.errors import Fenced, ServiceError, TransientError, Unavailable
+from semel.errors import ConfigError, Fenced, ServiceError, TransientError, Unavailable
 from semel.runtime import driving
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -284,6 +284,24 @@ def test_a_run_stops_though_its_store_does_not_answer(
     assert abandoned()[before:] == ["running connector c"]
     answer.set()
     wait_until(lambda: len(abandoned()) == before)
+
+
+def test_a_mistake_about_kafka_does_not_wait_for_a_silent_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer, closed = threading.Event(), threading.Event()
+    sink = SimpleNamespace(connect_early=lambda: answer.wait(PATIENCE), close=closed.set)
+    planned: Any = SimpleNamespace(connector=SimpleNamespace(name="c"), sink=sink)
+
+    def topics(_connector: Any) -> None:
+        raise ConfigError("topic t does not exist")
+
+    monkeypatch.setattr(driving, "_topics", topics)
+    with pytest.raises(ConfigError, match="does not exist"):
+        driving._met(planned)
+    assert not closed.is_set()
+    answer.set()
+    assert closed.wait(PATIENCE)  # what has connected after all is not left behind
 
 
 def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -209,9 +208,11 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
     from semel.sinks import protocols
 
     connector, sink, context = planned.connector, planned.sink, copy_context()
+    unwanted = threading.Event()
     store = Started(
         f"connecting {connector.name} to its store",
         lambda: context.run(protocols.connect_early, sink),
+        then=lambda: sink.close() if unwanted.is_set() else None,
     )
     try:
         cluster, topics = _topics(connector)
@@ -219,9 +220,10 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
         if not sink.capabilities.ledger_in_group:
             groups = Groups(cluster.config)
             groups.meet(connector.group_id)
-    except BaseException:
-        with suppress(SemelError):  # the sink is closed next
-            store.wait()
+    except BaseException:  # a store that is silent must not hold it up
+        unwanted.set()
+        if not store.ended(0):
+            store.abandon()
         raise
     _reached(store.wait, sink.address)
     _reached(lambda: sink.prepare(topics), sink.address)

@@ -140,9 +140,11 @@ class Task:
     def _meet(self) -> None:
         """Connect to Kafka and to the store while the driver prepares the run."""
         kafka = abandoned.Started("meeting Kafka", self._subscription.meet)
-        with suppress(SemelError):  # the first call that needs the store says what is wrong
-            protocols.connect_early(self._sink)
-        kafka.wait()
+        try:
+            with suppress(SemelError):  # the first call that needs the store says what is wrong
+                protocols.connect_early(self._sink)
+        finally:
+            kafka.wait()
 
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""
