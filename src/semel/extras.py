@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 
 from semel.errors import ConfigError, Problem
 
@@ -33,7 +34,8 @@ def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
 
 def entries(group: str) -> Mapping[str, str]:
     """The entry points of a group: what each name stands for, as ``module:attribute``."""
-    return _entries(group, tuple(sys.path))
+    # Spark puts a folder of its own, another one in each context, before the others.
+    return _entries(group, tuple(p for p in sys.path if not Path(p).name.startswith("userFiles-")))
 
 
 @lru_cache
