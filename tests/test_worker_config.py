@@ -68,6 +68,8 @@ def test_keys_without_effect_are_told_with_the_reason(key: str) -> None:
 def test_settings_of_the_workers_own_client_reach_it() -> None:
     client = worker_client(worker(reconnect_backoff_ms="70", connections_max_idle_ms="-1"))
     assert client["reconnect.backoff.ms"] == "70"
+    assert worker_client(worker())["reconnect.backoff.ms"] == 20
+    assert "reconnect.backoff.ms" not in worker_client(worker(reconnect_backoff_max_ms="10"))
     assert client["connections.max.idle.ms"] == "0"
 
 

@@ -126,9 +126,6 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
         # Once no broker has answered for a while, librdkafka (2.16) would give up all that it has
         # heard of and begin anew, and then wait for the group's coordinator for ever.
         "metadata.recovery.strategy": "none",
-        # A new client waits for half of this, 50 ms by default, between its first connection and
-        # its first question.
-        "reconnect.backoff.ms": 20,
     }
     try:
         overrides = security.librdkafka(overrides)
@@ -138,6 +135,10 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
             config[translated] = "0" if name in _UNLIMITED and value.strip() == "-1" else value
+    # A new client waits for half of this, 50 ms by default, between its first connection and its
+    # first question.
+    if "reconnect.backoff.max.ms" not in config:
+        config.setdefault("reconnect.backoff.ms", 20)
     return config
 
 
