@@ -31,7 +31,10 @@ from semel.warmup import warm_up_spark
 
 RECORDS, PARTITIONS = 1000, 4
 PATIENCE = 300.0
-CALM, IDLE = 30.0, 20.0  # seconds until connectors that have caught up are idle, and of watching
+CALM = 30.0
+"""Seconds until connectors that have caught up count as idle."""
+IDLE = 20.0
+"""Seconds for which they are watched."""
 SESSIONS = {"max_connections": "500"}
 """A connector of Debezium's holds five, one of semel's two."""
 RATE = 1000
@@ -55,7 +58,7 @@ class Side(ABC):
 
         Raises:
             Missing: it has no status yet, or is not there.
-            RuntimeError: it is an error.
+            RuntimeError: any other answer than success.
         """
         link = http.client.HTTPConnection(LOOPBACK, self.port, timeout=PATIENCE)
         try:

@@ -243,6 +243,7 @@ def _facts(report: DrillReport) -> dict[str, Any]:
                 "lost": r.lost,
                 "duplicated": r.duplicated,
                 "kept": r.kept,
+                "reason": r.reason,
             }
             for r in report.results
         ],

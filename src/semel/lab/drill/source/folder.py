@@ -52,6 +52,7 @@ class Folder(System):
             "error.path": str(directory / "files" / "error"),
             "input.file.pattern": ".*",
             "file.minimum.age.ms": "0",
+            "processing.file.extension": ".PROCESSING",
             "empty.poll.wait.ms": "20",
             "key.schema": "",
             "value.schema": "",

@@ -25,15 +25,8 @@ class Findings:
     changed: int
     disordered: int
     kept: bool
-
-    @property
-    def reason(self) -> str:
-        """What breaks the guarantee besides lost and duplicated records; empty if nothing does."""
-        if self.changed:
-            return f"{self.changed:,} records have values that nobody wrote"
-        if self.disordered and not self.kept:
-            return f"{self.disordered:,} records are out of order"
-        return ""
+    reason: str = ""
+    """What breaks the guarantee besides lost and duplicated records; empty if nothing does."""
 
 
 class Tally:
@@ -83,7 +76,14 @@ class Tally:
         lost = count - sum(map(bool, times[:count]))
         duplicated = sum(times) - sum(map(bool, times))
         bad = lost or self.changed or ((duplicated or self.disordered) and not repeats)
-        return Findings(self.records, lost, duplicated, self.changed, self.disordered, not bad)
+        reason = ""
+        if self.changed:
+            reason = f"records with values that nobody wrote: {self.changed:,}"
+        elif self.disordered and not repeats:
+            reason = f"records out of order: {self.disordered:,}"
+        return Findings(
+            *(self.records, lost, duplicated, self.changed, self.disordered, not bad), reason
+        )
 
 
 _SILENCE = 10.0
