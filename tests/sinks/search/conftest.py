@@ -68,6 +68,11 @@ class Cluster:
     def versions(self) -> dict[str, int]:
         return {i: h["_version"] for i, h in self.hits().items()}
 
+    def routes(self, index: str | None = None) -> dict[int, str | None]:
+        """What each document's shard was chosen by, by its field ``x``."""
+        found = self.hits(index).values()
+        return {h["_source"]["x"]: h.get("_routing") for h in found}
+
     def mapping(self, index: str | None = None) -> dict[str, Any]:
         found = self.server.request("GET", f"/{index or self.topic}/_mapping")
         ((_, facts),) = found.items()

@@ -37,6 +37,21 @@ def test_keys_are_ids_and_offsets_versions(either: Cluster) -> None:
     assert either.versions() == {"a": 3, 'q"ü': 2}
 
 
+def test_a_field_or_the_key_decides_the_shard(either: Cluster) -> None:
+    field = {"routing.enabled": "true", "routing.field.path": "who.id"}
+    rows = [{"x": 1, "who": {"id": 7}}, {"x": 2, "who": {"id": None}}, {"x": 3, "who": {"id": 8}}]
+    commit = Commit([records(rows, topic=either.topic)])
+    for _ in range(2):
+        either.sink(field).write(commit)
+    assert either.routes() == {1: "7", 2: None, 3: "8"}
+
+    key = {"routing.enabled": "true", "routing.key": "true"}
+    sink = either.keyed({**key, "index.name.format": f"{either.topic}-k"})
+    steps = [("a", {"x": 1}), ("b", {"x": 2}), ("b", None)]
+    sink.write(Commit([changes(*steps, topic=either.topic)]))
+    assert either.routes(f"{either.topic}-k") == {1: '"a"'}  # as Aiven's sink has it
+
+
 def test_a_replay_changes_nothing_and_something_older_replaces_nothing(either: Cluster) -> None:
     sink = either.keyed()
     old = changes(("a", {"v": 1}), ("b", {"v": 2}), ("c", {"v": 3}), topic=either.topic)

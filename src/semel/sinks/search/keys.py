@@ -221,6 +221,27 @@ class SearchKeys:
         group="Data Conversion",
         display="Compact Map Entries",
     )
+    routing: bool = key(
+        "routing.enabled",
+        False,
+        "Aiven's: choose a document's shard by a field of its record, or by the record's key.",
+        importance=LOW,
+        group="Data Conversion",
+    )
+    routing_field: str = key(
+        "routing.field.path",
+        "",
+        "Aiven's: the field, with dots between the names of nested ones.",
+        importance=LOW,
+        group="Data Conversion",
+    )
+    routing_key: bool = key(
+        "routing.key",
+        False,
+        "Aiven's: the field is one of the key; the whole key without routing.field.path.",
+        importance=LOW,
+        group="Data Conversion",
+    )
     version_header: str = key(
         "external.version.header", "", "Not available.", importance=LOW, group="Data Conversion"
     )

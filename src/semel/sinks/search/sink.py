@@ -25,7 +25,6 @@ from semel.records import (
     KEY,
     OFFSET,
     PARTITION,
-    TIMESTAMP,
     TOPIC,
     Commit,
     Records,
@@ -97,6 +96,7 @@ class SearchSink(Sink):
         return (
             self._config.schema_ignore
             and not self._config.streams
+            and not self._config.routing
             and not self._config.merges
             and not raw.get("value.converter.schema", "").strip()
             and (not self._any_keys or self._connector.key_converter.endswith(_STRING))
@@ -171,8 +171,8 @@ class SearchSink(Sink):
             routes=True,
             splits=not keyed or len(self._connector.topics) == 1,
             engines=frozenset({"direct", "micro-batch"}),
-            uses_key=keyed,
-            key_metadata=frozenset(identity | ({TIMESTAMP} if config.streams else set())),
+            uses_key=keyed or config.routes_by_key,
+            key_metadata=frozenset(identity | config.metadata),
             takes_tombstones=tombstones == "fail" or (tombstones == "delete" and keyed),
             takes_bytes=self._writer.passes,
             replaces=keyed,

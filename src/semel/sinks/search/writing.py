@@ -31,7 +31,15 @@ from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search import streams
 from semel.sinks.search.config import SearchConfig
-from semel.sinks.search.documents import creates, deletes, documents, moments, updates, upserts
+from semel.sinks.search.documents import (
+    creates,
+    deletes,
+    documents,
+    moments,
+    text,
+    updates,
+    upserts,
+)
 
 GENERATION = 10**15
 """Setting positions by hand adds this to versions, so that records that are read again are
@@ -143,8 +151,33 @@ class Writer:
     def _json_ids(self, topic: str, source: pa.Table) -> pa.Array:
         ids = self.ids(topic, source)
         if self.config.ids_are_keys(topic):
-            return json_duck.strings(ids)
-        return pc.binary_join_element_wise('"', ids, '"', "")
+            ids = json_duck.strings(ids)
+        else:
+            ids = pc.binary_join_element_wise('"', ids, '"', "")
+        if (routes := self._routes(source)) is None:
+            return ids
+        routed = pc.binary_join_element_wise(ids, ',"routing":', json_duck.strings(routes), "")
+        return pc.if_else(routes.is_valid(), routed, ids)
+
+    def _routes(self, source: pa.Table) -> pa.Array | None:
+        """What each document's shard is chosen by; null, or None for all, where a record lacks
+        it."""
+        config = self.config
+        if not config.routing:
+            return None
+        if config.routing_key and not config.routing_field:
+            key = one_array(source.column(KEY))
+            return pc.if_else(key.is_valid(), text(key), None)  # a text in quotes, as by Aiven
+        names = config.routing_field.split(".")
+        first = KEY if config.routing_key else names.pop(0)
+        if first not in source.column_names:
+            return None
+        field = one_array(source.column(first))
+        for name in names:
+            if not (pa.types.is_struct(field.type) and field.type.get_field_index(name) >= 0):
+                return None
+            field = pc.struct_field(field, name)
+        return None if pa.types.is_nested(field.type) else moments(field)
 
     def _sources(self, rows: pa.Table) -> pa.Array:
         """One JSON object per row; provenance is put in front of an object that came as text."""
