@@ -15,6 +15,7 @@ from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks import sink_class
 from semel.sinks.sql.sink import SqlSink
+from tests.patience import PATIENCE
 
 UPSERT = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "k"}
 
@@ -58,7 +59,7 @@ def held(file: Path) -> Iterator[None]:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
         yield
-        process.communicate()
+        process.communicate(timeout=PATIENCE)
 
 
 def test_a_file_that_another_process_has_open_passes(tmp_path: Path) -> None:
