@@ -26,3 +26,20 @@ def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(
         garbage.collect()
     assert given == [100.0, 111.0]
     gc.unfreeze()  # it is this process's garbage
+
+
+def test_a_task_in_full_flow_gives_memory_back_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = []
+    now = [100.0]
+    monkeypatch.setattr(memory, "give_back", lambda: given.append(now[0]))
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    garbage = memory.Garbage(every=1.0)
+    for second in (100.0, 100.4, 100.9, 101.2, 101.3):
+        now[0] = second
+        garbage.note(memory.LARGE + 1)
+    assert given == [100.0, 101.2]
+    garbage.collect()  # nothing waits any more
+    assert given == [100.0, 101.2, 101.3]
+    gc.unfreeze()

@@ -46,16 +46,25 @@ def give_back_after(nbytes: int) -> None:
 
 
 class Garbage:
-    """Collects a task's garbage while Python's automatic collection is off."""
+    """Collects a task's garbage while Python's automatic collection is off.
 
-    def __init__(self) -> None:
+    While large commits follow each other, memory is given back ``every`` so many seconds: the next
+    commit needs it, and the system clears each page that it hands out anew.
+    """
+
+    def __init__(self, every: float = 0.0) -> None:
+        self._every = every
+        self._owes = False
+        self._due = self._gave_back = -math.inf
         self._commits = 0
         self._warm = False
-        self._gave_back = -math.inf
 
     def note(self, nbytes: int) -> None:
         """A commit of so many bytes has ended."""
-        give_back_after(nbytes)
+        self._owes |= nbytes > LARGE
+        if self._owes and (now := time.monotonic()) >= self._due:
+            self._owes, self._due = False, now + self._every
+            give_back()
         self._commits += 1
         if self._commits >= _COMMITS_A_COLLECTION:
             self.collect()
@@ -69,6 +78,7 @@ class Garbage:
                 gc.freeze()
                 self._warm = True
             self._commits = 0
-            if (now := time.monotonic()) - self._gave_back > _BETWEEN:
-                self._gave_back = now
+            now = time.monotonic()
+            if self._owes or now - self._gave_back > _BETWEEN:
+                self._owes, self._gave_back = False, now
                 give_back()

@@ -41,6 +41,8 @@ _WORD = 2.0
 """Seconds until a task that wakes up has received the driver's "stop"."""
 _CONFLICTS = 5
 """Conflicts in a row that may be a coincidence."""
+_GIVES_BACK = 1.0
+"""Seconds between two times that a task in full flow returns memory to the system."""
 _SHORTEST, _LONGEST = 0.01, 0.25
 """Seconds between two looks at a source that has nothing new."""
 
@@ -84,7 +86,7 @@ class SourceTask:
         self._encoder = Encoder(connector)
         self._retries = Retries(connector, tell)
         self._overdue = Overdue(tell, lambda: "the task reads and encodes")
-        self._garbage = memory.Garbage()
+        self._garbage = memory.Garbage(_GIVES_BACK)
         self._stored = StoredOffsets(connector.name)
         self._readers: Readers | None = None
         self._of_source = connector.transaction_boundary == "connector"
