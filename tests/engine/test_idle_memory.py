@@ -9,14 +9,20 @@ import pytest
 
 from semel.engine import memory
 
+Clock = tuple[list[float], list[float]]
 
-def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = []
-    now = [100.0]
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The present time, which a test sets, and the times at which memory was given back."""
+    now, given = [100.0], list[float]()
     monkeypatch.setattr(memory, "give_back", lambda: given.append(now[0]))
     monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now, given
+
+
+def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(clock: Clock) -> None:
+    now, given = clock
     garbage = memory.Garbage()
     garbage.collect()
     assert given == []  # nothing was committed
@@ -28,13 +34,8 @@ def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(
     gc.unfreeze()  # it is this process's garbage
 
 
-def test_a_task_in_full_flow_gives_memory_back_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = []
-    now = [100.0]
-    monkeypatch.setattr(memory, "give_back", lambda: given.append(now[0]))
-    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
+def test_a_task_in_full_flow_gives_memory_back_now_and_then(clock: Clock) -> None:
+    now, given = clock
     garbage = memory.Garbage(every=1.0)
     for second in (100.0, 100.4, 100.9, 101.2, 101.3):
         now[0] = second

@@ -238,7 +238,7 @@ class SearchKeys:
     routing_key: bool = key(
         "routing.key",
         False,
-        "Aiven's: the field is one of the key; the whole key without routing.field.path.",
+        "Aiven's: take the field from the key, or the whole key if routing.field.path is empty.",
         importance=LOW,
         group="Data Conversion",
     )
@@ -273,7 +273,7 @@ class SearchKeys:
     stream_timestamp: tuple[str, ...] = key(
         "data.stream.timestamp.field",
         (),
-        "Fields of which the first one that a record has becomes @timestamp; else its own time.",
+        "Fields that may hold @timestamp: the first that a record has, else the record's time.",
         importance=LOW,
         group="Data Stream",
         display="Data Stream Timestamp Field",

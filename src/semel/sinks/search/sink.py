@@ -183,11 +183,9 @@ class SearchSink(Sink):
     def describe(self) -> dict[str, str]:
         config = self._config
         unique = "record key" if self._any_keys else "topic+partition+offset"
-        kind, name = "index", config.index_format
-        if config.streams:
-            kind, name = "data stream", streams.name(config, "${topic}")
+        name = streams.name(config, "${topic}") if config.streams else config.index_format
         return {
-            "writes": f"{kind} {name} at {self._client.where}",
+            "writes": f"{config.kind} {name} at {self._client.where}",
             "documents": "the server makes ids"
             if config.makes_ids
             else f"appended; id: {unique}"
@@ -213,8 +211,8 @@ class SearchSink(Sink):
 
     def _missing(self, topic: str) -> ConfigError:
         return ConfigError(
-            f"{self._where}: {self._config.index(topic)} for topic {topic} does not exist at "
-            f"{self._client.where}. Create it, or set auto.create=true"
+            f"{self._where}: {self._config.kind} {self._config.index(topic)} for topic {topic} "
+            f"does not exist at {self._client.where}. Create it, or set auto.create=true"
         )
 
     def _find(self, topic: str) -> Index | None:
