@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TOPIC = "__connect_topic"
 PARTITION = "__connect_partition"
@@ -163,6 +164,18 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def nested_field(
+    column: pa.Array | pa.ChunkedArray, path: Sequence[str]
+) -> pa.Array | pa.ChunkedArray | None:
+    """The field at a path below a column of structs; None if there is none. An empty path is the
+    column itself."""
+    for name in path:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            return None
+        column = pc.struct_field(column, name)
+    return column
 
 
 def value_columns(names: Sequence[str]) -> list[str]:

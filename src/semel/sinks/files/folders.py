@@ -24,6 +24,7 @@ from semel.records import (
     TIMESTAMP_TYPE,
     Records,
     RowsRejected,
+    nested_field,
     rejected,
 )
 from semel.sinks.convert import UNFIT, convert, unfit_rows
@@ -250,12 +251,8 @@ def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
         return rows.column(name)
     first, *rest = name.split(".")
     if first in rows.column_names:
-        found = rows.column(first)
-        for part in rest:
-            if not pa.types.is_struct(found.type) or found.type.get_field_index(part) < 0:
-                break
-            found = pc.struct_field(found, part)
-        else:
+        found = nested_field(rows.column(first), rest)
+        if found is not None:
             return found
     raise ConfigError(
         f"{key}={name}: values of topic {records.topic} have no such field; they have "

@@ -22,6 +22,7 @@ from semel.records import (
     Records,
     Rejected,
     RowsRejected,
+    nested_field,
     one_array,
     rejected,
     value_columns,
@@ -172,12 +173,8 @@ class Writer:
         first = KEY if config.routing_key else names.pop(0)
         if first not in source.column_names:
             return None
-        field = one_array(source.column(first))
-        for name in names:
-            if not (pa.types.is_struct(field.type) and field.type.get_field_index(name) >= 0):
-                return None
-            field = pc.struct_field(field, name)
-        return None if pa.types.is_nested(field.type) else moments(field)
+        field = nested_field(one_array(source.column(first)), names)
+        return None if field is None or pa.types.is_nested(field.type) else moments(field)
 
     def _sources(self, rows: pa.Table) -> pa.Array:
         """One JSON object per row; provenance is put in front of an object that came as text."""
