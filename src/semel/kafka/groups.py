@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from semel.errors import SemelError
 from semel.kafka.cluster import admin_client
+from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.kafka.errors import failure
 from semel.ledger import TopicPartition
 
@@ -117,8 +118,8 @@ class Groups:
         """The members of a group, as its coordinator knows them; None if there is no group."""
 
         def ask() -> ConsumerGroupDescription:
-            answer = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT)
-            found: ConsumerGroupDescription = answer[group].result()
+            answer = self._admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
+            found: ConsumerGroupDescription = answer_of(answer[group], _TIMEOUT)
             return found
 
         try:
@@ -139,9 +140,10 @@ class Groups:
 
         def ask() -> None:
             answer = self._admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=_TIMEOUT
+                [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=UNBOUNDED
             )
-            refused = [p.error for p in answer[group].result().topic_partitions if p.error]
+            found = answer_of(answer[group], _TIMEOUT)
+            refused = [p.error for p in found.topic_partitions if p.error]
             if refused:
                 raise KafkaException(refused[0])
 
@@ -154,7 +156,8 @@ class Groups:
         """Delete a group with its offsets, if there is one; refused while it has members."""
 
         def ask() -> None:
-            self._admin.delete_consumer_groups([group], request_timeout=_TIMEOUT)[group].result()
+            answer = self._admin.delete_consumer_groups([group], request_timeout=UNBOUNDED)
+            answer_of(answer[group], _TIMEOUT)
 
         try:
             self._asking(ask)

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from semel.config.cluster import ClusterConfig
 from semel.errors import SemelError, ServiceError
 from semel.kafka.cluster import admin_client
+from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.kafka.errors import failure
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ class Membership:
                 if error.args[0].code() in _NOT_OURS:
                     continue
                 log.warning("%s", failure(str(self._client["bootstrap.servers"]), error))
+                admin = admin_client(self._client)
                 continue
             self._seen.group = group
             if self._me in group.members:
@@ -169,10 +171,10 @@ def described(admin: AdminClient, name: str, topic: str) -> Group:
     """A group, as its coordinator describes it; ``topic`` is its config topic.
 
     Raises:
-        KafkaException: it could not be asked.
+        KafkaException: it could not be asked; by this client, it cannot be asked again.
     """
-    answer = admin.describe_consumer_groups([name], request_timeout=_ASKED_IN)
-    found = answer[name].result()
+    answer = admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)
+    found = answer_of(answer[name], _ASKED_IN)
     leader = None
     for member in found.members:
         held = member.assignment.topic_partitions if member.assignment is not None else ()
