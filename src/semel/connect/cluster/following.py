@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
@@ -32,7 +33,11 @@ _READ_BACK = 2.0
 
 
 class Following:
-    """Makes this worker run what it is assigned."""
+    """Makes this worker run what it is assigned.
+
+    :meth:`look` and :meth:`write` are called again and again, each by a thread of its own: writing
+    waits while Kafka cannot be reached, and that is when connectors must be stopped.
+    """
 
     def __init__(
         self, config: ClusterConfig, store: Store, membership: Membership, runtime: Runtime
@@ -44,7 +49,9 @@ class Following:
         self._hosted: dict[str, Hosted] = {}
         self._waiting: dict[tuple[str, int], float] = {}
         self._absences = 0
-        self._written: dict[bytes, tuple[bytes | None, float]] = {}
+        self._reported: dict[bytes, tuple[bytes | None, float]] = {}
+        self._unwritten: dict[bytes, bytes | None] = {}
+        self._writing = threading.Lock()
         self._topics: dict[str, Mapping[str, int]] = {}
 
     def look(self) -> None:
@@ -70,7 +77,18 @@ class Following:
                 if hosted.want(None):
                     self._report(list(self._released(name)))
                     del self._hosted[name]
+            self.write()
             time.sleep(0.02)
+
+    def write(self) -> None:
+        """Write the reports that have gathered: the last one of each connector and task. Waits for
+        Kafka."""
+        with self._writing:
+            records, self._unwritten = self._unwritten, {}
+        try:
+            self._store.report(list(records.items()))
+        except TransientError as error:
+            log.warning("group %s: states could not be reported: %s", self._config.group_id, error)
 
     def hosted(self, name: str) -> Hosted | None:
         """A connector that runs here."""
@@ -229,17 +247,16 @@ class Following:
 
     def _report(self, records: list[Record]) -> None:
         now = time.monotonic()
-        new = []
+        new = {}
         for key, value in records:
-            written, at = self._written.get(key, (None, 0.0))
-            if written != value or now - at > _READ_BACK:
-                new.append((key, value))
-        try:
-            self._store.report(new)
-        except TransientError as error:
-            log.warning("group %s: states could not be reported: %s", self._config.group_id, error)
-            return
-        self._written |= {key: (value, now) for key, value in new}
+            reported, at = self._reported.get(key, (None, 0.0))
+            if reported != value or now - at > _READ_BACK:
+                new[key] = value
+        self._reported |= {key: (value, now) for key, value in new.items()}
+        if new:
+            with self._writing:
+                self._unwritten |= new
+            self._store.wake()
 
 
 def _ids(urls: Collection[str]) -> set[str]:

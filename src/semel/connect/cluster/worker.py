@@ -57,7 +57,11 @@ class ClusterWorker:
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=self._repeat, args=(look,), daemon=True, name=f"semel-{name}")
-            for name, look in (("follow", self._following.look), ("lead", self._leading.look))
+            for name, look in (
+                ("follow", self._following.look),
+                ("report", self._following.write),
+                ("lead", self._leading.look),
+            )
         ]
 
     def __enter__(self) -> ClusterWorker:

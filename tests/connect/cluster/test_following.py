@@ -1,0 +1,97 @@
+"""A worker starts, stops and reports what it is assigned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from semel.connect.cluster.following import Following
+from semel.connect.cluster.membership import Group
+from semel.connect.cluster.records import Assignment, Configs, Record, Statuses
+from semel.engine.states import State, Status
+from semel.errors import TransientError
+from semel.lab.embedded.process import comes_true
+from semel.runtime.connector import ConnectorStatus
+from tests.patience import PATIENCE
+
+URL = "http://a:8083"
+
+
+class Stage:
+    """A worker that is assigned the connector ``orders``, and Kafka, which can be cut off."""
+
+    def __init__(self) -> None:
+        self.reachable = threading.Event()
+        self.reachable.set()
+        self.waits = threading.Event()
+        self.written: dict[bytes, bytes | None] = {}
+        configs = Configs(
+            connectors={"orders": {"name": "orders"}}, assignment=Assignment(1, {"orders": (URL,)})
+        )
+        store: Any = SimpleNamespace(
+            changed=threading.Condition(),
+            configs=configs,
+            statuses=Statuses(),
+            report=self._report,
+            wake=lambda: None,
+        )
+        self.membership: Any = SimpleNamespace(group=Group(frozenset({URL})), absences=0)
+        self.connectors: dict[str, Any] = {}
+        runtime: Any = SimpleNamespace(
+            connectors=self.connectors, start=self._start, remove=self.connectors.pop
+        )
+        config: Any = SimpleNamespace(
+            url=URL,
+            id="a:8083",
+            group_id="workers",
+            rebalance_timeout_ms=60_000,
+            topic_tracking=True,
+            inherited=lambda given: given,
+            permitted=lambda given: given,
+        )
+        self.following = Following(config, store, self.membership, runtime)
+
+    def _start(self, config: dict[str, str], **_how: object) -> None:
+        status = ConnectorStatus(config["name"], Status(State.RUNNING), {})
+        self.connectors[config["name"]] = SimpleNamespace(
+            status=lambda: status, progress=None, holds=lambda _task: True
+        )
+
+    def _report(self, records: Sequence[Record]) -> None:
+        if not self.reachable.is_set():
+            self.waits.set()
+            assert self.reachable.wait(PATIENCE)
+            raise TransientError("no record was confirmed")
+        self.written |= dict(records)
+
+    def looked(self, wanted: set[str]) -> bool:
+        self.following.look()
+        return self.connectors.keys() == wanted
+
+
+def test_a_worker_that_is_cut_off_stops_its_connectors_while_its_reports_wait() -> None:
+    stage = Stage()
+    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
+    stage.following.look()
+    stage.reachable.clear()
+    writing = threading.Thread(target=stage.following.write)
+    writing.start()
+    assert stage.waits.wait(PATIENCE)
+    stage.membership.group = Group()
+    assert comes_true(lambda: stage.looked(set()), PATIENCE)
+    assert writing.is_alive()
+    stage.reachable.set()
+    writing.join(PATIENCE)
+    assert not stage.written
+
+
+def test_the_last_report_is_written_once_kafka_can_be_reached() -> None:
+    stage = Stage()
+    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
+    stage.following.look()
+    stage.following.write()
+    (value,) = (v for k, v in stage.written.items() if k == b"status-connector-orders")
+    assert value is not None
+    assert b'"state":"RUNNING"' in value.replace(b" ", b"")
