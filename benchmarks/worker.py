@@ -31,7 +31,7 @@ from semel.warmup import warm_up_spark
 
 RECORDS, PARTITIONS = 1000, 4
 PATIENCE = 300.0
-CALM = 30.0
+CALM = 60.0
 """Seconds until connectors that have caught up count as idle."""
 IDLE = 20.0
 """Seconds for which they are watched."""

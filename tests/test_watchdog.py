@@ -154,10 +154,11 @@ class Looking:
         self.fails = fails
         self.looks = 0
 
-    def look(self, _now: float) -> None:
+    def look(self, _now: float) -> bool:
         self.looks += 1
         if self.fails:
             raise OSError("the driver has hung up")
+        return True
 
 
 def test_a_look_that_fails_does_not_end_the_others() -> None:
@@ -166,3 +167,25 @@ def test_a_look_that_fails_does_not_end_the_others() -> None:
     watchdog.watch(other.look)
     seen = other.looks
     assert comes_true(lambda: failing.looks > 1 and other.looks > seen + 1, PATIENCE)
+
+
+def test_the_watchdog_sleeps_while_nothing_is_under_way() -> None:
+    watcher = watchdog._watcher
+    watcher.wake()
+    assert comes_true(lambda: watcher._sleeps, PATIENCE)
+    looks: list[float] = []
+
+    class Looked(Watchdog):
+        def look(self, now: float, stopping: float | None) -> None:
+            looks.append(now)
+            super().look(now, stopping)
+
+    with Looked("c", "PostgreSQL at h", timeout=1000).call():
+        seen = len(looks)
+        assert comes_true(lambda: len(looks) > seen + 3, PATIENCE)
+    assert comes_true(lambda: watcher._sleeps, PATIENCE)
+    late = Overdue(lambda _line: None, lambda: "converting")
+    late.begin()
+    assert comes_true(lambda: not watcher._sleeps, PATIENCE)
+    late.end()
+    assert comes_true(lambda: watcher._sleeps, PATIENCE)

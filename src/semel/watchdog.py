@@ -1,8 +1,8 @@
 """Calls to a store that get no answer: the log says so, and after ``store.timeout.ms`` they end.
 
-One thread of the process looks at all calls in progress. A call lasts as long as bytes move on its
-connection or the store says that it works on it; past its bound the connection is shut down under
-the client, so that the call fails where it waits.
+One thread of the process looks at all calls in progress, and sleeps while there are none. A call
+lasts as long as bytes move on its connection or the store says that it works on it; past its bound
+the connection is shut down under the client, so that the call fails where it waits.
 """
 
 from __future__ import annotations
@@ -115,8 +115,14 @@ class Watchdog:
             return f"waiting for {self._where} for {waited}"
         return f"{self._where} has not answered for {waited}"
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to look at."""
+        return self._begun is not None or self._question is not None
+
     def look(self, now: float, stopping: float | None) -> None:
-        """Called twice a second. ``stopping`` is when the connector was asked to stop."""
+        """Called twice a second while busy. ``stopping`` is when the connector was asked to
+        stop."""
         begun, question = self._begun, self._question
         if question is not None:
             if question.answer is None:
@@ -233,9 +239,15 @@ def waits() -> list[str]:
     return [found for dog in _watcher.dogs() if (found := dog.waits)]
 
 
-def watch(look: Callable[[float], None]) -> None:
-    """Call a method twice a second, as long as its object lives."""
+def watch(look: Callable[[float], bool]) -> None:
+    """Call a method twice a second, as long as its object lives. It returns whether there is more
+    to look at; if not, it is called again after :func:`wake`."""
     _watcher.looks.append(weakref.WeakMethod(look))
+    _watcher.wake()
+
+
+def wake() -> None:
+    """There is something to look at."""
     _watcher.wake()
 
 
@@ -262,7 +274,9 @@ class _Watcher:
         self._dogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self.looks: list[weakref.WeakMethod[Callable[[float], None]]] = []
+        self._sleeps = False
+        self._woken = threading.Event()
+        self.looks: list[weakref.WeakMethod[Callable[[float], bool]]] = []
         self.stops: dict[str, threading.Event] = {}
         self.stopping: dict[str, float] = {}
         self.tell: Callable[[str], None] = log.warning
@@ -277,6 +291,9 @@ class _Watcher:
             return list(self._dogs)
 
     def wake(self) -> None:
+        """Look at what has just begun. Comes before each call, so that it must cost little."""
+        if self._sleeps:
+            self._woken.set()
         if self._thread is None or not self._thread.is_alive():
             with self._lock:
                 if self._thread is None or not self._thread.is_alive():
@@ -289,6 +306,8 @@ class _Watcher:
         """A forked process has the memory of its parent, but not its threads."""
         self._lock = threading.Lock()
         self._thread = None
+        self._sleeps = False
+        self._woken = threading.Event()
 
     def _work(self) -> None:
         now = time.monotonic()
@@ -298,25 +317,43 @@ class _Watcher:
             if gap > _FROZEN:
                 for dog in self.dogs():
                     dog.freeze(gap)
-            for connector, stop in list(self.stops.items()):
-                if stop.is_set():
-                    self.stopping.setdefault(connector, now)
-            for dog in self.dogs():
-                _guarded(dog.look, now, self.stopping.get(dog._connector))
-            for reference in list(self.looks):
-                look = reference()
-                if look is None:
-                    self.looks.remove(reference)
-                else:
-                    _guarded(look, now)
+            if not self._look(now):
+                self._sleep()
+                now = time.monotonic()
+
+    def _look(self, now: float) -> bool:
+        """Look at everything; returns whether there is something to look at soon."""
+        for connector, stop in list(self.stops.items()):
+            if stop.is_set():
+                self.stopping.setdefault(connector, now)
+        for dog in self.dogs():
+            _guarded(dog.look, now, self.stopping.get(dog._connector))
+        more = any(dog.is_busy for dog in self.dogs())
+        for reference in list(self.looks):
+            look = reference()
+            if look is None:
+                self.looks.remove(reference)
+            elif _guarded(look, now):
+                more = True
+        return more
+
+    def _sleep(self) -> None:
+        """Sleep until something begins: idle connectors are to cost next to nothing. What begins
+        from here on finds ``_sleeps``; what has begun before is found by one more look."""
+        self._woken.clear()
+        self._sleeps = True
+        if not self._look(time.monotonic()):
+            self._woken.wait()
+        self._sleeps = False
 
 
-def _guarded(look: Callable[..., None], *arguments: object) -> None:
+def _guarded(look: Callable[..., T], *arguments: object) -> T | None:
     """Keep an error of one look, such as a driver that is gone, from ending the others."""
     try:
-        look(*arguments)
+        return look(*arguments)
     except Exception:
         log.debug("could not check the calls in progress", exc_info=True)
+        return None
 
 
 _watcher = _Watcher()

@@ -306,6 +306,11 @@ class ControlLine:
         self._has_plan.wait()
         return self._plan.content if self._plan is not None else None
 
+    @property
+    def has_order(self) -> bool:
+        """Whether the task must stop, or must not read."""
+        return self.stop.is_set() or self.paused.is_set()
+
     def close(self) -> None:
         self._closed.set()
         _hang_up(self._line)

@@ -31,6 +31,8 @@ _LAST_WORDS = 2.0
 FROZEN = 120.0
 """Seconds without a sign of life after which a task's process is ended: a native client that keeps
 Python's lock freezes all of its threads, those that watch it included."""
+_STANDS_STILL = 6.0
+"""Seconds within which a driver looks again, unless it stands still itself."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
 
@@ -158,7 +160,7 @@ class TaskJobs:
     def _wait_for_word(self, passed: float) -> None:
         """End a process that gives no sign of life. Time in which the driver itself stood still
         does not count."""
-        self._silence += min(passed, 1.0)
+        self._silence += min(passed, _STANDS_STILL)
         if self._spoke and self._silence > FROZEN:
             log.warning(
                 "connector %s: task %d has given no sign of life for %.0f s; ending its process",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from semel.engine.base import Progress
 
 
-_FOLLOWS = 1.0
+_FOLLOWS = 10.0
 """Seconds after which a thread that waits for an event looks whether it still should."""
 
 
@@ -113,7 +113,7 @@ class Orders:
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
     the others running. ``observe`` is called with the totals several times a second while records
     flow. ``share`` are the tasks that run in this process; it may change, too. ``bell`` is rung
-    after a change, which would otherwise be noticed within a second.
+    after a change, which would otherwise be noticed after some seconds.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)

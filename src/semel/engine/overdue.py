@@ -28,16 +28,18 @@ class Overdue:
         """Records have come, or are known to wait."""
         if self._since is None:
             self._since = self._told = time.monotonic()
+            watchdog.wake()
 
     def end(self) -> None:
         """The records are committed, or belong to another process now."""
         self._since = None
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float) -> bool:
         since = self._since
         if since is None:
-            return
+            return False
         if now - self._told >= (FIRST_WORD if self._told == since else _EVERY):
             self._told = now
             waits = "; ".join(watchdog.waits()) or self._work()
             self._tell(f"no commit for {now - since:.0f} s although records wait: {waits}")
+        return True

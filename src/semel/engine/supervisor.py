@@ -30,8 +30,10 @@ _SUCCESSOR = 1.0
 attempt."""
 _SILENT = 60.0
 _TIDIES_AFTER = 2.0
-_LISTENS, _CALM = 0.1, 1.0
-"""Seconds for which a look at the tasks waits for news, at most; the longer time while all run."""
+_LISTENS = 0.1
+"""Seconds for which a look at the tasks waits for news, at most, while not all of them run."""
+CALM = 5.0
+"""The same while they do: whatever changes then rings or reports."""
 
 
 class Supervisor:
@@ -80,17 +82,19 @@ class Supervisor:
         count: int,
         over: Callable[[Progress], bool],
         plan: object = None,
+        calm: float = CALM,
     ) -> Progress:
         """Start the tasks, of so many, that must run here; listen to them and restart them, until
         the run is ``over`` and all tasks have ended. May be called again, with other tasks.
-        ``plan`` is what those that have begun wait for.
+        ``plan`` is what those that have begun wait for. While all of them run and nothing happens,
+        ``over`` is asked once in ``calm`` seconds.
 
         Raises:
             SemelError: what ended the run.
         """
         server.parted = server.wake
         with self._orders.bell.heard_by(server.wake):
-            return self._supervise(server, spec, count, over, plan)
+            return self._supervise(server, spec, count, over, plan, calm)
 
     def _supervise(
         self,
@@ -99,6 +103,7 @@ class Supervisor:
         count: int,
         over: Callable[[Progress], bool],
         plan: object,
+        calm: float,
     ) -> Progress:
         began, deadline, is_tidy = time.monotonic(), None, False
         try:
@@ -112,7 +117,7 @@ class Supervisor:
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
                 is_calm = deadline is None and speak == self._tasks.keys()
-                wait = _CALM if is_calm else _LISTENS
+                wait = calm if is_calm else _LISTENS
                 self._listen(server, 0.0 if are_new else wait)
                 self._look(speak, stopping=deadline is not None)
                 self._follow_orders(server)

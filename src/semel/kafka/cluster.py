@@ -83,6 +83,10 @@ class Cluster:
         """Reconnect after a failed question: a client may never find its brokers again."""
         self._admin = admin_client(self._config)
 
+    def part(self) -> None:
+        """Disconnect: an idle client takes memory and CPU. The next question connects again."""
+        self.__dict__.pop("_admin", None)
+
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""
         try:

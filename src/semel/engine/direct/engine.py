@@ -68,6 +68,7 @@ class DirectEngine:
             launch.cancel()
             raise
         placeholder.wait(run.stop)
+        run.cluster.part()
         try:
             return self._supervisor.supervise(
                 server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas

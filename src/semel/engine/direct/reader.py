@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import Message
@@ -12,6 +12,7 @@ from semel.config import ConnectorConfig
 from semel.engine import ranges
 from semel.engine.committer import Committer
 from semel.engine.consumer import Events, Poll, without_events
+from semel.engine.control import ControlLine
 from semel.engine.direct.commits import Commits
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.out_of_order import OutOfOrderPolls
@@ -32,8 +33,11 @@ _JOINING = 0.02
 """The group's answer does not end a wait for records."""
 _BUSY = 0.02
 """Seconds that a poll waits for a first record, without and with a commit under way."""
-_CALM_AFTER = 10.0
-"""Seconds without a record after which polls wait for longer."""
+_CALM_AFTER, _CALM_POLLS = 10.0, 4
+"""Seconds without a record after which polls wait for longer, and come so many at a time: what is
+done between two of them costs more than they do."""
+_RESTS_AFTER = 30.0
+"""Seconds without a record after which a task asks seldom."""
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
 _SMALL, _LITTLE = 1000, 200_000
@@ -61,8 +65,7 @@ class Polled:
 
 
 class Reader:
-    """Reads the partitions that the group has assigned to one task. ``pause`` waits for some
-    seconds, or until the task is to stop."""
+    """Reads the partitions that the group has assigned to one task."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Reader:
         commits: Commits,
         conflicts: Conflicts,
         reporter: Reporter,
-        pause: Callable[[float], object],
+        line: ControlLine,
     ) -> None:
         self._connector = connector
         self._sink = sink
@@ -82,7 +85,8 @@ class Reader:
         self._commits = commits
         self._conflicts = conflicts
         self._reporter = reporter
-        self._out_of_order = OutOfOrderPolls(connector.name, reporter.tell, pause)
+        self._out_of_order = OutOfOrderPolls(connector.name, reporter.tell, line.stop.wait)
+        self._line = line
         self._watch = LogWatch(subscription.cluster)
         self._sizes = Sizes()
         self._entries: dict[TopicPartition, LedgerEntry] = {}
@@ -163,7 +167,7 @@ class Reader:
             return said
         connector, consumer = self._connector, self._subscription.consumer
         poll = Poll(connector, self._subscription.index, self._sizes)
-        poll.take(consumer, 1, self._wait)
+        self._take_first(poll)
         messages, most = poll.messages, connector.max_poll_records
         if messages:
             self._heard = time.monotonic()
@@ -182,14 +186,20 @@ class Reader:
         polls = copied(by_topic(found.records)) if found.records else []
         return [Polled(polls, ends, found.unreadable, quiet)]
 
-    @property
-    def _wait(self) -> float:
-        """Seconds that a poll waits for its first record."""
+    def _take_first(self, poll: Poll) -> None:
+        """Wait for a first record, for not long."""
+        consumer, subscription = self._subscription.consumer, self._subscription
         if self._commits.under_way:
-            return _BUSY
-        if self._subscription.member is None:
-            return _JOINING
-        return _CALM if time.monotonic() - self._heard > _CALM_AFTER else _IDLE
+            poll.take(consumer, 1, _BUSY)
+        elif subscription.member is None:
+            poll.take(consumer, 1, _JOINING)
+        elif time.monotonic() - self._heard < _CALM_AFTER:
+            poll.take(consumer, 1, _IDLE)
+        else:
+            for _ in range(_CALM_POLLS):
+                poll.take(consumer, 1, _CALM)
+                if poll.messages or subscription.has_said or self._line.has_order:
+                    return
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         few = len(messages) < min(_SMALL, self._connector.max_poll_records)
@@ -209,7 +219,8 @@ class Reader:
         Raises:
             Recreated: a topic was created again.
         """
-        if self._watch.changed():
+        rests = time.monotonic() - self._heard > _RESTS_AFTER
+        if self._watch.changed(seldom=rests):
             raise Recreated("a topic was created again")
 
     def ask_again(self) -> None:

@@ -111,6 +111,11 @@ class Subscription:
         with suppress(SemelError):
             self.cluster.topics(timeout=_MEETS_IN)
 
+    @property
+    def has_said(self) -> bool:
+        """Whether the group has said something since."""
+        return bool(self._said)
+
     def said(self) -> list[Assigned | Revoked]:
         """The group's events since the last call, in order."""
         said, self._said = self._said, []

@@ -96,7 +96,7 @@ class Task:
             self._commits,
             self._conflicts,
             self._reporter,
-            line.stop.wait,
+            line,
         )
         self._retries = Retries(connector, tell)
         self._overdue = Overdue(tell, self._doing)

@@ -28,7 +28,7 @@ from semel.ledger import LedgerEntry, LogId
 
 log = logging.getLogger(__name__)
 
-_NOW_AND_THEN = 5.0
+_NOW_AND_THEN, _SELDOM = 5.0, 60.0
 _PATIENCE = 5.0
 """Seconds that records wait for the answer."""
 
@@ -116,11 +116,11 @@ class LogWatch:
                 raise Recreated(f"the consumer reads another topic {topic} than the ledger knows")
         return Check(self._cluster, known)
 
-    def changed(self) -> bool:
+    def changed(self, *, seldom: bool = False) -> bool:
         """Whether one of the topics has been replaced, as far as an answer is available."""
         now = time.monotonic()
         if self._asked is None:
-            if self._logs and now - self._asked_at > _NOW_AND_THEN:
+            if self._logs and now - self._asked_at > (_SELDOM if seldom else _NOW_AND_THEN):
                 self._asked, self._asked_at = self._cluster.ask_logs(self._logs), now
             return False
         if not self._asked.done():

@@ -45,6 +45,8 @@ Partitions = Sequence[Mapping[str, Any]]
 
 _LOOK = 0.2
 """Seconds between two looks at who has divided a source."""
+_CALM = 1.0
+"""Seconds between two looks at whether its partitions have been asked for and told."""
 _FENCES = 10
 """So often in a row, tasks may be fenced although nobody has divided the source anew: by their own
 successors, while they move to another worker."""
@@ -191,7 +193,7 @@ class SourceEngine:
             return (run.orders.until_caught_up and caught_up) or watch.look()
 
         try:
-            return self._supervisor.supervise(server, spec, len(parts), over)
+            return self._supervisor.supervise(server, spec, len(parts), over, calm=_CALM)
         finally:
             server.close()
 
