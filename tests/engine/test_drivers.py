@@ -25,8 +25,9 @@ from semel.engine.failure import Failure
 from semel.engine.jobs import TaskJobs
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
-from semel.engine.orders import Orders
+from semel.engine.orders import Orders, Share
 from semel.engine.retry import Backoff, Retries
+from semel.engine.states import State
 from semel.engine.supervisor import Supervisor
 from semel.errors import ConfigError, Fenced, ServiceError, TransientError, Unavailable
 from semel.runtime import driving
@@ -160,6 +161,27 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
     server: Any = SimpleNamespace(reports=SimpleNamespace(get=get))
     supervisor._listen(server, 0.1)
     assert isinstance(supervisor._tasks[0].error, Fenced) is not replaced
+
+
+@pytest.mark.parametrize(("tasks", "outlived"), [(None, 0), ([0], 3)], ids=["whole", "shared"])
+def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_while(
+    tasks: list[int] | None, outlived: int
+) -> None:
+    """A worker that was cut off may take longer to stop its tasks than they need to come back."""
+    supervisor = Supervisor(Orders(share=Share(tasks)), None, fences=3)  # type: ignore[arg-type]
+    spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
+    task = TaskJobs(None, spec, 0)  # type: ignore[arg-type]
+    supervisor._tasks = {0: task}
+    states = []
+    for attempt in range(5):
+        job: Any = SimpleNamespace(ended=False, cancel=lambda: None)
+        task.job = job
+        task.hear(Report("fenced", 0, attempt, failure=Failure.of(Fenced("by another run"))))
+        supervisor._look([0], stopping=False)
+        states.append(task.status.state)
+    ends = [State.FAILED] * (5 - outlived)
+    assert states == [State.RESTARTING] * outlived + ends
+    assert isinstance(supervisor._error, Fenced)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import Report, rebuild
 from semel.engine.retry import Backoff
 from semel.engine.states import State, Status
-from semel.errors import SemelError
+from semel.errors import Fenced, SemelError
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ FROZEN = 120.0
 Python's lock freezes all of its threads, those that watch it included."""
 _STANDS_STILL = 6.0
 """Seconds within which a driver looks again, unless it stands still itself."""
+_IN_A_ROW = 60.0
+"""Seconds after its start in which a fence of a task follows the one before."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
 
@@ -109,6 +111,7 @@ class TaskJobs:
         self._elsewhere = False
         self._silence = 0.0
         self._looked = time.monotonic()
+        self._fences = 0
 
     @property
     def ended(self) -> bool:
@@ -175,6 +178,22 @@ class TaskJobs:
         self._again = True
         self._due = time.monotonic()
         self.status = Status(State.RESTARTING)
+
+    def outlives(self, fence: Fenced, most: int) -> bool:
+        """Start again after a fence, soon, unless there were more than ``most`` in a row."""
+        now = time.monotonic()
+        self._fences = self._fences + 1 if now - self._started < _IN_A_ROW else 1
+        if self._fences > most:
+            return False
+        self.restart()
+        self._due = now + self._backoff.after(now - self._started)
+        log.warning(
+            "connector %s: task %d was fenced, perhaps by an older process of it on another worker; "
+            "starting it again (%d of %d)",
+            *(self._spec.connector.name, self.index, self._fences, most),
+        )
+        log.debug("%s", fence)
+        return True
 
     def cancel(self) -> None:
         """Cancel the job; an open transaction rolls back."""

@@ -37,11 +37,18 @@ CALM = 5.0
 
 
 class Supervisor:
-    """The tasks of one run, and its totals."""
+    """The tasks of one run, and its totals.
 
-    def __init__(self, orders: Orders, spark: Callable[[], SparkContext]) -> None:
+    So many ``fences`` in a row do not end a task that other workers may have run before: they may
+    come from an older process of it, which was cut off or frozen, and has yet to be told to stop.
+    """
+
+    def __init__(
+        self, orders: Orders, spark: Callable[[], SparkContext], *, fences: int = 0
+    ) -> None:
         self._orders = orders
         self._spark = spark
+        self._fences = fences
         self.progress = Progress()
         self._totals: dict[tuple[int, int, int], Report] = {}
         self._tasks: dict[int, TaskJobs] = {}
@@ -168,11 +175,21 @@ class Supervisor:
             except SparkGone:
                 if self._error is None and not self._orders.stop.is_set():
                     raise  # otherwise Spark was stopped first
-            leaves = n in self._leaving
-            if task.error is not None and not leaves and self._fails_all(task.error):
-                self._end(task.error)
+            error = task.error
+            if (
+                error is None
+                or n in self._leaving
+                or (not stopping and self._outlived(task, error))
+            ):
+                continue
+            if self._fails_all(error):
+                self._end(error)
         self.progress.states = {n: task.status for n, task in self._tasks.items()}
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
+
+    def _outlived(self, task: TaskJobs, error: SemelError) -> bool:
+        is_shared = not self._orders.share.is_whole
+        return is_shared and isinstance(error, Fenced) and task.outlives(error, self._fences)
 
     def _fails_all(self, error: SemelError) -> bool:
         """Fail the run: a fenced task, whichever it is, means that another run is at work."""

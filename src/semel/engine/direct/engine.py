@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20
 """How often a driver meets positions that other workers' tasks have just moved."""
+_FENCES = 10
+"""So often in a row, a task may be fenced by an older process of it on another worker."""
 
 
 class DirectEngine:
@@ -43,7 +45,7 @@ class DirectEngine:
         self._run = run
         self._spark = spark
         self._transform = transform
-        self._supervisor = Supervisor(run.orders, spark)
+        self._supervisor = Supervisor(run.orders, spark, fences=_FENCES)
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.
