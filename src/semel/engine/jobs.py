@@ -188,7 +188,7 @@ class TaskJobs:
         self.restart()
         self._due = now + self._backoff.after(now - self._started)
         log.warning(
-            "connector %s: task %d was fenced, perhaps by an older process of it on another worker; "
+            "connector %s: task %d was fenced, perhaps by an older process on another worker; "
             "starting it again (%d of %d)",
             *(self._spec.connector.name, self.index, self._fences, most),
         )
