@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,11 @@ from semel.config import (
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError, Problem
 from semel.kafka import security
+
+QUIET = logging.getLogger("semel.kafka.librdkafka")
+"""For what librdkafka logs by itself, which nobody sees: errors are told where they matter."""
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
 
 # The Java client's name -> librdkafka's, where they differ; None: has no counterpart.
 _JAVA_NAMES: dict[str, str | None] = {

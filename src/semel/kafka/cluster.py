@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import leaders
+from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, failure
 from semel.kafka.logids import Asked
 from semel.ledger import LogId, TopicPartition
@@ -318,14 +319,4 @@ def _epoch(epoch: int | None) -> int:
 
 def admin_client(config: Mapping[str, Any]) -> AdminClient:
     """An admin client that logs nothing."""
-    return AdminClient({**config, "log_level": 0}, logger=_quiet())
-
-
-def _quiet() -> Any:
-    import logging
-
-    logger = logging.getLogger("semel.kafka")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
+    return AdminClient({**config, "log_level": 0}, logger=QUIET)

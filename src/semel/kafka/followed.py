@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
 
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 _BATCH = 1000
 _POLL = 0.1
 _AGAIN = 1.0
+_LOOK = 10.0
+"""Seconds between two looks at whether the consumer still hears of new records."""
+_ANSWERS_IN = 5.0
 
 Apply = Callable[[bytes, bytes | None], object]
 """Takes in the key and the value of a record."""
@@ -142,6 +146,7 @@ class FollowedTopic:
         """From where reading has come to, until the end or an error."""
         count = self._cluster.topics().get(self.name, 0)
         consumer = Consumer(self._client, logger=log)
+        looked, expected = time.monotonic(), dict[int, int]()
         try:
             consumer.assign(
                 [
@@ -153,10 +158,31 @@ class FollowedTopic:
                 messages = consumer.consume(_BATCH, _POLL)
                 if messages:
                     self._take(messages)
+                if time.monotonic() - looked > _LOOK:
+                    expected = self._expected(count, expected)
+                    looked = time.monotonic()
             if not count:
                 self._stop.wait(_AGAIN)
         finally:
             consumer.close()
+
+    def _expected(self, count: int, before: Mapping[int, int]) -> dict[int, int]:
+        """The ends of the partitions, to be reached by the next look.
+
+        Raises:
+            TransientError: an end ``before`` has not been reached. A consumer may fall silent after
+                the leaders of its partitions have changed; a new one does not.
+        """
+        silent = sorted(p for p, end in before.items() if self._reached.get(p, 0) < end)
+        if silent:
+            raise TransientError(f"none of the records that wait in partition {silent[0]} arrive")
+        places = [TopicPartition(self.name, partition) for partition in range(count)]
+        try:
+            latest = self._cluster.latest(places, timeout=_ANSWERS_IN)
+        except SemelError as error:  # it is away for all, or for good, as the consumer will say
+            log.debug("%s: %s", self._where, error)
+            return {}
+        return {tp.partition: end for tp, end in latest.items() if end}
 
     def _take(self, messages: list[Message]) -> None:
         reached: dict[int, int] = {}

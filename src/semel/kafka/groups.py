@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from semel.errors import SemelError
+from semel.kafka.clients import QUIET
 from semel.kafka.cluster import admin_client
 from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.kafka.errors import failure
@@ -25,7 +26,7 @@ from semel.ledger import TopicPartition
 
 T = TypeVar("T")
 
-log = logging.getLogger("semel.kafka")
+log = logging.getLogger(__name__)
 _AT_ONCE = 1000
 """Partitions per request: librdkafka searches all of them for each one."""
 _PENDING = 1.0
@@ -111,7 +112,7 @@ class Groups:
             level = "read_committed" if stable else "read_uncommitted"
             settings = {**self._config, "group.id": group, "isolation.level": level}
             settings["retry.backoff.ms"] = 20  # a transaction that ends has soon ended
-            self._readers[group, stable] = Consumer({**settings, "log_level": 0}, logger=log)
+            self._readers[group, stable] = Consumer({**settings, "log_level": 0}, logger=QUIET)
         return self._readers[group, stable]
 
     def describe(self, group: str) -> ConsumerGroupDescription | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -12,10 +11,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
 from semel.errors import SemelError, ServiceError
-from semel.kafka.clients import IDEMPOTENCE, confirms_all, is_idempotent
+from semel.kafka.clients import IDEMPOTENCE, QUIET, confirms_all, is_idempotent
 from semel.kafka.errors import RECORD_REFUSED, producer_failure
-
-log = logging.getLogger("semel.kafka")
 
 _TIMEOUT = 30.0
 _SLICE = 0.1
@@ -144,7 +141,7 @@ class PlainProducer:
             TransientError: the brokers may have some of it, all of it or nothing.
         """
         if self._producer is None:
-            self._producer = Producer(self._client, logger=log)
+            self._producer = Producer(self._client, logger=QUIET)
         producer = self._producer
         failures: list[KafkaError] = []
         try:
@@ -209,7 +206,7 @@ class Transactions:
 
     def _initialised(self, transactional_id: str, **settings: Any) -> Producer:
         settings = {**self._client, **settings, "transactional.id": transactional_id}
-        producer = Producer(settings, logger=log)
+        producer = Producer(settings, logger=QUIET)
         try:
             producer.list_topics(timeout=_TIMEOUT)  # else the first search waits for a connection
             producer.init_transactions(_TIMEOUT)
