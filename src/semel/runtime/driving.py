@@ -22,7 +22,7 @@ from semel.planning import AnyPlan, Plan, SourcePlan
 from semel.sinks.staging import StagingSink
 
 if TYPE_CHECKING:
-    from semel.engine.base import Progress
+    from semel.engine.base import Progress, Run
     from semel.kafka.cluster import Cluster
     from semel.kafka.groups import Groups
 
@@ -146,30 +146,19 @@ def _work(
     try:
         if isinstance(planned, SourcePlan):
             return _run_source(planned, spark, orders)
-        cluster, topics, groups = _met(planned)
+        if planned.engine == "direct":
+            from semel.engine.direct.engine import DirectEngine
+            from semel.engine.direct.launch import Launch
 
-        from semel.engine.base import Run
-
-        run = Run(
-            planned.connector,
-            planned.guarantee,
-            planned.sink,
-            cluster,
-            topics,
-            orders,
-            groups,
-        )
+            with Launch(planned.connector, planned.guarantee, orders, spark, transform) as launch:
+                return DirectEngine(_prepared(planned, orders), launch).run()
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine
 
-            return MicroBatchEngine(run, spark, transform).run()
-        if planned.engine == "bounded":
-            from semel.engine.bounded.engine import BoundedEngine
+            return MicroBatchEngine(_prepared(planned, orders), spark, transform).run()
+        from semel.engine.bounded.engine import BoundedEngine
 
-            return BoundedEngine(run, spark, transform).run()
-        from semel.engine.direct.engine import DirectEngine
-
-        return DirectEngine(run, spark, transform).run()
+        return BoundedEngine(_prepared(planned, orders), spark, transform).run()
     except TransientError as error:
         raise ServiceError(str(error)) from None
     except SemelError:
@@ -181,6 +170,15 @@ def _work(
         ) from error
     finally:
         planned.close()
+
+
+def _prepared(planned: Plan, orders: Orders) -> Run:
+    """A run, once Kafka and the store have been met."""
+    from semel.engine.base import Run
+
+    cluster, topics, groups = _met(planned)
+    connector, guarantee, sink = planned.connector, planned.guarantee, planned.sink
+    return Run(connector, guarantee, sink, cluster, topics, orders, groups)
 
 
 def _run_source(planned: SourcePlan, spark: Callable[[], Any], orders: Orders) -> Progress:

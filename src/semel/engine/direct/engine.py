@@ -8,23 +8,14 @@ killing it loses nothing.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
-from contextvars import copy_context
 
 import pyarrow as pa
-from pyspark import SparkContext
 
-from semel import failpoints
 from semel.abandoned import Started
 from semel.engine import first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
-from semel.engine.control import ControlServer
+from semel.engine.direct.launch import Launch
 from semel.engine.direct.placeholder import Placeholder
-from semel.engine.direct.task import DirectSpec
-from semel.engine.lines import serving
-from semel.engine.rowtransform import Transform
-from semel.engine.supervisor import Supervisor
 from semel.errors import LedgerConflict
 from semel.ledger import TopicPartition
 
@@ -32,20 +23,15 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20
 """How often a driver meets positions that other workers' tasks have just moved."""
-_FENCES = 10
-"""So often in a row, a task may be fenced by an older process of it on another worker."""
 
 
 class DirectEngine:
     """One run of a connector."""
 
-    def __init__(
-        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
-    ) -> None:
+    def __init__(self, run: Run, launch: Launch) -> None:
         self._run = run
-        self._spark = spark
-        self._transform = transform
-        self._supervisor = Supervisor(run.orders, spark, fences=_FENCES)
+        self._launch = launch
+        self._supervisor = launch.supervisor
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.
@@ -62,15 +48,10 @@ class DirectEngine:
 
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
-        launch = _Launch(run, self._spark, self._transform, self._supervisor)
-        try:
-            schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
-            server, spec = launch.result()
-        except BaseException:
-            launch.cancel()
-            raise
+        schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
+        server, spec = self._launch.result()
         placeholder.wait(run.stop)
-        run.cluster.part()
+        Started("disconnecting from Kafka", run.cluster.part)  # unresolvable names take seconds
         try:
             return self._supervisor.supervise(
                 server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas
@@ -93,7 +74,9 @@ class DirectEngine:
         startup.enter(run)
         partitions = ranges.partitions(topics)
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
-        schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
+        schemas = sample.schemas(
+            run.connector, run.sink, run.cluster, self._launch.transform, positions
+        )
         # Those of tables that the sample has made just now.
         if run.share.has_first:
             lenient = not run.share.is_whole
@@ -101,54 +84,3 @@ class DirectEngine:
             first_positions.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
         self._supervisor.progress.positions = dict(positions)
         return schemas, startup.targets(run)
-
-
-class _Launch:
-    """Starts the tasks, in a thread of its own, while the run is being prepared."""
-
-    def __init__(
-        self,
-        run: Run,
-        spark: Callable[[], SparkContext],
-        transform: Transform | None,
-        supervisor: Supervisor,
-    ) -> None:
-        self._run = run
-        self._spark = spark
-        self._transform = transform
-        self._supervisor = supervisor
-        self._lock = threading.Lock()
-        self._cancelled = False
-        self._server: ControlServer | None = None
-        what, context = f"starting tasks of connector {run.connector.name}", copy_context()
-        self._started = Started(what, lambda: context.run(self._work))
-
-    def result(self) -> tuple[ControlServer, DirectSpec]:
-        """Wait until the tasks have been started."""
-        return self._started.wait()
-
-    def cancel(self) -> None:
-        """End the tasks. Does not wait for Spark if that has not started yet."""
-        with self._lock:
-            self._cancelled = True
-            if self._server is not None:
-                self._supervisor.give_up(self._server)
-                self._server.close()
-
-    def _work(self) -> tuple[ControlServer, DirectSpec]:
-        context, run = self._spark(), self._run
-        with self._lock:
-            server, address = serving(context)
-            spec = DirectSpec(
-                connector=run.connector,
-                control=address,
-                environment=failpoints.environment(),
-                guarantee=run.guarantee,
-                transform=self._transform,
-            )
-            if self._cancelled:
-                server.close()
-            else:
-                self._server = server
-                self._supervisor.begin(server, spec, run.connector.tasks_max)
-            return server, spec
