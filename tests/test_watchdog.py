@@ -169,8 +169,9 @@ def test_a_look_that_fails_does_not_end_the_others() -> None:
     assert comes_true(lambda: failing.looks > 1 and other.looks > seen + 1, PATIENCE)
 
 
-def test_the_watchdog_sleeps_while_nothing_is_under_way() -> None:
-    watcher = watchdog._watcher
+def test_the_watchdog_sleeps_while_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = watchdog._Watcher()  # others' calls may be under way in the one of the process
+    monkeypatch.setattr(watchdog, "_watcher", watcher)
     watcher.wake()
     assert comes_true(lambda: watcher._sleeps, PATIENCE)
     looks: list[float] = []

@@ -347,13 +347,14 @@ class _Watcher:
         self._sleeps = False
 
 
-def _guarded(look: Callable[..., T], *arguments: object) -> T | None:
-    """Keep an error of one look, such as a driver that is gone, from ending the others."""
+def _guarded(look: Callable[..., bool | None], *arguments: object) -> bool:
+    """Keep an error of one look, such as a driver that is gone, from ending the others. Returns
+    whether there is more to look at, as after an error."""
     try:
-        return look(*arguments)
+        return bool(look(*arguments))
     except Exception:
         log.debug("could not check the calls in progress", exc_info=True)
-        return None
+        return True
 
 
 _watcher = _Watcher()

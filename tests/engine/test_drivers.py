@@ -163,12 +163,16 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
     assert isinstance(supervisor._tasks[0].error, Fenced) is not replaced
 
 
-@pytest.mark.parametrize(("tasks", "outlived"), [(None, 0), ([0], 3)], ids=["whole", "shared"])
+@pytest.mark.parametrize(
+    ("share", "outlived"),
+    [(Share(), 0), (Share([0]), 0), (Share(moves=True), 3), (Share([0], moves=True), 3)],
+    ids=["alone", "a part", "in a cluster", "a part in a cluster"],
+)
 def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_while(
-    tasks: list[int] | None, outlived: int
+    share: Share, outlived: int
 ) -> None:
     """A worker that was cut off may take longer to stop its tasks than they need to come back."""
-    supervisor = Supervisor(Orders(share=Share(tasks)), None, fences=3)  # type: ignore[arg-type]
+    supervisor = Supervisor(Orders(share=share), None, fences=3)  # type: ignore[arg-type]
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
     task = TaskJobs(None, spec, 0)  # type: ignore[arg-type]
     supervisor._tasks = {0: task}
@@ -182,6 +186,23 @@ def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_whil
     ends = [State.FAILED] * (5 - outlived)
     assert states == [State.RESTARTING] * outlived + ends
     assert isinstance(supervisor._error, Fenced)
+    assert supervisor.progress.fences == supervisor.progress.restarts == outlived
+
+
+def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
+    share = Share([0, 1], moves=True)
+    supervisor = Supervisor(Orders(share=share), None)  # type: ignore[arg-type]
+    server: Any = SimpleNamespace(stop_task=lambda _n, **_how: None, want_task=lambda _n: None)
+    spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
+    supervisor._heed_share(server, spec, 2)
+    for task in supervisor._tasks.values():
+        task.job = SimpleNamespace(ended=False)  # type: ignore[assignment]
+    share.want([0])
+    assert not supervisor._heed_share(server, spec, 2)
+    assert share.holds(1)
+    supervisor._tasks[1].job = None
+    assert supervisor._heed_share(server, spec, 2)
+    assert not share.holds(1)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ class Progress:
     failed: int = 0
     commits: int = 0
     restarts: int = 0
+    fences: int = 0
     deliveries: Deliveries = field(default_factory=Deliveries)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)

@@ -34,7 +34,7 @@ Python's lock freezes all of its threads, those that watch it included."""
 _STANDS_STILL = 6.0
 """Seconds within which a driver looks again, unless it stands still itself."""
 _IN_A_ROW = 60.0
-"""Seconds after its start in which a fence of a task follows the one before."""
+"""A fence within so many seconds of a task's start counts as following the one before."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
 
@@ -111,7 +111,9 @@ class TaskJobs:
         self._elsewhere = False
         self._silence = 0.0
         self._looked = time.monotonic()
-        self._fences = 0
+        self._in_a_row = 0
+        self.fences = 0
+        """How many it has survived."""
 
     @property
     def ended(self) -> bool:
@@ -180,17 +182,20 @@ class TaskJobs:
         self.status = Status(State.RESTARTING)
 
     def outlives(self, fence: Fenced, most: int) -> bool:
-        """Start again after a fence, soon, unless there were more than ``most`` in a row."""
+        """Start again after a fence, with a backoff, unless there were more than ``most`` in a
+        row."""
         now = time.monotonic()
-        self._fences = self._fences + 1 if now - self._started < _IN_A_ROW else 1
-        if self._fences > most:
+        self._in_a_row = self._in_a_row + 1 if now - self._started < _IN_A_ROW else 1
+        if self._in_a_row > most:
             return False
         self.restart()
+        self.restarts += 1
+        self.fences += 1
         self._due = now + self._backoff.after(now - self._started)
         log.warning(
             "connector %s: task %d was fenced, perhaps by an older process on another worker; "
             "starting it again (%d of %d)",
-            *(self._spec.connector.name, self.index, self._fences, most),
+            *(self._spec.connector.name, self.index, self._in_a_row, most),
         )
         log.debug("%s", fence)
         return True

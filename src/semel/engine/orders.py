@@ -21,7 +21,9 @@ class Share:
     """Which of a connector's tasks run in this process: all, or those that a cluster of workers has
     given it. May be changed while the connector runs, from any thread."""
 
-    def __init__(self, tasks: Collection[int] | None = None) -> None:
+    def __init__(self, tasks: Collection[int] | None = None, *, moves: bool = False) -> None:
+        self.moves = moves
+        """Whether other workers may run these tasks before and after this one."""
         self._lock = threading.Lock()
         self._wanted = None if tasks is None else frozenset(tasks)
         self._held: frozenset[int] = frozenset()

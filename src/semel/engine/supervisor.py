@@ -32,15 +32,15 @@ _SILENT = 60.0
 _TIDIES_AFTER = 2.0
 _LISTENS = 0.1
 """Seconds for which a look at the tasks waits for news, at most, while not all of them run."""
-CALM = 5.0
+_CALM = 5.0
 """The same while they do: whatever changes then rings or reports."""
 
 
 class Supervisor:
     """The tasks of one run, and its totals.
 
-    So many ``fences`` in a row do not end a task that other workers may have run before: they may
-    come from an older process of it, which was cut off or frozen, and has yet to be told to stop.
+    A task that another worker may have run before survives up to ``fences`` fences in a row: they
+    may come from its older process, which was cut off or frozen, and has yet to be told to stop.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Supervisor:
         count: int,
         over: Callable[[Progress], bool],
         plan: object = None,
-        calm: float = CALM,
+        calm: float = _CALM,
     ) -> Progress:
         """Start the tasks, of so many, that must run here; listen to them and restart them, until
         the run is ``over`` and all tasks have ended. May be called again, with other tasks.
@@ -155,7 +155,7 @@ class Supervisor:
         for n in added:
             server.want_task(n)
             self._tasks[n] = TaskJobs(self._spark, spec, n, self._jobs.get(n, 0))
-        now = time.monotonic()
+        now, before = time.monotonic(), len(self._tasks)
         for n in [n for n in self._tasks if n not in wanted or n in self._leaving]:
             task, due = self._tasks[n], self._leaving.setdefault(n, now + SETTLE)
             server.stop_task(n, for_good=True)  # again and again: it may have started just now
@@ -165,7 +165,10 @@ class Supervisor:
                 self._jobs[n] = task.jobs
                 self.progress.tasks.pop(n, None)
                 del self._tasks[n], self._leaving[n]
-        return bool(added)
+        has_released = len(self._tasks) < before
+        if has_released:  # another worker waits for it
+            self._orders.share.hold(count, self._tasks)
+        return bool(added) or has_released
 
     def _look(self, speak: Collection[int], *, stopping: bool) -> None:
         """Start the tasks that are due, and handle those that have ended."""
@@ -186,10 +189,11 @@ class Supervisor:
                 self._end(error)
         self.progress.states = {n: task.status for n, task in self._tasks.items()}
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
+        self.progress.fences = sum(task.fences for task in self._tasks.values())
 
     def _outlived(self, task: TaskJobs, error: SemelError) -> bool:
-        is_shared = not self._orders.share.is_whole
-        return is_shared and isinstance(error, Fenced) and task.outlives(error, self._fences)
+        moves = self._orders.share.moves
+        return moves and isinstance(error, Fenced) and task.outlives(error, self._fences)
 
     def _fails_all(self, error: SemelError) -> bool:
         """Fail the run: a fenced task, whichever it is, means that another run is at work."""

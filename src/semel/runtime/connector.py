@@ -67,6 +67,7 @@ class Connector:
         observe: Callable[[Progress], None] | None = None,
         initial_state: State = State.RUNNING,
         tasks: Collection[int] | None = None,
+        moves: bool = False,
     ) -> None:
         check_runnable(planned, transform)
         self._first: AnyPlan | None = planned
@@ -76,7 +77,7 @@ class Connector:
         self._until_caught_up = until_caught_up
         self._observe = observe or (lambda _progress: None)
         self._wanted = initial_state
-        self._share = Share(tasks)
+        self._share = Share(tasks, moves=moves)
         self._lock = threading.RLock()
         self._run: _Run | None = None
         self._tally = Tally()

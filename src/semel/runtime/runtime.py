@@ -60,9 +60,11 @@ class Runtime:
         observe: Callable[[Progress], None] | None = None,
         initial_state: State = State.RUNNING,
         tasks: Collection[int] | None = None,
+        moves: bool = False,
     ) -> Connector:
         """Add a connector, and start it unless its initial state is ``STOPPED`` (KIP-980); only
-        these of its ``tasks``, where other processes run the rest.
+        these of its ``tasks``, where other processes run the rest. One that ``moves`` may have run
+        in another process until now.
 
         Args are those of :func:`semel.run`.
 
@@ -83,6 +85,7 @@ class Runtime:
                 observe=observe,
                 initial_state=initial_state,
                 tasks=tasks,
+                moves=moves,
             )
             self._connectors[name] = made
         return made

@@ -22,7 +22,7 @@ from semel.connect.cluster.records import (
 from semel.connect.cluster.store import Store
 from semel.connect.cluster.took_over import as_taken_over
 from semel.engine.states import State, Status
-from semel.errors import TransientError
+from semel.errors import SemelError, TransientError
 from semel.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class Following:
                     del self._hosted[name]
             self.write()
             time.sleep(0.02)
+        self.write()
 
     def write(self) -> None:
         """Write the reports that have gathered: the last one of each connector and task. Waits for
@@ -245,7 +246,19 @@ class Following:
             str(status.state), self._config.id, epoch, status.trace, version, status.executor
         )
 
+    def _is_member(self) -> bool:
+        try:
+            return self._config.url in self._membership.group.members
+        except SemelError:
+            return False
+
     def _report(self, records: list[Record]) -> None:
+        """Let these records be written, unless other workers may have taken over: then only they
+        know the states."""
+        if not self._is_member():
+            with self._writing:
+                self._unwritten.clear()
+            return
         now = time.monotonic()
         new = {}
         for key, value in records:

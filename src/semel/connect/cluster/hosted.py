@@ -147,4 +147,4 @@ class Hosted:
         self._failed = None
         if wanted is not None:
             run = self._worker.inherited(self._worker.permitted(wanted.run))
-            self._runtime.start(run, initial_state=wanted.state, tasks=wanted.tasks)
+            self._runtime.start(run, initial_state=wanted.state, tasks=wanted.tasks, moves=True)

@@ -37,7 +37,7 @@ _CALM_AFTER, _CALM_POLLS = 10.0, 4
 """Seconds without a record after which polls wait for longer, and come so many at a time: what is
 done between two of them costs more than they do."""
 _RESTS_AFTER = 30.0
-"""Seconds without a record after which a task asks seldom."""
+"""Seconds without a record after which a task seldom asks whether a topic was created again."""
 _ASK_AGAIN = 0.5
 """Seconds until a task that the group could not confirm asks again."""
 _SMALL, _LITTLE = 1000, 200_000
@@ -187,8 +187,9 @@ class Reader:
         return [Polled(polls, ends, found.unreadable, quiet)]
 
     def _take_first(self, poll: Poll) -> None:
-        """Wait for a first record, for not long."""
+        """Wait briefly for a first record."""
         consumer, subscription = self._subscription.consumer, self._subscription
+        waits_for_more = self.held or self._ask_at < float("inf")
         if self._commits.under_way:
             poll.take(consumer, 1, _BUSY)
         elif subscription.member is None:
@@ -196,7 +197,7 @@ class Reader:
         elif time.monotonic() - self._heard < _CALM_AFTER:
             poll.take(consumer, 1, _IDLE)
         else:
-            for _ in range(_CALM_POLLS):
+            for _ in range(1 if waits_for_more else _CALM_POLLS):
                 poll.take(consumer, 1, _CALM)
                 if poll.messages or subscription.has_said or self._line.has_order:
                     return

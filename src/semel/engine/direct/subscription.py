@@ -113,7 +113,7 @@ class Subscription:
 
     @property
     def has_said(self) -> bool:
-        """Whether the group has said something since."""
+        """Whether :meth:`said` has events."""
         return bool(self._said)
 
     def said(self) -> list[Assigned | Revoked]:

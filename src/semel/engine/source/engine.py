@@ -46,7 +46,7 @@ Partitions = Sequence[Mapping[str, Any]]
 _LOOK = 0.2
 """Seconds between two looks at who has divided a source."""
 _CALM = 1.0
-"""Seconds between two looks at whether its partitions have been asked for and told."""
+"""Seconds between two looks at whether its partitions have changed."""
 _FENCES = 10
 """So often in a row, tasks may be fenced although nobody has divided the source anew: by their own
 successors, while they move to another worker."""

@@ -16,6 +16,7 @@ from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
+from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.lab.drill import own
 from semel.lab.drill.disk import Disk
 from semel.lab.drill.lakes import Lake
@@ -59,6 +60,7 @@ _QUICK = {
 }
 
 _AUDITS, _PAUSE = 20, 0.5
+_ASKED_IN = 5.0
 _CONVERTERS = ("key.converter", "value.converter")
 
 
@@ -209,7 +211,8 @@ class Stage(Processes):
         # A new client each time: an old one may not recover from a broker's restart.
         admin = AdminClient({**self.client, "log_level": 0})
         try:
-            found = admin.describe_consumer_groups([group], request_timeout=5)[group].result()
+            answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
+            found = answer_of(answer[group], _ASKED_IN)
         except KafkaException:
             return False
         return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks
