@@ -189,6 +189,24 @@ def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_whil
     assert supervisor.progress.fences == supervisor.progress.restarts == outlived
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopped: bool) -> None:
+    orders, said = Orders(share=Share([])), list[str]()
+    if stopped:
+        orders.stop.set()
+    server: Any = SimpleNamespace(
+        stop_tasks=lambda: said.append("stop"),
+        announce=lambda _plan: said.append("plan"),
+        wake=lambda: None,
+        reports=queue.Queue(),
+        reached=True,
+    )
+    spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
+    supervisor = Supervisor(orders, None)  # type: ignore[arg-type]
+    supervisor.supervise(server, spec, 1, lambda _progress: True)
+    assert said[0] == ("stop" if stopped else "plan")
+
+
 def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
     share = Share([0, 1], moves=True)
     supervisor = Supervisor(Orders(share=share), None)  # type: ignore[arg-type]

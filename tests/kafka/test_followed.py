@@ -53,4 +53,4 @@ def test_a_consumer_that_falls_silent_is_replaced(
         finally:
             following.close()
     silent = f"config.storage.topic={name}: none of the records that wait in partition 0 arrive"
-    assert caplog.text.count(silent) == 1
+    assert silent in caplog.text

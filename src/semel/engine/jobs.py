@@ -112,8 +112,6 @@ class TaskJobs:
         self._silence = 0.0
         self._looked = time.monotonic()
         self._in_a_row = 0
-        self.fences = 0
-        """How many it has survived."""
 
     @property
     def ended(self) -> bool:
@@ -190,7 +188,6 @@ class TaskJobs:
             return False
         self.restart()
         self.restarts += 1
-        self.fences += 1
         self._due = now + self._backoff.after(now - self._started)
         log.warning(
             "connector %s: task %d was fenced, perhaps by an older process on another worker; "

@@ -23,7 +23,7 @@ class Share:
 
     def __init__(self, tasks: Collection[int] | None = None, *, moves: bool = False) -> None:
         self.moves = moves
-        """Whether other workers may run these tasks before and after this one."""
+        """Whether other workers may run these tasks before and after this process."""
         self._lock = threading.Lock()
         self._wanted = None if tasks is None else frozenset(tasks)
         self._held: frozenset[int] = frozenset()

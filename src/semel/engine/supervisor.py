@@ -119,7 +119,10 @@ class Supervisor:
             self._begun = False
             self._follow_orders(server)  # one that is paused must not read before
             self._heed_share(server, spec, count)  # one that has moved away must not begin
-            server.announce(plan)
+            if self._orders.stop.is_set():  # those that have begun must fence nobody any more
+                server.stop_tasks()
+            else:
+                server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
@@ -149,7 +152,7 @@ class Supervisor:
 
     def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
         """Add the tasks that are to run here by now, and end those that are not any more. Whether
-        some were added: they are not to wait for others' reports."""
+        some were added or have ended: the next look is not to wait for others' reports."""
         wanted = self._orders.share.hold(count, self._tasks)
         added = sorted(wanted - self._tasks.keys())
         for n in added:
@@ -189,11 +192,12 @@ class Supervisor:
                 self._end(error)
         self.progress.states = {n: task.status for n, task in self._tasks.items()}
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
-        self.progress.fences = sum(task.fences for task in self._tasks.values())
 
     def _outlived(self, task: TaskJobs, error: SemelError) -> bool:
         moves = self._orders.share.moves
-        return moves and isinstance(error, Fenced) and task.outlives(error, self._fences)
+        outlived = moves and isinstance(error, Fenced) and task.outlives(error, self._fences)
+        self.progress.fences += outlived
+        return outlived
 
     def _fails_all(self, error: SemelError) -> bool:
         """Fail the run: a fenced task, whichever it is, means that another run is at work."""

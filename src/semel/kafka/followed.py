@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
 
@@ -138,7 +139,7 @@ class FollowedTopic:
             except KafkaException as error:
                 log.warning("%s: %s; reading it again", self._where, error.args[0].str())
                 self._stop.wait(_AGAIN)
-            except TransientError as error:
+            except SemelError as error:
                 log.warning("%s: %s; reading it again", self._where, error)
                 self._stop.wait(_AGAIN)
 
@@ -146,7 +147,7 @@ class FollowedTopic:
         """From where reading has come to, until the end or an error."""
         count = self._cluster.topics().get(self.name, 0)
         consumer = Consumer(self._client, logger=log)
-        looked, expected = time.monotonic(), dict[int, int]()
+        looked, expected = time.monotonic(), dict[int, tuple[int, int]]()
         try:
             consumer.assign(
                 [
@@ -164,16 +165,20 @@ class FollowedTopic:
             if not count:
                 self._stop.wait(_AGAIN)
         finally:
-            consumer.close()
+            close(consumer)
 
-    def _expected(self, count: int, before: Mapping[int, int]) -> dict[int, int]:
-        """The ends of the partitions, to be reached by the next look.
+    def _expected(
+        self, count: int, before: Mapping[int, tuple[int, int]]
+    ) -> dict[int, tuple[int, int]]:
+        """Where the partitions are read now, and their ends: there must be progress by the next
+        look.
 
         Raises:
-            TransientError: an end ``before`` has not been reached. A consumer may fall silent after
-                the leaders of its partitions have changed; a new one does not.
+            TransientError: there was none since the look ``before``. A consumer may fall silent
+                after the leaders of its partitions have changed; a new one does not.
         """
-        silent = sorted(p for p, end in before.items() if self._reached.get(p, 0) < end)
+        reached = dict(self._reached)
+        silent = sorted(p for p, (at, end) in before.items() if reached.get(p, 0) == at < end)
         if silent:
             raise TransientError(f"none of the records that wait in partition {silent[0]} arrive")
         places = [TopicPartition(self.name, partition) for partition in range(count)]
@@ -182,7 +187,7 @@ class FollowedTopic:
         except SemelError as error:  # it is away for all, or for good, as the consumer will say
             log.debug("%s: %s", self._where, error)
             return {}
-        return {tp.partition: end for tp, end in latest.items() if end}
+        return {tp.partition: (reached.get(tp.partition, 0), end) for tp, end in latest.items()}
 
     def _take(self, messages: list[Message]) -> None:
         reached: dict[int, int] = {}

@@ -38,7 +38,7 @@ _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
     ("semel_conflicts", "Commits that it refused.", lambda each: _deliveries(each).conflicts),
     ("semel_commit_failures", "Commits that failed.", lambda e: _deliveries(e).failures),
     ("semel_task_restarts", "Tasks that were started again.", lambda e: e.progress.restarts),
-    ("semel_fences", "Fences by another run.", lambda e: e.tally.fences + e.progress.fences),
+    ("semel_fences", "Fences by another run.", lambda each: each.tally.fences),
 )
 
 

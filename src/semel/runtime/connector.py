@@ -41,7 +41,8 @@ class ConnectorStatus:
 
 @dataclass(slots=True)
 class Tally:
-    """How often a connector was started, has failed, and was fenced by another run of it."""
+    """How often a connector was started, has failed, and was fenced by another run of it, whether
+    or not it has survived that."""
 
     starts: int = 0
     failures: int = 0
@@ -274,6 +275,7 @@ class _Run:
         orders, observe = self.orders, self.orders.observe
 
         def note(progress: Progress) -> None:
+            self._tally.fences += progress.fences - (self.progress.fences if self.progress else 0)
             self.progress = progress
             observe(progress)
 

@@ -10,7 +10,15 @@ from typing import Any
 
 from semel.connect.cluster.following import Following
 from semel.connect.cluster.membership import Group
-from semel.connect.cluster.records import Assignment, Configs, Record, Statuses
+from semel.connect.cluster.records import (
+    Assignment,
+    Configs,
+    Record,
+    StateRecord,
+    Statuses,
+    stated,
+    task_stated,
+)
 from semel.engine.states import State, Status
 from semel.errors import TransientError
 from semel.lab.embedded.process import comes_true
@@ -29,13 +37,14 @@ class Stage:
         self.waits = threading.Event()
         self.written: dict[bytes, bytes | None] = {}
         self.state = State.RUNNING
-        configs = Configs(
+        self.statuses = Statuses()
+        self.configs = Configs(
             connectors={"orders": {"name": "orders"}}, assignment=Assignment(1, {"orders": (URL,)})
         )
         store: Any = SimpleNamespace(
             changed=threading.Condition(),
-            configs=configs,
-            statuses=Statuses(),
+            configs=self.configs,
+            statuses=self.statuses,
             report=self._report,
             wake=lambda: None,
         )
@@ -83,6 +92,8 @@ def test_a_worker_that_is_cut_off_stops_its_connectors_while_its_reports_wait() 
     writing = threading.Thread(target=stage.following.write)
     writing.start()
     assert stage.waits.wait(PATIENCE)
+    stage.state = State.PAUSED
+    stage.following.look()
     stage.membership.group = Group()
     assert comes_true(lambda: stage.looked(set()), PATIENCE)
     assert writing.is_alive()
@@ -110,3 +121,23 @@ def test_the_last_report_is_written_once_kafka_can_be_reached() -> None:
     value = stage.written[b"status-connector-orders"]
     assert value is not None
     assert json.loads(value)["state"] == "FAILED"
+
+
+def test_a_worker_that_is_back_releases_what_it_does_not_run_any_more() -> None:
+    stage = Stage()
+    own = StateRecord("RUNNING", "a:8083", 1, "", "", "")
+    for record in (task_stated("orders", 0, own), stated("orders", own)):
+        stage.statuses.apply(*record)
+    stage.membership.group = Group()
+    assert stage.looked(set())
+    stage.following.write()
+    assert not stage.written
+    stage.configs.assignment = Assignment(2, {"orders": ("http://b:8083",)})
+    stage.membership.group = Group(frozenset({URL, "http://b:8083"}))
+    assert stage.looked(set())
+    stage.following.write()
+    states = {key: json.loads(value or b"{}").get("state") for key, value in stage.written.items()}
+    assert states == {
+        b"status-connector-orders": "UNASSIGNED",
+        b"status-task-orders-0": "UNASSIGNED",
+    }

@@ -65,6 +65,11 @@ class Following:
                 del self._hosted[name]
         hosted = [name for name in mine if name in self._hosted]
         self._report([record for name in hosted for record in self._changed(name)])
+        # A release is not reported while others may have taken over.
+        with self._store.changed:
+            known = self._store.statuses.known()
+        former = [name for name in known if name not in self._hosted and name not in mine]
+        self._report([record for name in former for record in self._released(name)])
 
     def end(self) -> None:
         """End all connectors, and report that others may have them. Waits until they have shut down
@@ -234,10 +239,10 @@ class Following:
             if name not in self._store.configs.connectors:
                 return
             connector = statuses.connectors.get(name)
-            if connector is not None and connector.worker == free.worker:
+            if connector is not None and _runs(connector, free.worker):
                 yield stated(name, free)
             for number, task in statuses.tasks.get(name, {}).items():
-                if task.worker == free.worker:
+                if _runs(task, free.worker):
                     yield task_stated(name, number, free)
 
     def _part(self, status: Status, version: str = "") -> StateRecord:
@@ -270,6 +275,10 @@ class Following:
             with self._writing:
                 self._unwritten |= new
             self._store.wake()
+
+
+def _runs(part: StateRecord, worker: str) -> bool:
+    return part.worker == worker and part.state != State.UNASSIGNED
 
 
 def _ids(urls: Collection[str]) -> set[str]:

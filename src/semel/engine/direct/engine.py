@@ -50,9 +50,9 @@ class DirectEngine:
         run = self._run
         schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
         server, spec = self._launch.result()
-        placeholder.wait(run.stop)
-        Started("disconnecting from Kafka", run.cluster.part)  # unresolvable names take seconds
         try:
+            placeholder.wait(run.stop)
+            Started("disconnecting from Kafka", run.cluster.part)  # unresolvable names take seconds
             return self._supervisor.supervise(
                 server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas
             )
