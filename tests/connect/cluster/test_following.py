@@ -79,6 +79,16 @@ class Stage:
             raise TransientError("no record was confirmed")
         self.written |= dict(records)
 
+    def written_in_vain(self) -> threading.Thread:
+        """Report that the connector runs, and cut Kafka off; the thread waits for it."""
+        assert comes_true(lambda: self.looked({"orders"}), PATIENCE)
+        self.following.look()
+        self.reachable.clear()
+        writing = threading.Thread(target=self.following.write)
+        writing.start()
+        assert self.waits.wait(PATIENCE)
+        return writing
+
     def looked(self, wanted: set[str]) -> bool:
         self.following.look()
         return self.connectors.keys() == wanted
@@ -86,12 +96,7 @@ class Stage:
 
 def test_a_worker_that_is_cut_off_stops_its_connectors_while_its_reports_wait() -> None:
     stage = Stage()
-    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
-    stage.following.look()
-    stage.reachable.clear()
-    writing = threading.Thread(target=stage.following.write)
-    writing.start()
-    assert stage.waits.wait(PATIENCE)
+    writing = stage.written_in_vain()
     stage.state = State.PAUSED
     stage.following.look()
     stage.membership.group = Group()
@@ -105,12 +110,7 @@ def test_a_worker_that_is_cut_off_stops_its_connectors_while_its_reports_wait() 
 
 def test_the_last_report_is_written_once_kafka_can_be_reached() -> None:
     stage = Stage()
-    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
-    stage.following.look()
-    stage.reachable.clear()
-    writing = threading.Thread(target=stage.following.write)
-    writing.start()
-    assert stage.waits.wait(PATIENCE)
+    writing = stage.written_in_vain()
     for state in (State.PAUSED, State.FAILED):
         stage.state = state
         stage.following.look()
