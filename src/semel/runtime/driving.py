@@ -146,19 +146,18 @@ def _work(
     try:
         if isinstance(planned, SourcePlan):
             return _run_source(planned, spark, orders)
-        if planned.engine == "direct":
-            from semel.engine.direct.engine import DirectEngine
-            from semel.engine.direct.launch import Launch
-
-            with Launch(planned.connector, planned.guarantee, orders, spark, transform) as launch:
-                return DirectEngine(_prepared(planned, orders), launch).run()
+        run = _prepared(planned, orders)
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine
 
-            return MicroBatchEngine(_prepared(planned, orders), spark, transform).run()
-        from semel.engine.bounded.engine import BoundedEngine
+            return MicroBatchEngine(run, spark, transform).run()
+        if planned.engine == "bounded":
+            from semel.engine.bounded.engine import BoundedEngine
 
-        return BoundedEngine(_prepared(planned, orders), spark, transform).run()
+            return BoundedEngine(run, spark, transform).run()
+        from semel.engine.direct.engine import DirectEngine
+
+        return DirectEngine(run, spark, transform).run()
     except TransientError as error:
         raise ServiceError(str(error)) from None
     except SemelError:
@@ -174,9 +173,10 @@ def _work(
 
 def _prepared(planned: Plan, orders: Orders) -> Run:
     """A run, once Kafka and the store have been met."""
+    cluster, topics, groups = _met(planned)
+
     from semel.engine.base import Run
 
-    cluster, topics, groups = _met(planned)
     connector, guarantee, sink = planned.connector, planned.guarantee, planned.sink
     return Run(connector, guarantee, sink, cluster, topics, orders, groups)
 

@@ -8,14 +8,18 @@ killing it loses nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pyarrow as pa
+from pyspark import SparkContext
 
 from semel.abandoned import Started
 from semel.engine import first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
 from semel.engine.direct.launch import Launch
 from semel.engine.direct.placeholder import Placeholder
+from semel.engine.rowtransform import Transform
+from semel.engine.supervisor import Supervisor
 from semel.errors import LedgerConflict
 from semel.ledger import TopicPartition
 
@@ -23,15 +27,20 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20
 """How often a driver meets positions that other workers' tasks have just moved."""
+_FENCES = 10
+"""The fences in a row that a task survives: its older process may still run on another worker."""
 
 
 class DirectEngine:
     """One run of a connector."""
 
-    def __init__(self, run: Run, launch: Launch) -> None:
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
+    ) -> None:
         self._run = run
-        self._launch = launch
-        self._supervisor = launch.supervisor
+        self._spark = spark
+        self._transform = transform
+        self._supervisor = Supervisor(run.orders, spark, fences=_FENCES)
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.
@@ -48,8 +57,9 @@ class DirectEngine:
 
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
-        schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
-        server, spec = self._launch.result()
+        with Launch(run, self._spark, self._transform, self._supervisor) as launch:
+            schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
+            server, spec = launch.result()
         try:
             placeholder.wait(run.stop)
             Started("disconnecting from Kafka", run.cluster.part)  # unresolvable names take seconds
@@ -74,9 +84,7 @@ class DirectEngine:
         startup.enter(run)
         partitions = ranges.partitions(topics)
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
-        schemas = sample.schemas(
-            run.connector, run.sink, run.cluster, self._launch.transform, positions
-        )
+        schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
         # Those of tables that the sample has made just now.
         if run.share.has_first:
             lenient = not run.share.is_whole
