@@ -61,11 +61,10 @@ class Following:
             if name not in self._hosted:
                 self._hosted[name] = Hosted(name, self._runtime, self._config)
             if self._hosted[name].want(mine.get(name)) and name not in mine:
-                self._report(list(self._released(name)))
                 del self._hosted[name]
         hosted = [name for name in mine if name in self._hosted]
         self._report([record for name in hosted for record in self._changed(name)])
-        # A release is not reported while others may have taken over.
+        # Also those that ended while this worker was absent, when nothing is reported.
         with self._store.changed:
             known = self._store.statuses.known()
         former = [name for name in known if name not in self._hosted and name not in mine]
