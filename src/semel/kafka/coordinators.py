@@ -1,9 +1,9 @@
 """Questions to the coordinator of a group, by an admin client.
 
-A coordinator that can be reached again after such a question has timed out takes librdkafka's
-(2.16) client down, and the process with it: ``rd_kafka_coord_req_fsm`` fails a request whose state
-it has just freed. So the questions never time out there. semel waits for the answer itself, and the
-client that has not given one must be dropped.
+If such a question times out within librdkafka (2.16), the process aborts once the coordinator can
+be reached again: ``rd_kafka_coord_req_fsm`` fails a request whose state it has just freed. So the
+questions get no timeout there. semel waits for the answer itself, and drops the client if none
+comes.
 """
 
 from __future__ import annotations

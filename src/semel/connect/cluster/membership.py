@@ -171,7 +171,7 @@ def described(admin: AdminClient, name: str, topic: str) -> Group:
     """A group, as its coordinator describes it; ``topic`` is its config topic.
 
     Raises:
-        KafkaException: it could not be asked; by this client, it cannot be asked again.
+        KafkaException: it could not be asked. This client must not be used again.
     """
     answer = admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)
     found = answer_of(answer[name], _ASKED_IN)

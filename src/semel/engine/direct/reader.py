@@ -189,7 +189,7 @@ class Reader:
     def _take_first(self, poll: Poll) -> None:
         """Wait briefly for a first record."""
         consumer, subscription = self._subscription.consumer, self._subscription
-        waits_for_more = self.held or self._ask_at < float("inf")
+        returns_soon = self.held or self._ask_at < float("inf")
         if self._commits.under_way:
             poll.take(consumer, 1, _BUSY)
         elif subscription.member is None:
@@ -197,7 +197,7 @@ class Reader:
         elif time.monotonic() - self._heard < _CALM_AFTER:
             poll.take(consumer, 1, _IDLE)
         else:
-            for _ in range(1 if waits_for_more else _CALM_POLLS):
+            for _ in range(1 if returns_soon else _CALM_POLLS):
                 poll.take(consumer, 1, _CALM)
                 if poll.messages or subscription.has_said or self._line.has_order:
                     return
