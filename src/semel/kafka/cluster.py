@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import leaders
+from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, failure
 from semel.kafka.logids import Asked
@@ -91,7 +92,8 @@ class Cluster:
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""
         try:
-            found = self._admin.describe_cluster(request_timeout=_TIMEOUT).result()
+            admin = self._admin
+            found = answer_of(admin, admin.describe_cluster(request_timeout=_TIMEOUT), _TIMEOUT)
         except KafkaException as error:
             raise self._failed(error) from None
         return str(found.cluster_id)
@@ -173,10 +175,9 @@ class Cluster:
                 self._wait_for_leaders(request, asked + timeout)
             began = time.monotonic()
             try:
-                answers = self._admin.list_offsets(
-                    request, isolation_level=level, request_timeout=min(wait, timeout)
-                )
-                results = {tp: answer.result() for tp, answer in answers.items()}
+                admin, within = self._admin, min(wait, timeout)
+                answers = admin.list_offsets(request, isolation_level=level, request_timeout=within)
+                results = answers_of(admin, answers, within)
                 found = {
                     TopicPartition(kp.topic, kp.partition): (r.offset, _epoch(r.leader_epoch))
                     for kp, r in results.items()
@@ -233,10 +234,11 @@ class Cluster:
             return
         topic = NewTopic(name, partitions, replication, config=dict(config or {}))
         try:
-            answer = self._admin.create_topics(
+            admin = self._admin
+            answer = admin.create_topics(
                 [topic], operation_timeout=_TIMEOUT, request_timeout=_TIMEOUT
             )
-            answer[name].result()
+            answer_of(admin, answer[name], _TIMEOUT)
         except KafkaException as error:
             code = error.args[0].code()
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -257,8 +259,10 @@ class Cluster:
         asked = time.monotonic()
         while True:
             try:
-                answer = self._admin.describe_configs([resource], request_timeout=_TIMEOUT)
-                return {k: str(v.value) for k, v in answer[resource].result().items()}
+                admin = self._admin
+                answer = admin.describe_configs([resource], request_timeout=_TIMEOUT)
+                config = answer_of(admin, answer[resource], _TIMEOUT)
+                return {k: str(v.value) for k, v in config.items()}
             except KafkaException as error:
                 # A broker may not know yet of a topic that was just created.
                 gone = error.args[0].code() in GONE
@@ -274,10 +278,12 @@ class Cluster:
         """Whether the brokers create a topic that a producer asks for; None if this user may not
         ask."""
         try:
-            known = self._admin.list_topics(timeout=_TIMEOUT)
+            admin = self._admin
+            known = admin.list_topics(timeout=_TIMEOUT)
             broker = ConfigResource(ConfigResource.Type.BROKER, str(min(known.brokers)))
-            answer = self._admin.describe_configs([broker], request_timeout=_TIMEOUT)
-            return str(answer[broker].result()["auto.create.topics.enable"].value) == "true"
+            answer = admin.describe_configs([broker], request_timeout=_TIMEOUT)
+            config = answer_of(admin, answer[broker], _TIMEOUT)
+            return str(config["auto.create.topics.enable"].value) == "true"
         except KafkaException as error:
             found = self._failed(error)
             if isinstance(found, TransientError):
@@ -290,8 +296,10 @@ class Cluster:
         if not resources:
             return set()
         try:
-            answers = self._admin.describe_configs(resources, request_timeout=_TIMEOUT)
-            policies = {r.name: f.result()["cleanup.policy"].value for r, f in answers.items()}
+            admin = self._admin
+            answers = admin.describe_configs(resources, request_timeout=_TIMEOUT)
+            configs = answers_of(admin, answers, _TIMEOUT)
+            policies = {r.name: c["cleanup.policy"].value for r, c in configs.items()}
         except KafkaException as error:
             raise self._failed(error) from None
         return {topic for topic, policy in policies.items() if "compact" in str(policy)}
@@ -299,7 +307,10 @@ class Cluster:
     def groups(self, prefix: str) -> list[str]:
         """The consumer groups whose name begins with ``prefix``."""
         try:
-            listed = self._admin.list_consumer_groups(request_timeout=_TIMEOUT).result()
+            admin = self._admin
+            listed = answer_of(
+                admin, admin.list_consumer_groups(request_timeout=_TIMEOUT), _TIMEOUT
+            )
         except KafkaException as error:
             raise self._failed(error) from None
         if listed.errors:  # of brokers that have not answered; what the others say is not all

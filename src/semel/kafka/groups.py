@@ -18,9 +18,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from semel.errors import SemelError
+from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import admin_client
-from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.kafka.errors import failure
 from semel.ledger import TopicPartition
 
@@ -119,8 +119,9 @@ class Groups:
         """The members of a group, as its coordinator knows them; None if there is no group."""
 
         def ask() -> ConsumerGroupDescription:
-            answer = self._admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
-            found: ConsumerGroupDescription = answer_of(answer[group], _TIMEOUT)
+            admin = self._admin
+            answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
+            found: ConsumerGroupDescription = coordinators_answer(admin, answer[group], _TIMEOUT)
             return found
 
         try:
@@ -140,10 +141,11 @@ class Groups:
         """Commit offsets for a group; Kafka refuses it while the group has members."""
 
         def ask() -> None:
-            answer = self._admin.alter_consumer_group_offsets(
+            admin = self._admin
+            answer = admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, offsets)], request_timeout=UNBOUNDED
             )
-            found = answer_of(answer[group], _TIMEOUT)
+            found = coordinators_answer(admin, answer[group], _TIMEOUT)
             refused = [p.error for p in found.topic_partitions if p.error]
             if refused:
                 raise KafkaException(refused[0])
@@ -157,8 +159,9 @@ class Groups:
         """Delete a group with its offsets, if there is one; refused while it has members."""
 
         def ask() -> None:
-            answer = self._admin.delete_consumer_groups([group], request_timeout=UNBOUNDED)
-            answer_of(answer[group], _TIMEOUT)
+            admin = self._admin
+            answer = admin.delete_consumer_groups([group], request_timeout=UNBOUNDED)
+            coordinators_answer(admin, answer[group], _TIMEOUT)
 
         try:
             self._asking(ask)

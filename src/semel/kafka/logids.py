@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, wait
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from semel.kafka.answers import LATE, answer_of
 from semel.ledger import LogId
 
 _NONE = "A" * 22
@@ -22,6 +24,8 @@ class Asked:
     def __init__(
         self, admin: AdminClient, topics: Collection[str], timeout: float, *, cluster: bool = True
     ) -> None:
+        self._admin = admin
+        self._until = time.monotonic() + timeout
         self._cluster: Future[Any] | None = (
             admin.describe_cluster(request_timeout=timeout) if cluster else None
         )
@@ -31,7 +35,9 @@ class Asked:
         )
 
     def done(self, within: float = 0) -> bool:
-        """Wait for at most so many seconds; whether there is an answer or an error."""
+        """Wait for at most so many seconds; whether there is an answer, or will be none."""
+        if time.monotonic() > self._until + LATE:
+            return True
         cluster = [self._cluster] if self._cluster is not None else []
         return not wait([*cluster, *self._topics.values()], within).not_done
 
@@ -41,14 +47,19 @@ class Asked:
         Raises:
             KafkaException: no broker answers, or one refuses.
         """
-        cluster = str(self._cluster.result().cluster_id or "") if self._cluster else ""
+        cluster = ""
+        if self._cluster is not None:
+            cluster = str(self._of(self._cluster).cluster_id or "")
         found = {}
         for topic, future in self._topics.items():
             try:
-                topic_id = str(future.result().topic_id or "")
+                topic_id = str(self._of(future).topic_id or "")
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
             else:
                 found[topic] = LogId(cluster, "" if topic_id == _NONE else topic_id)
         return found
+
+    def _of(self, question: Future[Any]) -> Any:
+        return answer_of(self._admin, question, self._until - time.monotonic())

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.kafka.answers import answer_of
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import failure
 
@@ -66,7 +67,7 @@ def describe(admin: AdminClient, client: Mapping[str, Any], name: str) -> TopicD
     """What a broker says of a topic; None if it does not know it."""
     try:
         answer = admin.describe_topics(TopicCollection([name]), request_timeout=_TIMEOUT)
-        found: TopicDescription = answer[name].result()
+        found: TopicDescription = answer_of(admin, answer[name], _TIMEOUT)
         return found
     except KafkaException as error:
         code = error.args[0].code()
@@ -85,7 +86,8 @@ def _controllers_word(admin: AdminClient, client: Mapping[str, Any], name: str) 
     carried out; None if this user may not ask."""
     topic = NewTopic(name, 1, -1)
     try:
-        admin.create_topics([topic], validate_only=True, request_timeout=_TIMEOUT)[name].result()
+        answer = admin.create_topics([topic], validate_only=True, request_timeout=_TIMEOUT)
+        answer_of(admin, answer[name], _TIMEOUT)
         return False
     except KafkaException as error:
         code = error.args[0].code()

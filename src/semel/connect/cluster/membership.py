@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 
 from semel.config.cluster import ClusterConfig
 from semel.errors import SemelError, ServiceError
+from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.cluster import admin_client
-from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.kafka.errors import failure
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def described(admin: AdminClient, name: str, topic: str) -> Group:
         KafkaException: it could not be asked. This client must not be used again.
     """
     answer = admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)
-    found = answer_of(answer[name], _ASKED_IN)
+    found = coordinators_answer(admin, answer[name], _ASKED_IN)
     leader = None
     for member in found.members:
         held = member.assignment.topic_partitions if member.assignment is not None else ()

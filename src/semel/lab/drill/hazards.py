@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from semel.errors import BadRecord, OffsetOutOfRange, SemelError
+from semel.kafka.answers import answer_of
 from semel.kafka.groups import Groups
 from semel.lab.drill.plan import Fault
 from semel.lab.drill.process import Process
@@ -34,6 +35,7 @@ _UNREAD = 10
 """The least number of unread records in a partition before a fault hits them."""
 _MORE = 100
 """The number of records that a log gets beyond its earlier position."""
+_DESCRIBED_IN = 30.0
 _CUT = 400
 """The largest number of records that an election cuts off, if batches allow it."""
 
@@ -269,7 +271,8 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
     from confluent_kafka import TopicCollection
 
     admin = AdminClient({**client, "log_level": 0})
-    found = admin.describe_topics(TopicCollection([topic]), request_timeout=30)[topic].result()
+    answer = admin.describe_topics(TopicCollection([topic]), request_timeout=_DESCRIBED_IN)
+    found = answer_of(admin, answer[topic], _DESCRIBED_IN)
     return str(found.topic_id)
 
 

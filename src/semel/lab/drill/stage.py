@@ -14,9 +14,9 @@ from semel import converters
 from semel.audit import AuditReport, audit
 from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError, SemelError, TransientError
+from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.coordinators import UNBOUNDED, answer_of
 from semel.lab.drill import own
 from semel.lab.drill.disk import Disk
 from semel.lab.drill.lakes import Lake
@@ -212,7 +212,7 @@ class Stage(Processes):
         admin = AdminClient({**self.client, "log_level": 0})
         try:
             answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
-            found = answer_of(answer[group], _ASKED_IN)
+            found = coordinators_answer(admin, answer[group], _ASKED_IN)
         except KafkaException:
             return False
         return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
+from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.cluster import Cluster, admin_client
 from semel.ledger import TopicPartition
 
@@ -53,11 +54,12 @@ def never_copied(
     }
     if not request:
         return empty
-    admin = admin_client(source.config)  # its futures are never answered once it is gone
+    admin = admin_client(source.config)
     try:
         answers = admin.list_offsets(request, request_timeout=_TIMEOUT)
         first = {
-            TopicPartition(p.topic, p.partition): a.result().offset for p, a in answers.items()
+            TopicPartition(p.topic, p.partition): found.offset
+            for p, found in answers_of(admin, answers, _TIMEOUT).items()
         }
     except KafkaException:
         return empty
@@ -79,9 +81,11 @@ def _retention(client: Mapping[str, Any]) -> float | None:
     """The shortest time for which a broker keeps offsets, in seconds; None if it does not tell."""
     admin = admin_client(client)
     try:
-        nodes = admin.describe_cluster(request_timeout=_TIMEOUT).result().nodes
-        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(n.id)) for n in nodes]
-        answers = [admin.describe_configs([b], request_timeout=_TIMEOUT)[b] for b in brokers]
-        return min(float(str(a.result()[_RETENTION].value)) for a in answers) * 60
+        cluster = answer_of(admin, admin.describe_cluster(request_timeout=_TIMEOUT), _TIMEOUT)
+        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(n.id)) for n in cluster.nodes]
+        # One question for each: it goes to the broker that it is about.
+        asked = {b: admin.describe_configs([b], request_timeout=_TIMEOUT)[b] for b in brokers}
+        configs = answers_of(admin, asked, _TIMEOUT).values()
+        return min(float(str(config[_RETENTION].value)) for config in configs) * 60
     except (KafkaException, KeyError, ValueError):
         return None
