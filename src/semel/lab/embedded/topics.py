@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from semel.errors import ServiceError
+from semel.kafka.answers import answers_of
 from semel.lab.embedded.process import comes_true
 
 ADMIN_TIMEOUT = 120.0
@@ -101,8 +102,8 @@ def _carry_out(
     while True:
         late = monotonic() > deadline
         try:
-            for future in ask(admin(), **timeouts).values():
-                future.result()
+            asked = admin()
+            answers_of(asked, ask(asked, **timeouts), _REQUEST_TIMEOUT)
             return
         except KafkaException as failure:
             error = failure.args[0]

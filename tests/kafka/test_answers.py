@@ -1,0 +1,79 @@
+"""Answers that are late, or never come."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+import semel
+from semel.kafka import answers
+from semel.kafka.cluster import Cluster, admin_client
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.proxy import Proxy
+from semel.ledger import TopicPartition
+from tests.conftest import MakeTopic
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
+
+
+def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "LATE", 0.1)
+    with pytest.raises(KafkaException) as refused:
+        answers.answer_of(admin_client({"bootstrap.servers": "localhost:1"}), Future(), 0.1)
+    assert refused.value.args[0].code() == KafkaError._TIMED_OUT
+
+
+@pytest.mark.integration
+def test_a_thread_may_replace_the_client_while_another_one_waits_for_an_answer(
+    kafka: Kafka, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    class Asked(AdminClient):
+        def list_offsets(self, *request: object, **more: object) -> dict[object, Future[object]]:
+            found: dict[object, Future[object]] = super().list_offsets(*request, **more)
+            asked.set()
+            return found
+
+    monkeypatch.setattr("semel.kafka.cluster.AdminClient", Asked)
+    place = TopicPartition(topic(1), 0)
+    host, port = kafka.bootstrap_servers.split(":")
+    with Proxy(host, int(port)) as proxy:
+        proxy.silence(new=True)
+        cluster = Cluster({"bootstrap.servers": f"127.0.0.1:{proxy.port}"})
+        ends: list[dict[TopicPartition, int]] = []
+        waiting = threading.Thread(target=lambda: ends.append(cluster.latest([place])), daemon=True)
+        waiting.start()
+        assert asked.wait(PATIENCE)
+        cluster.connect_anew()
+        proxy.cut()
+        proxy.accept()
+        wait_until(lambda: bool(ends))
+    assert ends == [{place: 0}]
+
+
+def unbounded(file: Path) -> list[str]:
+    return [
+        f"{file.name}:{node.lineno}"
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "result"
+        and not node.args
+        and not node.keywords
+    ]
+
+
+def test_no_answer_of_kafka_is_waited_for_without_a_bound() -> None:
+    package = Path(semel.__file__).parent
+    files = [
+        f for room in ("kafka", "sinks/kafka", "connect") for f in (package / room).rglob("*.py")
+    ]
+    assert files
+    assert [place for file in files for place in unbounded(file)] == []
