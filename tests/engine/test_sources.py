@@ -230,6 +230,25 @@ def test_of_two_runs_at_once_the_later_one_goes_on(
     assert seen(config) == written
 
 
+def test_in_a_cluster_a_source_begins_again_after_a_fence(
+    path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    """It may come from an older process on a worker that was cut off and will be told to stop."""
+    config = source()
+    append(path, lines(5))
+    with Runtime(LocalSpark()) as runtime:  # type: ignore[arg-type]
+        connector = runtime.start(config, moves=True)
+        wait_until(lambda: len(seen(config)) == 5)
+        older = start(config)
+        with pytest.raises(Fenced, match="another run of it has taken over"):
+            grow_until_it_stops(path, older)
+        assert connector.tally.fences > 0
+        written = path.read_text().splitlines()
+        wait_until(lambda: len(seen(config)) >= len(written))
+        assert connector.error is None
+    assert seen(config) == written
+
+
 def test_fewer_tasks_than_before_fence_those_beyond(
     source: Callable[..., Config], path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from pyspark import SparkContext, TaskContext
 from semel.engine.attempt import TaskSpec, run_task
 from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import Report, rebuild
+from semel.engine.fences import FencesInARow
 from semel.engine.retry import Backoff
 from semel.engine.states import State, Status
 from semel.errors import Fenced, SemelError
@@ -33,8 +34,6 @@ FROZEN = 120.0
 Python's lock freezes all of its threads, those that watch it included."""
 _STANDS_STILL = 6.0
 """Seconds within which a driver looks again, unless it stands still itself."""
-_IN_A_ROW = 60.0
-"""A fence within so many seconds of a task's start counts as following the one before."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
 
@@ -111,7 +110,7 @@ class TaskJobs:
         self._elsewhere = False
         self._silence = 0.0
         self._looked = time.monotonic()
-        self._in_a_row = 0
+        self._fences = FencesInARow()
 
     @property
     def ended(self) -> bool:
@@ -183,16 +182,16 @@ class TaskJobs:
         """Start again after a fence, with a backoff, unless there were more than ``most`` in a
         row."""
         now = time.monotonic()
-        self._in_a_row = self._in_a_row + 1 if now - self._started < _IN_A_ROW else 1
-        if self._in_a_row > most:
+        pause = self._fences.one_more(now - self._started)
+        if self._fences.count > most:
             return False
         self.restart()
         self.restarts += 1
-        self._due = now + self._backoff.after(now - self._started)
+        self._due = now + pause
         log.warning(
             "connector %s: task %d was fenced, perhaps by an older process on another worker; "
             "starting it again (%d of %d)",
-            *(self._spec.connector.name, self.index, self._in_a_row, most),
+            *(self._spec.connector.name, self.index, self._fences.count, most),
         )
         log.debug("%s", fence)
         return True

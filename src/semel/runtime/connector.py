@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
+from semel.engine import fences
+from semel.engine.fences import FencesInARow
 from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
 from semel.errors import Fenced, SemelError, ServiceError
@@ -282,7 +284,7 @@ class _Run:
         is_next = False
         try:
             if is_next := self._is_next(planned.connector.name):
-                drive(planned, spark.of(planned), transform, orders.observed_by(note))
+                self._drive(planned, spark, transform, orders.observed_by(note))
         except SemelError as error:
             self.trace = redacted(_trace(error))
             self.error = error
@@ -292,6 +294,42 @@ class _Run:
         finally:
             if not is_next:
                 planned.close()
+
+    def _drive(
+        self,
+        planned: AnyPlan,
+        spark: SharedSpark,
+        transform: Callable[..., Any] | None,
+        orders: Orders,
+    ) -> None:
+        """Run the connector to its end. In a cluster, begin again after a fence, which may come
+        from an older process; where tasks do so one by one, the engine sees to it.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        direct = not isinstance(planned, SourcePlan) and planned.engine == "direct"
+        begins_again = orders.share.moves and orders.share.is_whole and not direct
+        fenced = FencesInARow()
+        while True:
+            began = time.monotonic()
+            try:
+                drive(planned, spark.of(planned), transform, orders)
+                return
+            except Fenced as error:
+                pause = fenced.one_more(time.monotonic() - began)
+                if not begins_again or fenced.count > fences.MOST:
+                    raise
+                self._tally.fences += 1
+                log.warning(
+                    "connector %s was fenced, perhaps by an older process on another worker; "
+                    "starting it again (%d of %d): %s",
+                    *(planned.connector.name, fenced.count, fences.MOST, error),
+                )
+            if orders.stop.wait(pause):
+                return
+            planned = plan_any(planned.connector.originals, transform)
+            self.progress = None
 
     def _is_next(self, connector: str) -> bool:
         """Wait until runs before have ended; returns whether they have, because this one may be

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 
 from semel.abandoned import Started
-from semel.engine import first_positions, ranges, sample, startup
+from semel.engine import fences, first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
 from semel.engine.direct.launch import Launch
 from semel.engine.direct.placeholder import Placeholder
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20
 """How often a driver meets positions that other workers' tasks have just moved."""
-_FENCES = 10
-"""The fences in a row that a task survives: its older process may still run on another worker."""
 
 
 class DirectEngine:
@@ -40,7 +38,7 @@ class DirectEngine:
         self._run = run
         self._spark = spark
         self._transform = transform
-        self._supervisor = Supervisor(run.orders, spark, fences=_FENCES)
+        self._supervisor = Supervisor(run.orders, spark, fences=fences.MOST)
 
     def run(self) -> Progress:
         """Run until stopped, caught up, or an error ends the connector.

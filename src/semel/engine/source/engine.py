@@ -26,6 +26,7 @@ from semel import failpoints
 from semel.abandoned import Started
 from semel.config import SourceConnectorConfig
 from semel.delivery import Delivery, Guarantee
+from semel.engine import fences
 from semel.engine.base import Progress
 from semel.engine.lines import serving
 from semel.engine.orders import Orders
@@ -47,9 +48,6 @@ _LOOK = 0.2
 """Seconds between two looks at who has divided a source."""
 _CALM = 1.0
 """Seconds between two looks at whether its partitions have changed."""
-_FENCES = 10
-"""So often in a row, tasks may be fenced although nobody has divided the source anew: by their own
-successors, while they move to another worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,8 @@ class SourceEngine:
                 progress = self._run_tasks(owner, watch)
             except Fenced as error:
                 fenced = fenced + 1 if owner == last else 1
-                if fenced > _FENCES:
+                # Their own successors fence tasks that move to another worker.
+                if fenced > fences.MOST:
                     raise
                 log.info("%s; checking who has divided the source since", error)
                 last = owner
