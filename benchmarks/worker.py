@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Producer
 
-from benchmarks.meter import Meter, Usage
+from benchmarks.meter import Meter
 from benchmarks.records import FIRST_TS, TABLE, Workload, produce, template
 from benchmarks.report import Column, Figures, count, megabytes, milliseconds, text
 from benchmarks.rig import BROKER_HEAP, Rig
@@ -35,6 +35,8 @@ CALM = 60.0
 """Seconds until connectors that have caught up count as idle."""
 IDLE = 20.0
 """Seconds for which they are watched."""
+SELDOM = 5.0
+"""Seconds between two looks at their memory while requests are timed, which a look may delay."""
 SESSIONS = {"max_connections": "500"}
 """A connector of Debezium's holds five, one of semel's two."""
 RATE = 1000
@@ -208,34 +210,38 @@ def _many_or_why_not(
 def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> dict[str, Any]:
     """Memory and CPU of many connectors that have caught up, then requests while data flows."""
     live = produce(rig, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True))
-    with Meter({"side": side.pid}, weigh=("side",)) as meter:
-        names = []
+    names = []
+    with Meter({"side": side.pid}, weigh=("side",)) as begun:
         for number in range(connectors):
             name, config = _sink(rig, live if number < BUSY else topic)
             side.ask("POST", "/connectors", {"name": name, "config": config})
             names.append(name)
         for name in names:
             _wait(lambda name=name: _caught_up(rig, side, name), f"{side.name}: {name} is behind")
-        idle = _idle(meter.usage["side"])
-        rig.say(f"worker: {side.name}: {connectors} connectors take {idle:.1f} % of a core")
+    idle = _idle(side)
+    rig.say(f"worker: {side.name}: {connectors} connectors take {idle:.1f} % of a core")
+    with Meter({"side": side.pid}, weigh=("side",), weigh_every=SELDOM) as busy:
         times = _timed(rig, side, live, names, requests)
     for name in names:
         side.ask("DELETE", f"/connectors/{name}")
     return {
         "idle": idle,
-        "pss": meter.usage["side"].peak_pss,
+        "pss": max(meter.usage["side"].peak_pss for meter in (begun, busy)),
         "p50": 1000 * float(np.percentile(times, 50)),
         "p99": 1000 * float(np.percentile(times, 99)),
         "rate": requests / sum(times),
     }
 
 
-def _idle(usage: Usage) -> float:
-    """Percent of a core, once what has caught up is idle."""
+def _idle(side: Side) -> float:
+    """Percent of a core, once what has caught up is idle. Nothing is sampled in between: weighing
+    dozens of processes evicts the caches of those that are measured."""
     time.sleep(CALM)
-    began = time.monotonic()
-    time.sleep(IDLE)
-    return 100 * usage.between(began, began + IDLE) / IDLE
+    with Meter({"side": side.pid}, every=2 * IDLE) as meter:
+        time.sleep(IDLE)
+    usage = meter.usage["side"]
+    began, ended = usage.times[0], usage.times[-1]
+    return 100 * usage.between(began, ended) / (ended - began)
 
 
 def _timed(rig: Rig, side: Side, topic: str, names: list[str], requests: int) -> list[float]:

@@ -22,6 +22,7 @@ from semel.audit import audit_source
 from semel.audit.source import TopicAudit
 from semel.cli.commands import app
 from semel.engine.control import Address
+from semel.engine.orders import Orders
 from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics
 from semel.engine.states import State
@@ -38,7 +39,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka, Postgres
 from semel.planning import SourcePlan, plan_source
-from semel.runtime import Runtime
+from semel.runtime import Runtime, driving
 from semel.runtime.source_positions import set_source_offsets
 from semel.sources.offsets.file import parsed, serialized
 from semel.sources.offsets.owner import own
@@ -247,6 +248,16 @@ def test_in_a_cluster_a_source_begins_again_after_a_fence(
         wait_until(lambda: len(seen(config)) >= len(written))
         assert connector.error is None
     assert seen(config) == written
+
+
+def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(
+    source: Callable[..., Config],
+) -> None:
+    planned = plan_source(source())
+    orders = Orders()
+    orders.stop.set()
+    driving.drive(planned, lambda: None, None, orders)
+    assert stored(dict(planned.connector.originals)).owner == Owner()
 
 
 def test_fewer_tasks_than_before_fence_those_beyond(

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _HANDSHAKE = 10
 _TAKES = 10
 """Seconds in which the other side takes what it is sent."""
-_BEAT = 5.0
+_BEAT = 15.0
 """Seconds between two signs of life of a task."""
 
 
@@ -290,7 +290,7 @@ class ControlLine:
                 self.orphaned = True
 
     def beat(self, report: Report) -> None:
-        """Send this now, so that the driver knows who is there, and every few seconds: a process in
+        """Send this now, so that the driver knows who is there, and from time to time: a process in
         which no thread runs any more falls silent."""
         self.send(report)
 

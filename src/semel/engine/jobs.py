@@ -32,7 +32,7 @@ _LAST_WORDS = 2.0
 FROZEN = 120.0
 """Seconds without a sign of life after which a task's process is ended: a native client that keeps
 Python's lock freezes all of its threads, those that watch it included."""
-_STANDS_STILL = 6.0
+_STANDS_STILL = 11.0
 """Seconds within which a driver looks again, unless it stands still itself."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
@@ -116,6 +116,11 @@ class TaskJobs:
     def ended(self) -> bool:
         """Whether no job is left."""
         return self.job is None or self.job.ended
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether its job goes on, and is not to be replaced."""
+        return not self.ended and not self._again
 
     def hear(self, report: Report) -> None:
         """Handle an attempt's report. One that was frozen and replaced says nothing about the task:

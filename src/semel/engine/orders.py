@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -141,6 +141,12 @@ class Orders:
         """Start a task anew."""
         self.restarts.put(task)
         self.bell.ring()
+
+    def drop_restarts(self) -> None:
+        """Forget which tasks to start anew: the run begins again, and all of them with it."""
+        with suppress(queue.Empty):
+            while True:
+                self.restarts.get_nowait()
 
     def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
         """The same orders, with another observer."""

@@ -32,7 +32,7 @@ _SILENT = 60.0
 _TIDIES_AFTER = 2.0
 _LISTENS = 0.1
 """Seconds for which a look at the tasks waits for news, at most, while not all of them run."""
-_CALM = 5.0
+_CALM = 10.0
 """The same while they do: whatever changes then rings or reports."""
 
 
@@ -126,7 +126,8 @@ class Supervisor:
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
-                is_calm = deadline is None and speak == self._tasks.keys()
+                at_rest = {n for n in speak if self._tasks[n].at_rest} - self._leaving.keys()
+                is_calm = deadline is None and at_rest == self._tasks.keys()
                 wait = calm if is_calm else _LISTENS
                 self._listen(server, 0.0 if are_new else wait)
                 self._look(speak, stopping=deadline is not None)

@@ -1,7 +1,7 @@
 """Waiting for the answers to an admin client's questions.
 
-Its futures may never be done: they are forgotten with the client, once nobody refers to it any
-more. So whoever waits holds the client, and waits no longer than for some time.
+Its futures may never complete: they are lost once nothing refers to the client. So whoever waits
+keeps a reference to it, and bounds the wait.
 
 If a question to a group's *coordinator* times out within librdkafka (2.16), the process aborts once
 the coordinator can be reached again: ``rd_kafka_coord_req_fsm`` fails a request whose state it has
@@ -52,9 +52,9 @@ def answers_of(admin: AdminClient, questions: Mapping[K, Future[T]], timeout: fl
     return {about: answer_of(admin, question, timeout) for about, question in questions.items()}
 
 
-def _waited_for(_asked: AdminClient, question: Future[T], seconds: float, whom: str) -> T:
+def _waited_for(_keeps_alive: AdminClient, question: Future[T], seconds: float, whom: str) -> T:
     try:
         return question.result(seconds)
     except TimeoutError:
-        reason = f"no answer from {whom} for {seconds:.0f} s"
+        reason = f"no answer from {whom} in time"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None

@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
 from semel.errors import BadRecord, OffsetOutOfRange, TransientError
 from semel.kafka.clients import client_config
+from semel.kafka.closing import close
 from semel.kafka.damage import UNREADABLE, Damage, examine
 from semel.kafka.errors import SEEK_AGAIN
 from semel.ledger import TopicPartition
@@ -82,11 +83,11 @@ def read_ranges(
                 if at[tp] >= open_[tp]:
                     del open_[tp]
             if unreadable:  # one that has come upon damage does not always obey
-                consumer.close()
+                close(consumer)
                 consumer = Consumer(config)
                 consumer.assign([KafkaPartition(*tp, at[tp]) for tp in open_])
     finally:
-        consumer.close()
+        close(consumer)
 
 
 def _after(

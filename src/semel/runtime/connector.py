@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
@@ -15,7 +15,7 @@ from semel.engine import fences
 from semel.engine.fences import FencesInARow
 from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
-from semel.errors import Fenced, SemelError, ServiceError
+from semel.errors import LedgerConflict, SemelError, ServiceError
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
 from semel.runtime.driving import LEAVE, check_runnable, drive
@@ -216,7 +216,8 @@ class Connector:
         return self._share.of(self._planned.connector.tasks_max)
 
     def _task_states(self, run: _Run) -> dict[int, Status]:
-        known = run.progress.states if run.progress is not None else {}
+        progress = run.progress
+        known = progress.states if progress is not None else {}
         if isinstance(self._planned, SourcePlan):
             return dict(known)  # there may be fewer source partitions than tasks.max
         return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
@@ -289,7 +290,7 @@ class _Run:
             self.trace = redacted(_trace(error))
             self.error = error
             self._tally.failures += 1
-            self._tally.fences += isinstance(error, Fenced)
+            self._tally.fences += isinstance(error, LedgerConflict)
             log.error("connector %s: %s", planned.connector.name, error)
         finally:
             if not is_next:
@@ -316,8 +317,9 @@ class _Run:
             try:
                 drive(planned, spark.of(planned), transform, orders)
                 return
-            except Fenced as error:
-                pause = fenced.one_more(time.monotonic() - began)
+            except LedgerConflict as error:
+                worked = self.progress is not None and self.progress.records
+                pause = fenced.one_more(time.monotonic() - began if worked else 0.0)
                 if not begins_again or fenced.count > fences.MOST:
                     raise
                 self._tally.fences += 1
@@ -326,10 +328,16 @@ class _Run:
                     "starting it again (%d of %d): %s",
                     *(planned.connector.name, fenced.count, fences.MOST, error),
                 )
+            self._show_restarting(orders)
             if orders.stop.wait(pause):
                 return
+            orders.drop_restarts()
             planned = plan_any(planned.connector.originals, transform)
-            self.progress = None
+
+    def _show_restarting(self, orders: Orders) -> None:
+        if (last := self.progress) is not None:
+            states = dict.fromkeys(last.states, Status(State.RESTARTING))
+            orders.observe(replace(last, records=0, states=states))
 
     def _is_next(self, connector: str) -> bool:
         """Wait until runs before have ended; returns whether they have, because this one may be

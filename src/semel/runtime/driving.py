@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LEAVE = 25.0
 """Seconds from a stop until what does not end is left behind: the engines cancel what is under way
 after 20, and Kubernetes kills after 30."""
-_GAP, _CALM = 0.1, 5.0
+_GAP, _CALM = 0.1, 10.0
 """Seconds between two looks at the run, and for which one waits for news, at most."""
 _AT_ONCE = 0.25
 """Seconds in which a cluster answers that is there."""

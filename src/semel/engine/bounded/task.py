@@ -46,6 +46,7 @@ _SILENCE = 10.0
 lost all brokers may never find one again (librdkafka's issue 5301). A consumer that skips aborted
 records, or waits for a slow answer, is silent, too."""
 _ANSWER = 5.0
+_WAIT = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,8 @@ class BoundedWorker:
         self._config = config = consumer_config(connector, index)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
+        # A fetch that finds nothing tells that a range ends with a transaction's marker.
+        config.setdefault("fetch.wait.max.ms", _WAIT)
         self._consumer, self._topic_ids = consumer_with_ids(config, log)
         self._batcher = self._new_batcher()
         self._sizes = Sizes()

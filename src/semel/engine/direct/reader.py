@@ -28,12 +28,12 @@ from semel.sinks.base import Sink
 from semel.sinks.protocols import Membership
 from semel.sizes import Sizes
 
-_IDLE, _CALM = 0.25, 0.5
+_IDLE, _CALM = 0.25, 0.7
 _JOINING = 0.02
 """The group's answer does not end a wait for records."""
 _BUSY = 0.02
 """Seconds that a poll waits for a first record, without and with a commit under way."""
-_CALM_AFTER, _CALM_POLLS = 10.0, 4
+_CALM_AFTER, _CALM_POLLS = 10.0, 3
 """Seconds without a record after which polls wait for longer, and come so many at a time: what is
 done between two of them costs more than they do."""
 _RESTS_AFTER = 30.0

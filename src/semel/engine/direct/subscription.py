@@ -32,6 +32,10 @@ from semel.sinks.protocols import Membership
 
 log = logging.getLogger(__name__)
 
+_WAIT = 900
+"""Milliseconds for which a broker holds a fetch that finds nothing, so that an idle task asks
+seldom. The first fetch of a partition that is assigned meanwhile has to wait for it; from 1000 on,
+librdkafka sends other requests to other brokers."""
 _OUT = 30.0
 """A consumer gets at least so many seconds to reconnect to Kafka by itself."""
 _MEETS_IN = 1.0
@@ -89,6 +93,8 @@ class Subscription:
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index)
+        if "fetch.min.bytes" not in config:
+            config.setdefault("fetch.wait.max.ms", _WAIT)
         self.consumer, self.topic_ids = consumer_with_ids(config, log)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""

@@ -91,7 +91,7 @@ class SourceEngine:
         partitions = run.source.partitions()
         if not run.orders.share.is_whole:
             return self._run_share(partitions)
-        while True:
+        while not run.orders.stop.is_set():  # a run that is over fences nobody
             watch = _Watch(run.connector.name, run.source, partitions)
             progress = self._run_tasks(self._own(partitions), watch)
             if watch.changed is None:
@@ -101,6 +101,7 @@ class SourceEngine:
                 "connector %s: there are %d source partitions now: dividing them again",
                 *(run.connector.name, len(partitions)),
             )
+        return self._supervisor.progress
 
     def _run_share(self, partitions: Partitions) -> Progress:
         """Run this worker's tasks, again and again as the source is divided anew."""

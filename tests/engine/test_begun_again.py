@@ -1,0 +1,104 @@
+"""A run that ends because another process has moved its positions, alone and in a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from semel.engine.base import Progress
+from semel.engine.fences import MOST, FencesInARow
+from semel.engine.orders import Orders
+from semel.engine.states import State, Status
+from semel.errors import Fenced, LedgerConflict
+from semel.runtime import connector as module
+from semel.runtime.connector import Connector
+from tests.engine.harness import wait_until
+from tests.patience import PATIENCE
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A plan that the test runs itself."""
+    made: Any = SimpleNamespace(
+        connector=SimpleNamespace(name="c", originals={}, tasks_max=1),
+        engine="bounded",
+        close=lambda: None,
+    )
+    monkeypatch.setattr(module, "check_runnable", lambda *_of: None)
+    monkeypatch.setattr(module, "plan_any", lambda *_of: made)
+    return made
+
+
+SPARK: Any = SimpleNamespace(of=lambda _planned: None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "share", "again"),
+    [
+        ("bounded", {"moves": True}, True),
+        ("micro-batch", {"moves": True}, True),
+        ("bounded", {}, False),
+        ("direct", {"moves": True}, False),
+    ],
+    ids=["bounded", "micro-batch", "not in a cluster", "whose tasks begin again by themselves"],
+)
+def test_in_a_cluster_a_run_begins_again_after_a_conflict(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, engine: str, share: dict[str, bool], again: bool
+) -> None:
+    runs: list[Orders] = []
+
+    def drive(_planned: Any, _spark: Any, _transform: Any, orders: Orders) -> None:
+        runs.append(orders)
+        if len(runs) == 1:
+            orders.restart(0)
+            orders.observe(Progress(records=5, states={0: Status(State.FAILED, "a conflict")}))
+            raise LedgerConflict("the positions have moved")
+        assert orders.restarts.empty()
+        orders.stop.wait(PATIENCE)
+
+    monkeypatch.setattr(module, "drive", drive)
+    plan.engine = engine
+    connector = Connector(plan, SPARK, **share)
+    if again:
+        wait_until(lambda: len(runs) == 2)
+        assert connector.status().tasks[0].state is State.RESTARTING
+        assert connector.stop(PATIENCE)
+        assert connector.error is None
+    else:
+        assert connector.wait(PATIENCE)
+        assert connector.status().connector.state is State.FAILED
+        assert len(runs) == 1
+    assert connector.tally.fences == 1
+
+
+def test_a_run_that_always_loses_fails(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[None] = []
+
+    def drive(*_of: Any) -> None:
+        runs.append(None)
+        raise Fenced("another run has taken over")
+
+    monkeypatch.setattr(module, "drive", drive)
+    monkeypatch.setattr(FencesInARow, "one_more", without_pause(FencesInARow.one_more))
+    connector = Connector(plan, SPARK, moves=True)
+    assert connector.wait(PATIENCE)
+    assert isinstance(connector.error, Fenced)
+    assert len(runs) == connector.tally.fences == MOST + 1
+
+
+def without_pause(one_more: Any) -> Any:
+    def counted(self: FencesInARow, lasted: float) -> float:
+        one_more(self, lasted)
+        return 0.0
+
+    return counted
+
+
+def test_fences_count_as_in_a_row_while_each_comes_soon() -> None:
+    fences = FencesInARow()
+    pauses = [fences.one_more(lasted) for lasted in (5.0, 5.0, 5.0)]
+    assert (fences.count, pauses) == (3, [1.0, 2.0, 4.0])
+    assert fences.one_more(90.0) == 1.0
+    assert fences.count == 1
