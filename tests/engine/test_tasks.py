@@ -481,7 +481,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(jobs, "FROZEN", 40.0)
+    monkeypatch.setattr(jobs, "FROZEN", 50.0)
     source, marker, driver = topic(), tmp_path / "marker", os.getpid()
 
     def freezes(batch: Any) -> Any:

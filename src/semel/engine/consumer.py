@@ -113,9 +113,28 @@ class Poll:
             SemelError: the consumer can no longer be used. It reports that only once, and the poll
                 in which it does may yet have to be dropped.
         """
-        came = self._sizes.gather(
-            consumer.consume, self.messages, most=most, room=self._room, wait=wait
+        self._heed(
+            self._sizes.gather(
+                consumer.consume, self.messages, most=most, room=self._room, wait=wait
+            )
         )
+
+    def take_first(self, consumer: Consumer, wait: float) -> bool:
+        """Add the first record or event that comes within ``wait`` seconds; returns whether one
+        has. Does little else: what a connector does while it is idle costs more than waiting.
+
+        Raises:
+            SemelError: as :meth:`take`.
+        """
+        came = consumer.consume(1, wait)
+        if not came:
+            return False
+        self._sizes.note(came)
+        self.messages += came
+        self._heed(came)
+        return True
+
+    def _heed(self, came: list[Message]) -> None:
         for error in filter(None, map(Message.error, came)):
             self.has_events = True
             if (found := translated(self._connector, self._index, error)) is not None:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _HANDSHAKE = 10
 _TAKES = 10
 """Seconds in which the other side takes what it is sent."""
-_BEAT = 15.0
+_BEAT = 20.0
 """Seconds between two signs of life of a task."""
 
 

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from semel.rest.guard import PEER
 log = logging.getLogger(__name__)
 
 _ENDS_IN = 5.0
+_TICK = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class RestServer:
 
     def __exit__(self, *_exc: object) -> None:
         for server in self._servers:
-            server.should_exit = True
+            server.end()
         self._thread.join(2 * _ENDS_IN)
         self._close()
 
@@ -82,7 +84,7 @@ class RestServer:
             log.exception("the REST API has ended")
 
 
-def _server(site: Site) -> uvicorn.Server:
+def _server(site: Site) -> _Server:
     config = uvicorn.Config(
         site.application,
         http=_Protocol,
@@ -94,7 +96,29 @@ def _server(site: Site) -> uvicorn.Server:
     )
     config.load()
     config.ssl = site.tls
-    return uvicorn.Server(config)
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Waits for its end, which uvicorn looks for ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):  # it also makes the header with the time
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), _TICK)
+
+    def end(self) -> None:
+        """End, from any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._over.set)
 
 
 class _Protocol(H11Protocol):

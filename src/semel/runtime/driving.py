@@ -106,6 +106,8 @@ class _Latest:
         self.progress: Progress | None = None
 
     def note(self, progress: Progress) -> None:
+        if progress == self.progress:
+            return
         self.progress = replace(
             progress,
             positions=dict(progress.positions),

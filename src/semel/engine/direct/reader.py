@@ -198,8 +198,8 @@ class Reader:
             poll.take(consumer, 1, _IDLE)
         else:
             for _ in range(1 if returns_soon else _CALM_POLLS):
-                poll.take(consumer, 1, _CALM)
-                if poll.messages or subscription.has_said or self._line.has_order:
+                came = poll.take_first(consumer, _CALM)
+                if came or subscription.has_said or self._line.has_order:
                     return
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
