@@ -68,6 +68,11 @@ NETWORK = (
 _UNLIMITED = ("receive.buffer.bytes", "send.buffer.bytes", "connections.max.idle.ms")
 """Settings whose -1 is librdkafka's 0."""
 
+_BACKOFF, _LONGEST = "reconnect.backoff.ms", "reconnect.backoff.max.ms"
+_SHORT, _AT_MOST = 20, 1000
+"""Milliseconds between two attempts to connect: a new client waits for half the shortest between
+its first connection and its first question. The longest is Java's; librdkafka's is 10 s, for which
+a worker that was cut off would still be deaf."""
 SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
 MEMBERSHIP: Mapping[str, int] = {
     # Short, because the ledger, not the session, keeps a zombie from doing harm.
@@ -141,10 +146,10 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
             config[translated] = "0" if name in _UNLIMITED and value.strip() == "-1" else value
-    # A new client waits for half of this, 50 ms by default, between its first connection and its
-    # first question.
-    if "reconnect.backoff.max.ms" not in config:
-        config.setdefault("reconnect.backoff.ms", 20)
+    if _LONGEST not in config:
+        backoff = str(config.setdefault(_BACKOFF, _SHORT))
+        if backoff.isdigit() and int(backoff) <= _AT_MOST:
+            config[_LONGEST] = _AT_MOST
     return config
 
 

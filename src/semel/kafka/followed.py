@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _BATCH = 1000
 _POLL = 0.1
 _AGAIN = 1.0
-_LOOK = 10.0
+_LOOK = 3.0
 """Seconds between two looks at whether the consumer still hears of new records."""
 _ANSWERS_IN = 5.0
 
