@@ -27,7 +27,7 @@ from semel.lab.embedded import Kafka
 from tests.cli.conftest import Ended, Write
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config
-from tests.engine.harness import name, sql
+from tests.engine.harness import name, some, sql
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -415,7 +415,14 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert SparkContext._active_spark_context is others
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.store}-{case.what}")
+SLOW = [case for case in CASES if (case.store, case.what) == ("delta", "host")]
+
+
+@pytest.mark.parametrize(
+    "case",
+    some(CASES, [c for c in CASES if c not in SLOW]),
+    ids=lambda case: f"{case.store}-{case.what}",
+)
 def test_a_mistake_is_told_in_a_sentence_and_without_spark(
     case: Case,
     kafka: Kafka,

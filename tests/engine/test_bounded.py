@@ -438,6 +438,7 @@ def test_aborted_transactions_and_markers_are_passed_over(
     assert_nothing_lost_nothing_twice(config, expected)
 
 
+@pytest.mark.long
 def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
     topic: MakeTopic, produce: Produce, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

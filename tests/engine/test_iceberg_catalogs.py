@@ -97,6 +97,7 @@ def test_killed_at(
     assert_promise_kept(config, points, ids(config), COUNT)
 
 
+@pytest.mark.long
 def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     topic: MakeTopic, produce: Produce, anywhere: Configure, start: Start
 ) -> None:

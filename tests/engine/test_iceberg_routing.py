@@ -170,6 +170,7 @@ def test_a_table_may_join_later(topic: MakeTopic, produce: Produce, warehouse: C
     assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
 
 
+@pytest.mark.long
 def test_a_bad_record_between_two_tables_commits_is_named(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_killed_before_the_commit_of_a_table_that_is_named(
     assert_each_in_the_table_it_names_and_once(config, range(COUNT + 50))
 
 
+@pytest.mark.long
 def test_of_two_drivers_with_tables_that_are_named_nothing_is_doubled(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
@@ -289,6 +291,7 @@ def test_a_zombie_wakes_up_among_tables_that_are_named(
     assert_each_in_the_table_it_names_and_once(config, range(COUNT))
 
 
+@pytest.mark.long
 def test_a_zombie_may_put_a_table_ahead_of_the_run_that_followed_it(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:

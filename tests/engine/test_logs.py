@@ -281,6 +281,7 @@ def test_a_log_cut_after_the_last_record_and_before_the_position_is_noticed(
     assert ids(log.config["connection.url"], log.topic) == [*range(10), *range(100, 110)]
 
 
+@pytest.mark.long
 def test_damage_between_the_last_record_and_the_position_does_not_hold_it_up(log: Log) -> None:
     log.produce(10, 0)
     producer = log.transaction()

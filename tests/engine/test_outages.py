@@ -116,6 +116,7 @@ def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(10))
 
 
+@pytest.mark.long
 def test_an_object_store_that_is_silent_is_left_and_one_that_is_away_is_waited_for(
     faulty_aws: Faults,
     topic: MakeTopic,

@@ -126,6 +126,7 @@ def test_an_id_that_the_registry_does_not_know_is_a_bad_record(
     assert len(sql(database, "select 1 from dead")) == 3
 
 
+@pytest.mark.long
 def test_a_registry_that_is_away_is_waited_for(
     caplog: pytest.LogCaptureFixture,
     services_directory: Path,

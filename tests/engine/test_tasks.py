@@ -448,7 +448,7 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(
 ) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    monkeypatch.setattr(jobs, "FROZEN", 16.0)
+    monkeypatch.setattr(jobs, "FROZEN", 26.0)
     cancelled: list[None] = []
     task = jobs.TaskJobs(None, SimpleNamespace(connector=SimpleNamespace(name="c")), 0)  # type: ignore[arg-type]
     task.job = SimpleNamespace(ended=False, cancel=lambda: cancelled.append(None))  # type: ignore[assignment]
@@ -464,11 +464,11 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(
         next(clock)  # the driver stands still
     look(1)
     task.hear(Report("alive", task=0, attempt=0))
-    look(16)
+    look(26)
     assert not cancelled
     look(2)
     assert len(cancelled) == 1
-    assert "task 0 has given no sign of life for 17 s; ending its process" in caplog.text
+    assert "task 0 has given no sign of life for 27 s; ending its process" in caplog.text
 
 
 @pytest.mark.long

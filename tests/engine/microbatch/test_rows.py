@@ -134,6 +134,7 @@ def test_columns_of_the_target_decide_without_a_transform(
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_fields_that_the_sample_lacks_are_found(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

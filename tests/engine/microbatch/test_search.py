@@ -16,6 +16,7 @@ from tests.engine.microbatch.conftest import Arm, Go, MakeConfig
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.long
 @pytest.mark.cell(sink="elasticsearch", mode="micro-batch", delivery="delivery")
 @pytest.mark.parametrize(
     "delivery", some(["at-most-once", "at-least-once", "idempotent"], {"idempotent"})

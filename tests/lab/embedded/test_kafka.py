@@ -210,6 +210,7 @@ def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         kafka.kill()
 
 
+@pytest.mark.long
 def test_broker_is_gone_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from semel.lab.embedded import Kafka\n"

@@ -77,6 +77,7 @@ def test_up_status_down_and_up_again(directory: Path) -> None:
     services.down()
 
 
+@pytest.mark.long
 def test_stale_state_is_not_believed(directory: Path) -> None:
     with Services(directory) as services:
         kafka, postgres = services.status().kafka.pid, services.status().postgres.pid
@@ -120,6 +121,7 @@ def test_if_one_cannot_start_neither_stays(directory: Path, postgres: Postgres) 
     assert services.kafka.pid is None
 
 
+@pytest.mark.long
 def test_command_line_shows_how_to_connect(directory: Path) -> None:
     runner = CliRunner()
     nothing = runner.invoke(app, ["status", "--dir", str(directory)])

@@ -164,6 +164,7 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
     assert_each_once(config, range(600))
 
 
+@pytest.mark.long
 def test_a_first_transaction_that_was_never_seen_is_fenced_too(
     topic: MakeTopic,
     produce: Produce,
