@@ -14,6 +14,7 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import cluster as kafka
 from semel.kafka.clients import IDEMPOTENCE, is_idempotent
 from semel.kafka.cluster import Cluster
+from semel.kafka.errors import failure
 from semel.ledger import TopicPartition
 from semel.planning import plan
 
@@ -46,6 +47,12 @@ def test_an_end_that_stays_unknown_is_no_answer(answers: list[int]) -> None:
     answers += [-1]
     with pytest.raises(TransientError):
         Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO], timeout=0.2)
+
+
+def test_an_error_without_a_text_is_named() -> None:
+    error = KafkaError(KafkaError.NOT_COORDINATOR, "ConsumerGroupDescribe: ")
+    told = str(failure("k:9092", KafkaException(error)))
+    assert "answers at k:9092: ConsumerGroupDescribe: NOT_COORDINATOR. Check" in told
 
 
 UNKNOWN, SILENCE = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._TIMED_OUT

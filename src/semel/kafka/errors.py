@@ -81,9 +81,15 @@ def failure(servers: str, error: KafkaException) -> SemelError:
     if cause.code() == KafkaError.LEADER_NOT_AVAILABLE:
         return TransientError(f"Kafka at {servers}: {cause.str()}")
     return Unavailable(
-        f"no Kafka broker answers at {servers}: {cause.str()}. Check bootstrap.servers and that "
+        f"no Kafka broker answers at {servers}: {_reason(cause)}. Check bootstrap.servers and that "
         "the broker runs"
     )
+
+
+def _reason(error: KafkaError) -> str:
+    """librdkafka's text about a group's coordinator may end where the reason should stand."""
+    text = str(error.str())
+    return f"{text}{error.name()}" if text.endswith(": ") else text
 
 
 def producer_failure(owner: str, error: KafkaException) -> SemelError:

@@ -13,7 +13,7 @@ from semel.lab.embedded.proxy import Proxy
 class Reached(Kafka):
     """Has a further listener for each of so many ``ways``, advertised as the port of a proxy."""
 
-    def __init__(self, directory: Path, ways: int, *, session: float) -> None:
+    def __init__(self, directory: Path, ways: int, *, session: float = 9.0) -> None:
         super().__init__(directory, session=session)
         self._ports_behind = [free_port() for _ in range(ways)]
         self.ways = [Proxy(LOOPBACK, port) for port in self._ports_behind]
