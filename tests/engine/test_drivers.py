@@ -207,6 +207,23 @@ def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopp
     assert said[0] == ("stop" if stopped else "plan")
 
 
+def test_a_driver_rests_while_its_tasks_work_or_have_failed() -> None:
+    spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
+    task = TaskJobs(None, spec, 0)  # type: ignore[arg-type]
+    assert not task.rests(speaks=False)  # it is to be started
+    job: Any = SimpleNamespace(ended=False)
+    task.job = job
+    assert task.rests(speaks=True)
+    assert not task.rests(speaks=False)
+    task.restart()
+    assert not task.rests(speaks=True)
+    task.hear(Report("failed", 0, 0, failure=Failure.of(ServiceError("for good"))))
+    job.ended = True
+    assert not task.rests(speaks=True)  # its end is to be noted
+    task.job = None
+    assert task.rests(speaks=False)
+
+
 def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
     share = Share([0, 1], moves=True)
     supervisor = Supervisor(Orders(share=share), None)  # type: ignore[arg-type]

@@ -117,10 +117,12 @@ class TaskJobs:
         """Whether no job is left."""
         return self.job is None or self.job.ended
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether its job goes on, and is not to be replaced."""
-        return not self.ended and not self._again
+    def rests(self, *, speaks: bool) -> bool:
+        """Whether there is nothing to be done about it: its job goes on and an attempt of it holds
+        its line, or it has failed."""
+        if self.job is None:
+            return self.error is not None
+        return speaks and not self.job.ended and not self._again
 
     def hear(self, report: Report) -> None:
         """Handle an attempt's report. One that was frozen and replaced says nothing about the task:

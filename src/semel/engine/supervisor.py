@@ -126,8 +126,8 @@ class Supervisor:
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
-                at_rest = {n for n in speak if self._tasks[n].at_rest} - self._leaving.keys()
-                is_calm = deadline is None and at_rest == self._tasks.keys()
+                rests = all(task.rests(speaks=n in speak) for n, task in self._tasks.items())
+                is_calm = deadline is None and rests and not self._leaving
                 wait = calm if is_calm else _LISTENS
                 self._listen(server, 0.0 if are_new else wait)
                 self._look(speak, stopping=deadline is not None)
