@@ -203,7 +203,7 @@ def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopp
     )
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
     supervisor = Supervisor(orders, None)  # type: ignore[arg-type]
-    supervisor.supervise(server, spec, 1, lambda _progress: True, calm=0.05)
+    supervisor.supervise(server, spec, 1, lambda _progress: True)
     assert said[0] == ("stop" if stopped else "plan")
 
 

@@ -242,7 +242,13 @@ class Watcher:
 
     def __init__(self, console: Console, name: str, *, live: bool) -> None:
         self._name = name
-        self._live = Live(console=console, refresh_per_second=5, transient=True) if live else None
+        self._live: Live | None = None
+        if live:
+            shown = self._shown
+            self._live = Live(
+                get_renderable=shown, console=console, refresh_per_second=5, transient=True
+            )
+        self._progress: Any = None
         self._last = (time.monotonic(), 0)
         self._rate = 0.0
 
@@ -257,16 +263,27 @@ class Watcher:
 
     def observe(self, progress: Any) -> None:
         """Called by the engine, several times a second while records flow."""
+        self._progress = progress
+        if self._live is None and self._measured(progress, self._EVERY):
+            about = {"connector": self._name}
+            logging.getLogger("semel").info("%s", self._text(progress), extra=about)
+
+    def _shown(self) -> str:
+        """The live line; its rate falls to 0 even if the engine has nothing new to tell."""
+        progress = self._progress
+        if progress is None:
+            return ""
+        self._measured(progress, 1.0)
+        return self._text(progress)
+
+    def _measured(self, progress: Any, period: float) -> bool:
+        """Measure the rate again after so many seconds; returns whether there were new records."""
         now, (then, before) = time.monotonic(), self._last
-        period = 1.0 if self._live else self._EVERY
-        if now - then >= period:
-            self._rate = (progress.records - before) / (now - then)
-            self._last = (now, progress.records)
-            if self._live is None and progress.records != before:
-                about = {"connector": self._name}
-                logging.getLogger("semel").info("%s", self._text(progress), extra=about)
-        if self._live is not None:
-            self._live.update(self._text(progress))
+        if now - then < period:
+            return False
+        self._rate = (progress.records - before) / (now - then)
+        self._last = (now, progress.records)
+        return bool(progress.records != before)
 
     def _text(self, progress: Any) -> str:
         bad = f", {progress.failed:,} failed" if progress.failed else ""

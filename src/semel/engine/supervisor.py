@@ -127,7 +127,8 @@ class Supervisor:
                 are_new = deadline is None and self._heed_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
                 rests = all(task.rests(speaks=n in speak) for n, task in self._tasks.items())
-                is_calm = deadline is None and rests and not self._leaving
+                ends_soon = deadline is not None or self._orders.stop.is_set()
+                is_calm = rests and not self._leaving and not ends_soon
                 wait = calm if is_calm else _LISTENS
                 self._listen(server, 0.0 if are_new else wait)
                 self._look(speak, stopping=deadline is not None)

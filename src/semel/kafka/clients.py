@@ -71,8 +71,10 @@ _UNLIMITED = ("receive.buffer.bytes", "send.buffer.bytes", "connections.max.idle
 _BACKOFF, _LONGEST = "reconnect.backoff.ms", "reconnect.backoff.max.ms"
 _SHORT, _AT_MOST = 20, 1000
 """Milliseconds between two attempts to connect: a new client waits for half the shortest between
-its first connection and its first question. The longest is Java's; librdkafka's is 10 s, for which
-a worker that was cut off would still be deaf."""
+its first connection and its first question. The longest is Java's; librdkafka's is 10 s, so a
+worker that was cut off would stay deaf that long."""
+_CONNECTS = 10_000
+"""Milliseconds that a connection may take, as with Java's clients; librdkafka waits for 30 s."""
 SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
 MEMBERSHIP: Mapping[str, int] = {
     # Short, because the ledger, not the session, keeps a zombie from doing harm.
@@ -146,11 +148,19 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
             config[translated] = "0" if name in _UNLIMITED and value.strip() == "-1" else value
-    if _LONGEST not in config:
-        backoff = str(config.setdefault(_BACKOFF, _SHORT))
-        if backoff.isdigit() and int(backoff) <= _AT_MOST:
-            config[_LONGEST] = _AT_MOST
+    config.setdefault("socket.connection.setup.timeout.ms", _CONNECTS)
+    shortest, longest = _number(config.get(_BACKOFF)), _number(config.get(_LONGEST))
+    if _LONGEST not in config:  # librdkafka wants it to be no less than the shortest
+        config[_LONGEST] = longest = max(_AT_MOST, shortest)
+    if longest:
+        config.setdefault(_BACKOFF, min(_SHORT, longest))
     return config
+
+
+def _number(value: Any) -> int:
+    """A number, or 0 for what librdkafka is to refuse."""
+    text = str(value).strip()
+    return int(text) if text.isdecimal() else 0
 
 
 def check_clients(connector: CommonConfig) -> None:

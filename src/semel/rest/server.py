@@ -100,7 +100,7 @@ def _server(site: Site) -> _Server:
 
 
 class _Server(uvicorn.Server):
-    """Waits for its end, which uvicorn looks for ten times a second."""
+    """Waits to be told to end; uvicorn looks for that ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):  # it also makes the header with the time
+        while not await self.on_tick(0):  # which also refreshes the Date header
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _TICK)
 

@@ -311,14 +311,15 @@ class _Run:
         """
         direct = not isinstance(planned, SourcePlan) and planned.engine == "direct"
         begins_again = orders.share.moves and orders.share.is_whole and not direct
-        fenced = FencesInARow()
+        fenced, shown = FencesInARow(), None
         while True:
             began = time.monotonic()
             try:
                 drive(planned, spark.of(planned), transform, orders)
                 return
             except LedgerConflict as error:
-                worked = self.progress is not None and self.progress.records
+                last = self.progress
+                worked = last is not None and last is not shown and last.records
                 pause = fenced.one_more(time.monotonic() - began if worked else 0.0)
                 if not begins_again or fenced.count > fences.MOST:
                     raise
@@ -328,16 +329,22 @@ class _Run:
                     "starting it again (%d of %d): %s",
                     *(planned.connector.name, fenced.count, fences.MOST, error),
                 )
-            self._show_restarting(orders)
-            if orders.stop.wait(pause):
+                shown = self._shown_restarting(orders, error)
+            woken = threading.Event()
+            with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
+                if orders.restarts.empty():
+                    woken.wait(pause)
+            if orders.stop.is_set():
                 return
             orders.drop_restarts()
             planned = plan_any(planned.connector.originals, transform)
 
-    def _show_restarting(self, orders: Orders) -> None:
+    def _shown_restarting(self, orders: Orders, why: SemelError) -> Progress | None:
+        """Show that all tasks begin again, until the next run has something to tell."""
         if (last := self.progress) is not None:
-            states = dict.fromkeys(last.states, Status(State.RESTARTING))
-            orders.observe(replace(last, records=0, states=states))
+            status = Status(State.RESTARTING, redacted(str(why)))
+            orders.observe(replace(last, states=dict.fromkeys(last.states, status)))
+        return self.progress
 
     def _is_next(self, connector: str) -> bool:
         """Wait until runs before have ended; returns whether they have, because this one may be

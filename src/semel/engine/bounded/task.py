@@ -47,6 +47,8 @@ lost all brokers may never find one again (librdkafka's issue 5301). A consumer 
 records, or waits for a slow answer, is silent, too."""
 _ANSWER = 5.0
 _WAIT = 50
+"""Milliseconds for which a broker holds a fetch that finds nothing. Only such a fetch shows that a
+range ends with a transaction marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +109,8 @@ class BoundedWorker:
         self._config = config = consumer_config(connector, index)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
-        # A fetch that finds nothing tells that a range ends with a transaction's marker.
-        config.setdefault("fetch.wait.max.ms", _WAIT)
+        if "fetch.min.bytes" not in config:
+            config.setdefault("fetch.wait.max.ms", _WAIT)
         self._consumer, self._topic_ids = consumer_with_ids(config, log)
         self._batcher = self._new_batcher()
         self._sizes = Sizes()

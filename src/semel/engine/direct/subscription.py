@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _WAIT = 900
 """Milliseconds for which a broker holds a fetch that finds nothing, so that an idle task asks
-seldom. The first fetch of a partition that is assigned meanwhile has to wait for it; from 1000 on,
+rarely. The first fetch of a partition that is assigned meanwhile has to wait for it; from 1000 on,
 librdkafka sends other requests to other brokers."""
 _OUT = 30.0
 """A consumer gets at least so many seconds to reconnect to Kafka by itself."""

@@ -53,7 +53,7 @@ def alter(
     connector: SourceConnectorConfig, offsets: SourceOffsets, wanted: Sequence[Change]
 ) -> None:
     """Store offsets by hand, all or none; None forgets a partition. A run that is at work finds out
-    that it has been replaced: it stops, or begins again where workers share the connector."""
+    that it has been replaced, and stops."""
     own(connector, offsets, [()] * offsets.owner().tasks, fences=True)
     stored = offsets.read()
     records = [stored.record(*each) for each in wanted]
