@@ -181,8 +181,9 @@ class TestRights:
     USER = "guest"
 
     @pytest.fixture(scope="class")
-    def guest(self, secured: SecuredKafka) -> SecuredKafka:
-        secured.add_user(self.USER, PASSWORD)
+    @classmethod
+    def guest(cls, secured: SecuredKafka) -> SecuredKafka:
+        secured.add_user(cls.USER, PASSWORD)
         return secured
 
     @pytest.fixture
