@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +36,8 @@ class Side:
     name: str
     config: dict[str, str]
     file: Path
+    traces: set[str] = field(default_factory=set)
+    """The causes of failures that it has told of."""
 
     def ask(self, ask: Ask) -> tuple[int, Any]:
         """The code and the body, with what differs from worker to worker replaced."""
@@ -80,6 +82,8 @@ class Side:
 
     def _normal(self, body: Any) -> Any:
         if isinstance(body, dict):
+            lines = str(body.get("trace", "")).splitlines()
+            self.traces |= {line for line in lines if line and not line.startswith("\t")}
             if isinstance(body.get("tasks"), list):  # in the order of a hash table there
                 body = {**body, "tasks": sorted(body["tasks"], key=str)}
             return {
@@ -149,4 +153,4 @@ def test_answers_are_those_of_kafka_connect(sides: list[Side]) -> None:
             expected, found = (expected[0], None), (found[0], None)
         if expected != found:
             different.append(f"{ask}\n  Kafka Connect: {expected}\n  semel:         {found}")
-    assert not different, "\n".join(different)
+    assert not different, "\n".join([*different, *sorted(theirs.traces | ours.traces)])
