@@ -415,14 +415,10 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert SparkContext._active_spark_context is others
 
 
-SLOW = [case for case in CASES if (case.store, case.what) == ("delta", "host")]
+QUICK = [case for case in CASES if (case.store, case.what) != ("delta", "host")]
 
 
-@pytest.mark.parametrize(
-    "case",
-    some(CASES, [c for c in CASES if c not in SLOW]),
-    ids=lambda case: f"{case.store}-{case.what}",
-)
+@pytest.mark.parametrize("case", some(CASES, QUICK), ids=lambda case: f"{case.store}-{case.what}")
 def test_a_mistake_is_told_in_a_sentence_and_without_spark(
     case: Case,
     kafka: Kafka,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-import semel
 from semel.kafka import answers
 from semel.kafka.cluster import Cluster, admin_client
 from semel.lab.embedded import Kafka
@@ -57,23 +54,3 @@ def test_a_thread_may_replace_the_client_while_another_one_waits_for_an_answer(
         proxy.accept()
         wait_until(lambda: bool(ends))
     assert ends == [{place: 0}]
-
-
-def unbounded(file: Path) -> list[str]:
-    return [
-        f"{file.name}:{node.lineno}"
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "result"
-        and not node.args
-        and not node.keywords
-    ]
-
-
-def test_no_answer_of_kafka_is_waited_for_without_a_bound() -> None:
-    package = Path(semel.__file__).parent
-    rooms = [package / room for room in ("kafka", "sinks/kafka", "connect", "lab/drill")]
-    files = [file for room in rooms for file in room.rglob("*.py")]
-    assert files
-    assert [place for file in files for place in unbounded(file)] == []

@@ -242,12 +242,11 @@ class Watcher:
 
     def __init__(self, console: Console, name: str, *, live: bool) -> None:
         self._name = name
-        self._live: Live | None = None
-        if live:
-            shown = self._shown
-            self._live = Live(
-                get_renderable=shown, console=console, refresh_per_second=5, transient=True
-            )
+        self._live = (
+            Live(get_renderable=self._shown, console=console, refresh_per_second=5, transient=True)
+            if live
+            else None
+        )
         self._progress: Any = None
         self._last = (time.monotonic(), 0)
         self._rate = 0.0

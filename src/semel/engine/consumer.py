@@ -29,13 +29,17 @@ _FETCH, _FETCHES = 2 * 1024 * 1024, 32
 fetch is unpacked as a whole, and compressed records may become many times as large."""
 _MESSAGE = 1_000_000
 """librdkafka's ``message.max.bytes``."""
+_WAIT = 500
+"""Kafka's own ``fetch.max.wait.ms``."""
 SHARES = 4
 """A commit holds at most this fraction of max.poll.bytes, and as much is read ahead: a record
 exists in several forms at once on its way to the store."""
 
 
-def consumer_config(connector: ConnectorConfig, index: int) -> dict[str, Any]:
-    """librdkafka's configuration of one task. The keys at its end cannot be overridden."""
+def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -> dict[str, Any]:
+    """librdkafka's configuration of one task. The keys at its end cannot be overridden. Brokers
+    hold a fetch that finds nothing for ``wait`` milliseconds, unless the user wants fetches of a
+    certain size."""
     fetch = max(1024, min(_FETCH, connector.max_poll_bytes // _FETCHES))
     given = client_config(connector, "consumer")
     return {
@@ -44,6 +48,7 @@ def consumer_config(connector: ConnectorConfig, index: int) -> dict[str, Any]:
         # that are large enough for the conversion of one to hide the next.
         "queued.min.messages": _ENOUGH,
         "fetch.queue.backoff.ms": 5,
+        **({} if "fetch.min.bytes" in given else {"fetch.wait.max.ms": wait}),
         "max.partition.fetch.bytes": fetch,
         # librdkafka wants it to be no less than the largest message that it expects.
         "fetch.max.bytes": max(2 * fetch, int(given.get("message.max.bytes", _MESSAGE))),
@@ -121,7 +126,8 @@ class Poll:
 
     def take_first(self, consumer: Consumer, wait: float) -> bool:
         """Add the first record or event that comes within ``wait`` seconds; returns whether one
-        has. Does little else: what a connector does while it is idle costs more than waiting.
+        has. It does little else, because what an idle connector does between two waits costs
+        more than the waits.
 
         Raises:
             SemelError: as :meth:`take`.

@@ -106,11 +106,9 @@ class BoundedWorker:
         sink = sinks.create(connector)
         assert isinstance(sink, StagingSink)
         self._sink = sink
-        self._config = config = consumer_config(connector, index)
+        self._config = config = consumer_config(connector, index, _WAIT)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
-        if "fetch.min.bytes" not in config:
-            config.setdefault("fetch.wait.max.ms", _WAIT)
         self._consumer, self._topic_ids = consumer_with_ids(config, log)
         self._batcher = self._new_batcher()
         self._sizes = Sizes()

@@ -92,9 +92,7 @@ class Subscription:
         """Until when a consumer that was given up may join in the task's place."""
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
-        self.config = config = consumer_config(connector, index)
-        if "fetch.min.bytes" not in config:
-            config.setdefault("fetch.wait.max.ms", _WAIT)
+        self.config = config = consumer_config(connector, index, _WAIT)
         self.consumer, self.topic_ids = consumer_with_ids(config, log)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
