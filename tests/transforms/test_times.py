@@ -163,6 +163,21 @@ def test_dates_before_the_gregorian_calendar_are_julian() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "earliest", "latest"),
+    [
+        ("yyyy", "292269055", "292278994"),
+        ("yyyy-MM-dd HH", "292269055-12-02 16", "292278994-08-17 07"),
+        ("HH:mm:ss.SSS", "16:47:04.192", "07:12:55.807"),
+    ],
+)
+def test_the_earliest_and_the_latest_time_are_written(
+    pattern: str, earliest: str, latest: str
+) -> None:
+    stamps = pa.array([-(2**63), 2**63 - 1, -(2**63), 2**63 - 1])
+    assert DateFormat(pattern).format(stamps).to_pylist() == [earliest, latest] * 2
+
+
+@pytest.mark.parametrize(
     ("pattern", "text"),
     [
         ("yyyy-MM-dd HH:mm:ss.SSS", "2023-11-14 22:13:20.123"),

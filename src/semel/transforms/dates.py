@@ -110,19 +110,22 @@ class DateFormat:
     def format(self, stamps: pa.Array) -> pa.Array:
         """Milliseconds since 1970 as text; null where null."""
         known = pc.fill_null(stamps.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-        times = pa.array(known // self._unit).dictionary_encode()  # many read the same
-        distinct = times.dictionary.to_numpy() * self._unit
-        if len(distinct) * 2 > len(known):
-            made = self._formatted(known)
+        times = known // self._unit
+        encoded = pa.array(times).dictionary_encode()  # many read the same
+        distinct = encoded.dictionary.to_numpy()
+        if len(distinct) * 2 > len(times):
+            made = self._formatted(times)
         else:
-            made = self._formatted(distinct).take(times.indices)
+            made = self._formatted(distinct).take(encoded.indices)
         return pc.if_else(stamps.is_valid(), made, None) if stamps.null_count else made
 
-    def _formatted(self, stamps: Longs) -> pa.Array:
-        fields = _Fields(stamps)
+    def _formatted(self, times: Longs) -> pa.Array:
+        """Text for times in units."""
+        per_day = _DAY // self._unit
+        fields = _Fields(times // per_day, times % per_day * self._unit)
         texts = [t.text if not t.letter else fields.text(t) for t in self._tokens]
         if not any(isinstance(t, pa.Array) for t in texts):
-            return pa.repeat(pa.scalar("".join(texts)), len(stamps))
+            return pa.repeat(pa.scalar("".join(texts)), len(times))
         return pc.binary_join_element_wise(*texts, "")
 
     def parse(self, text: pa.Array) -> pa.Array:
@@ -289,11 +292,11 @@ def _days(months: Longs, day: Longs) -> Longs:
 
 
 class _Fields:
-    """The fields of times, computed on demand."""
+    """The fields of times, computed on demand: days since 1970, and milliseconds of each day."""
 
-    def __init__(self, stamps: Longs) -> None:
-        self._days = stamps // _DAY
-        self._within = stamps % _DAY
+    def __init__(self, days: Longs, within: Longs) -> None:
+        self._days = days
+        self._within = within
         months = self._days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
         self._year, self._month = months // 12 + 1970, months % 12
         first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
@@ -317,7 +320,7 @@ class _Fields:
     def _week_year(self) -> Longs:
         """A week from Sunday to Saturday is of the year of its last day, as in English."""
         to_saturday = (5 - (self._days + 3) % 7) % 7
-        return _Fields((self._days + to_saturday) * _DAY)._shown_year
+        return _Fields(self._days + to_saturday, self._within)._shown_year
 
     def text(self, token: Token) -> pa.Array | str:
         letter, count = token.letter, token.count
