@@ -88,10 +88,11 @@ def _in_turn(rig: Rig, repeats: int, delay: int) -> dict[str, list[Start]]:
 def _semel(rig: Rig, topic: str, environment: Mapping[str, str]) -> Start:
     side = Semel(rig, environment)
     table, config = _target(rig, topic)
-    seen = _Seen(rig, table)
+    seen = Seen(rig, table)
     side.start(rig.unique("start"), config)
     try:
         first = seen.wait()
+        time.sleep(IDLE)
     finally:
         ended = time.monotonic()
         side.stop()
@@ -106,10 +107,11 @@ def _connect(rig: Rig, topic: str) -> Start:
     file = directory / "connector.properties"
     file.write_text("".join(f"{k}={v}\n" for k, v in {"name": name, **config}.items()))
     worker = ConnectWorker(directory / "worker", rig.kafka.bootstrap_servers, files=[file])
-    seen = _Seen(rig, table)
+    seen = Seen(rig, table)
     worker.start()
     try:
         first = seen.wait()
+        time.sleep(IDLE)
     finally:
         ended = time.monotonic()
         worker.stop()
@@ -123,7 +125,7 @@ def _target(rig: Rig, topic: str) -> tuple[str, dict[str, str]]:
     return table, config
 
 
-class _Seen:
+class Seen:
     """Looks for the table's first row from now on, in a thread of its own."""
 
     def __init__(self, rig: Rig, table: str) -> None:
@@ -133,7 +135,7 @@ class _Seen:
         self._thread.start()
 
     def wait(self) -> float:
-        """The seconds it took; the connector is idle when this returns.
+        """The seconds it took.
 
         Raises:
             RuntimeError: there is none.
@@ -141,7 +143,6 @@ class _Seen:
         self._thread.join(PATIENCE)
         if self._seconds != self._seconds:
             raise RuntimeError("no row has come")
-        time.sleep(IDLE)
         return self._seconds
 
     def _look(self, rig: Rig, table: str) -> None:

@@ -23,7 +23,7 @@ from benchmarks.records import FIRST_TS, TABLE, Workload, produce, template
 from benchmarks.report import Column, Figures, count, megabytes, milliseconds, text
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.sides import ENVELOPE, connector
-from benchmarks.start import DELAYS
+from benchmarks.start import DELAYS, Seen
 from semel.lab.embedded import Kafka, Postgres
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
@@ -187,10 +187,9 @@ def _firsts(rig: Rig, side: Side, topic: str, repeats: int) -> list[float]:
     found = []
     for _ in range(repeats + 1):
         name, config = _sink(rig, topic)
-        began = time.monotonic()
+        seen = Seen(rig, name)
         side.ask("POST", "/connectors", {"name": name, "config": config})
-        _wait(lambda name=name: _has_rows(rig, name), f"{side.name}: no row of {name}", 0.005)
-        found.append(time.monotonic() - began)
+        found.append(seen.wait())
         side.ask("DELETE", f"/connectors/{name}")
         rig.execute(f"DROP TABLE {name}")
     return found[1:]
@@ -220,7 +219,7 @@ def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> d
             _wait(lambda name=name: _caught_up(rig, side, name), f"{side.name}: {name} is behind")
     idle = _idle(side)
     rig.say(f"worker: {side.name}: {connectors} connectors take {idle:.1f} % of a core")
-    with Meter({"side": side.pid}, weigh=("side",), weigh_every=SELDOM) as busy:
+    with Meter({"side": side.pid}, weigh=("side",), every=SELDOM, weigh_every=SELDOM) as busy:
         times = _timed(rig, side, live, names, requests)
     for name in names:
         side.ask("DELETE", f"/connectors/{name}")
@@ -286,10 +285,6 @@ def _sink(rig: Rig, topic: str) -> tuple[str, Mapping[str, str]]:
     return table, connector(rig, topic, table, upsert=False, converter=ENVELOPE, tasks=1)
 
 
-def _has_rows(rig: Rig, table: str) -> bool:
-    return bool(rig.value(f"SELECT EXISTS (SELECT FROM {table})"))
-
-
 def _caught_up(rig: Rig, side: Side, name: str) -> bool:
     """Raises RuntimeError: it has failed."""
     if _rows(rig, name) == RECORDS:
@@ -308,12 +303,12 @@ def _rows(rig: Rig, table: str) -> int:
     return int(rig.value(f"SELECT count(*) FROM {table}"))
 
 
-def _wait(true: Callable[[], bool], otherwise: str, every: float = 0.1) -> None:
+def _wait(true: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not true():
         if time.monotonic() > deadline:
             raise RuntimeError(otherwise)
-        time.sleep(every)
+        time.sleep(0.1)
 
 
 def _median(values: list[float]) -> str:

@@ -31,6 +31,8 @@ HEAP = "512m"
 """Of a JVM that records do not pass through."""
 _FIRST_HEAP = "-Xms64m"
 """By default the heap begins with a 64th of the machine's memory, and all of that gets used."""
+_NO_COUNTERS = "-XX:-UsePerfData"
+"""Counters for jstat wake up an idle JVM twenty times a second."""
 STANDBY = "SEMEL_STANDBY"
 """The variable that names the socket of the daemon on standby."""
 
@@ -186,4 +188,5 @@ def java_options(*, works: bool) -> str:
     path = Path(directory) / "log4j2.properties"
     path.write_text(_LOG4J.format(level=os.environ.get("SEMEL_SPARK_LOG", "fatal")))
     compile_little = "" if works else " -XX:TieredStopAtLevel=1"
-    return f"-Dlog4j2.configurationFile={path} -XX:+UseSerialGC {_FIRST_HEAP}{compile_little}"
+    small = f"-XX:+UseSerialGC {_FIRST_HEAP} {_NO_COUNTERS}{compile_little}"
+    return f"-Dlog4j2.configurationFile={path} {small}"

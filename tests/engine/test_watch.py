@@ -23,7 +23,7 @@ class Kafka:
     def __init__(self, *answers: LogId | KafkaException | None) -> None:
         self.answers = list(answers)
         self.asked: list[set[str]] = []
-        self.clients = 1
+        self.clients, self.parted = 1, 0
         self.config = {"bootstrap.servers": "b:1"}
 
     def ask_topics(self, topics: Any) -> Answer:
@@ -34,6 +34,9 @@ class Kafka:
 
     def connect_anew(self) -> None:
         self.clients += 1
+
+    def part(self) -> None:
+        self.parted += 1
 
 
 def of(*ids: str) -> Callable[[str], LogId]:
@@ -129,3 +132,24 @@ def test_silent_topics_are_asked_about_now_and_then(monkeypatch: pytest.MonkeyPa
     assert seen == [False, False, False, False, False, True]
     assert kafka.asked == [{"orders", "stock"}] * 3
     assert kafka.clients == 2
+
+
+def test_a_task_that_rests_asks_once_a_minute_and_holds_no_connection_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    kafka = Kafka(BEFORE, NOW)
+    found = watching(kafka)
+    now += 6
+    assert not found.changed(seldom=True)
+    assert (kafka.asked, kafka.parted) == ([], 1)
+    now += 60
+    found.changed(seldom=True)
+    assert (len(kafka.asked), kafka.parted) == (1, 1), "the answer is still under way"
+    found.changed(seldom=True)
+    found.changed(seldom=True)
+    assert kafka.parted == 2
+    now += 61
+    found.changed(seldom=True)
+    assert found.changed(seldom=True)

@@ -118,7 +118,10 @@ class StandaloneHerder(Herder):
         return connector.wanted is State.STOPPED and connector.wait(0)
 
     def _connector(self, name: str) -> Connector:
-        return self._runtime.connectors[name]
+        try:
+            return self._runtime.connectors[name]
+        except KeyError:  # its configuration is being replaced
+            raise NotFound(f"Connector {name} not found") from None
 
     def _used_topics(self, name: str) -> Sequence[str]:
         before = self._known_topics.get(name, {})

@@ -205,12 +205,13 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
 
 
 def _states(app: FastAPI, herder: Herder) -> None:
+    # Monitoring asks for states again and again. They are in memory, so no thread is needed.
     @app.get("/connectors/{name}/status")
-    def status(name: Name) -> dict[str, Any]:
+    async def status(name: Name) -> dict[str, Any]:
         return herder.status(name)
 
     @app.get("/connectors/{name}/tasks/{task}/status")
-    def task_status(name: Name, task: Number) -> dict[str, Any]:
+    async def task_status(name: Name, task: Number) -> dict[str, Any]:
         return herder.task_status(name, task)
 
     @app.put("/connectors/{name}/pause", status_code=202)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark import SparkContext
 
-from semel.abandoned import Started
 from semel.engine import fences, first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
 from semel.engine.direct.launch import Launch
@@ -60,7 +59,7 @@ class DirectEngine:
             server, spec = launch.result()
         try:
             placeholder.wait(run.stop)
-            Started("disconnecting from Kafka", run.cluster.part)  # unresolvable names take seconds
+            run.cluster.part()
             return self._supervisor.supervise(
                 server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas
             )

@@ -117,11 +117,14 @@ class LogWatch:
         return Check(self._cluster, known)
 
     def changed(self, *, seldom: bool = False) -> bool:
-        """Whether one of the topics has been replaced, as far as an answer is available."""
+        """Whether one of the topics has been replaced, as far as an answer is available. Between
+        ``seldom`` questions there is no connection."""
         now = time.monotonic()
         if self._asked is None:
             if self._logs and now - self._asked_at > (_SELDOM if seldom else _NOW_AND_THEN):
                 self._asked, self._asked_at = self._cluster.ask_logs(self._logs), now
+            elif seldom:
+                self._cluster.part()
             return False
         if not self._asked.done():
             return False
