@@ -15,6 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from semel.audit.source import audit_source
+from semel.connect.cluster import herder
+from semel.connect.cluster.membership import Group, Membership
 from semel.connect.cluster.records import StateRecord, configured
 from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
@@ -346,6 +348,21 @@ def test_a_worker_stays_out_of_a_group_of_others(join: Join, kafka: Kafka) -> No
         )
     finally:
         other.close()
+
+
+def test_requests_that_need_a_leader_fail_while_there_is_none(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = join()
+    wait_until(lambda: member.api.get("/health").status_code == 200)
+    monkeypatch.setattr(herder, "_LEADER_IN", 0.1)
+    monkeypatch.setattr(Membership, "group", Group(frozenset({member.config.url})))
+    refused = member.api.post("/connectors", json={"name": "x", "config": {}})
+    assert (refused.status_code, refused.json()["error_code"]) == (409, 409)
+    assert refused.json()["message"].startswith(
+        "Cannot complete request momentarily due to no known leader URL"
+    )
+    assert member.api.get("/connectors").json() == []
 
 
 def test_a_topic_that_would_forget_connectors_is_refused(join: Join, topic: MakeTopic) -> None:

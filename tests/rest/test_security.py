@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from socket import gethostbyname, gethostname
 from typing import Any, cast
 
 import httpx
@@ -373,7 +374,10 @@ def test_loggers_have_listeners_of_their_own_or_none(serve: Serve) -> None:
     def status(port: int, path: str) -> int:
         return httpx.get(f"http://{LOOPBACK}:{port}{path}", timeout=PATIENCE).status_code
 
-    public, admin = serve({"admin.listeners": HTTP})
+    public, admin = serve({"admin.listeners": HTTP, "semel.rest.max.request.bytes": "2048"})
+    large = {"level": "INFO", "note": "x" * 3000}
+    url = f"http://{LOOPBACK}:{admin}/admin/loggers/semel"
+    assert httpx.put(url, json=large, timeout=PATIENCE).status_code == 413
     assert (status(public, "/connectors"), status(public, "/admin/loggers")) == (200, 404)
     assert (status(admin, "/connectors"), status(admin, "/admin/loggers")) == (404, 200)
     (nowhere,) = serve({"admin.listeners": ""})
@@ -392,6 +396,8 @@ def test_admin_listeners_are_not_taken_for_a_setting_of_the_admin_client() -> No
     [
         ({"listeners": "https://a:1,http://b:2"}, "http", "b:2"),
         ({"listeners": "https://a:1"}, "https", "a:1"),
+        ({"listeners": "http://:1"}, "http", f"{gethostbyname(gethostname())}:1"),
+        ({"listeners": "http://:1", "rest.advertised.host.name": "a"}, "http", "a:1"),
         (
             {"listeners": "http://b:2,HTTPS://a:1", "rest.advertised.listener": "https"},
             "https",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import urlsplit
 
 from semel.config.definition import LOW, MEDIUM, Type, key
@@ -18,6 +20,15 @@ _PORT = 8083
 _GROUP = "REST"
 _SCHEMES = ("http", "https")
 _ACTIONS = ("set", "add", "setdate", "adddate")
+
+
+@cache
+def _this_machine() -> str:
+    """Its address, by its host name, as in Kafka Connect."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "localhost"
 
 
 def _listeners(values: tuple[str, ...]) -> None:
@@ -107,7 +118,8 @@ class RestConfig:
     advertised_host: str = key(
         "rest.advertised.host.name",
         "",
-        "The host in this worker's id; by default that of the first listener.",
+        "The host in this worker's id; by default that of the first listener, or this machine's "
+        "address if that listens on all addresses.",
         importance=LOW,
         group=_GROUP,
     )
@@ -230,7 +242,7 @@ class RestConfig:
     def id(self) -> str:
         """The worker's name in statuses, ``host:port``."""
         first = urlsplit(self.listeners[self._schemes.index(self.scheme)])
-        host = self.advertised_host or first.hostname or "localhost"
+        host = self.advertised_host or first.hostname or _this_machine()
         return f"{host}:{self.advertised_port or first.port}"
 
     @property

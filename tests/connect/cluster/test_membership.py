@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,42 @@ import pytest
 from semel.config import read
 from semel.config.cluster import ClusterConfig
 from semel.connect.cluster import membership as module
-from semel.connect.cluster.membership import Membership
+from semel.connect.cluster.membership import Group, Membership
+from semel.errors import ServiceError
 from semel.lab.drill.cluster.reached import Reached
 from semel.lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]  # a broker of its own
+pytestmark = pytest.mark.integration
 
 
+URL = f"http://{LOOPBACK}:8083"
+
+
+def given(servers: str) -> ClusterConfig:
+    return read(
+        ClusterConfig,
+        {
+            "bootstrap.servers": servers,
+            "listeners": URL,
+            "group.id": "workers",
+            "session.timeout.ms": "3000",
+            "heartbeat.interval.ms": "500",
+            "config.storage.topic": "configs",
+            "status.storage.topic": "statuses",
+            "offset.storage.topic": "offsets",
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        },
+    )
+
+
+def made(config: ClusterConfig) -> Membership:
+    client = {"bootstrap.servers": config.bootstrap_servers, "reconnect.backoff.max.ms": 1000}
+    return Membership(config, client, lambda: None)
+
+
+@pytest.mark.long  # a broker of its own
 def test_a_worker_that_was_cut_off_from_kafka_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,23 +57,8 @@ def test_a_worker_that_was_cut_off_from_kafka_comes_back(
         kafka.start()
         kafka.create_topic("configs", 1)
         way = kafka.ways[0]
-        config = read(
-            ClusterConfig,
-            {
-                "bootstrap.servers": f"{LOOPBACK}:{way.port}",
-                "listeners": f"http://{LOOPBACK}:8083",
-                "group.id": "workers",
-                "session.timeout.ms": "3000",
-                "heartbeat.interval.ms": "500",
-                "config.storage.topic": "configs",
-                "status.storage.topic": "statuses",
-                "offset.storage.topic": "offsets",
-                "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-                "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            },
-        )
-        client = {"bootstrap.servers": config.bootstrap_servers, "reconnect.backoff.max.ms": 1000}
-        membership = Membership(config, client, lambda: None)
+        config = given(f"{LOOPBACK}:{way.port}")
+        membership = made(config)
         membership.start()
         try:
             for cut in (lambda: way.silence(new=True), way.refuse) * 2:
@@ -59,3 +73,48 @@ def test_a_worker_that_was_cut_off_from_kafka_comes_back(
             membership.leave()
     finally:
         kafka.close()
+
+
+def looks(worker: Membership, group: Group, times: int) -> None:
+    for _ in range(times):
+        worker._note(group, time.monotonic())
+
+
+def refused(worker: Membership) -> bool:
+    try:
+        assert worker.group is not None
+    except ServiceError as error:
+        assert f"another worker of the group is at {URL}, too" in str(error)
+        return True
+    return False
+
+
+def test_a_worker_does_not_join_beside_another_one_at_the_same_address() -> None:
+    worker = made(given("127.0.0.1:1"))
+    looks(worker, Group(frozenset({URL})), 18)
+    assert not worker._joins.is_set()
+    assert worker.absences == 0, "it is not a member itself"
+    looks(worker, Group(frozenset({URL})), 1)
+    assert refused(worker)
+
+
+def test_a_worker_joins_once_its_former_process_has_left_the_group() -> None:
+    worker = made(given("127.0.0.1:1"))
+    looks(worker, Group(frozenset({URL})), 18)
+    looks(worker, Group(frozenset({"http://other:8083"})), 1)
+    assert worker._joins.is_set()
+    looks(worker, Group(frozenset({URL})), 100)
+    assert not refused(worker)
+    assert worker.group.members == {URL}
+
+
+def test_a_worker_ends_if_another_one_has_joined_with_its_address() -> None:
+    worker = made(given("127.0.0.1:1"))
+    looks(worker, Group(), 1)
+    both = Group(frozenset({URL}), None, frozenset({URL}))
+    for _ in range(2):  # its own former session may be there for a while
+        looks(worker, both, 18)
+        looks(worker, Group(frozenset({URL})), 1)
+    assert not refused(worker)
+    looks(worker, both, 19)
+    assert refused(worker)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _LOOK = 0.5
 _POLL = 0.1
 _ASKED_IN = 5.0
+_SESSIONS = 3
+"""For so many sessions, the group may still have a member that was this worker before."""
 _OTHERS = (KafkaError.INCONSISTENT_GROUP_PROTOCOL,)
 _NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND,)
 """The answer to who is in a group that Kafka Connect's workers have not left yet."""
@@ -39,6 +42,8 @@ class Group:
 
     members: frozenset[str] = frozenset()
     leader: str | None = None
+    namesakes: frozenset[str] = frozenset()
+    """URLs that several members have."""
 
 
 @dataclass
@@ -62,6 +67,9 @@ class Membership:
         self._me = config.url
         self._seen = _Seen()
         self._failed: SemelError | None = None
+        self._doubles = 0
+        """How often in a row another member had this worker's URL."""
+        self._joins = threading.Event()
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=work, daemon=True, name=f"semel-group-{work.__name__}")
@@ -96,11 +104,15 @@ class Membership:
     def leave(self) -> None:
         """Leave the group."""
         self._stop.set()
+        self._joins.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(2 * _ASKED_IN)
 
     def _stay(self) -> None:
+        self._joins.wait()
+        if self._stop.is_set():
+            return
         consumer = Consumer(
             {
                 **self._client,
@@ -144,22 +156,40 @@ class Membership:
 
     def _look(self) -> None:
         admin = admin_client(self._client)
-        while not self._stop.wait(_LOOK):
+        while not self._stop.is_set():
             asked = time.monotonic()
             try:
                 group = described(admin, self._config.group_id, self._config.config_topic)
             except KafkaException as error:
-                if error.args[0].code() in _NOT_OURS:
-                    continue
-                log.warning("%s", failure(str(self._client["bootstrap.servers"]), error))
-                admin = admin_client(self._client)
-                continue
-            self._seen.group = group
-            if self._me in group.members:
-                if asked - self._seen.at > self._config.session_timeout_ms / 1000:
-                    self._seen.absences += 1
-                self._seen.at = asked
-            self._looked()
+                self._joins.set()
+                if error.args[0].code() not in _NOT_OURS:
+                    log.warning("%s", failure(str(self._client["bootstrap.servers"]), error))
+                    admin = admin_client(self._client)
+            else:
+                self._note(group, asked)
+                self._looked()
+            self._stop.wait(_LOOK)
+
+    def _note(self, group: Group, asked: float) -> None:
+        session = self._config.session_timeout_ms / 1000
+        has_joined = self._joins.is_set()
+        is_double = self._me in (group.namesakes if has_joined else group.members)
+        self._doubles = self._doubles + 1 if is_double else 0
+        if self._doubles * _LOOK > _SESSIONS * session:
+            self._failed = ServiceError(
+                f"group.id={self._config.group_id}: another worker of the group is at {self._me}, "
+                "too. Workers know one another by their addresses: set listeners to an address of "
+                "this machine, or rest.advertised.host.name"
+            )
+            return
+        self._seen.group = group
+        if not has_joined:
+            if self._me not in group.members:
+                self._joins.set()
+        elif self._me in group.members:
+            if asked - self._seen.at > session:
+                self._seen.absences += 1
+            self._seen.at = asked
 
 
 def _hold(consumer: Any, partitions: Any) -> None:
@@ -176,8 +206,9 @@ def described(admin: AdminClient, name: str, topic: str) -> Group:
     answer = admin.describe_consumer_groups([name], request_timeout=UNBOUNDED)
     found = coordinators_answer(admin, answer[name], _ASKED_IN)
     leader = None
+    urls = Counter(member.client_id for member in found.members)
     for member in found.members:
         held = member.assignment.topic_partitions if member.assignment is not None else ()
         if any(tp.topic == topic for tp in held):
             leader = member.client_id
-    return Group(frozenset(m.client_id for m in found.members), leader)
+    return Group(frozenset(urls), leader, frozenset(url for url in urls if urls[url] > 1))
