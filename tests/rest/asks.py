@@ -258,7 +258,7 @@ def of_a_source() -> Iterator[Ask]:
     yield Ask("GET", "/connectors/NAME-lines/tasks", words=False)
     # Beside the position, semel stores a checksum.
     yield Ask("GET", "/connectors/NAME-lines/offsets", words=False, until="position")
-    yield Ask("GET", "/connectors/NAME-lines/topics", words=False)  # of sources none are known here
+    yield Ask("GET", "/connectors/NAME-lines/topics", until='["')
     yield Ask("GET", "/connectors?expand=info&expand=status")
     yield Ask("PUT", "/connectors/NAME-lines/topics/reset")
     yield Ask("GET", "/connectors/NAME-lines/topics")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,6 +37,17 @@ class Progress:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> Counter[str]:
+        """The topics that have been read or written so far. The count of each changes whenever that
+        goes on."""
+        found: Counter[str] = Counter()
+        for tp, at in self.positions.items():
+            found[tp.topic] += at
+        for report in self.tasks.values():
+            found.update(report.sent)
+        return found
 
     def all_tasks(self, count: int, state: State) -> None:
         """Set the state of every task, where the driver commits and tasks have no states of their

@@ -57,7 +57,8 @@ class Report:
 
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
     ``failed`` or ``stopped``; ``awake`` is of no task. Counts are totals since the task started;
-    ``caught_up``: there was nothing left to read; ``failure`` is its end.
+    ``sent`` are a source's by topic. ``caught_up``: there was nothing left to read; ``failure`` is
+    its end.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Report:
     pid: int = 0
     host: str = ""
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    sent: Mapping[str, int] = field(default_factory=dict)
     records: int = 0
     rows: int = 0
     failed: int = 0

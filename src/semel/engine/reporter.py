@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from semel.engine.batch import Batch
@@ -23,6 +24,7 @@ class Reporter:
         self._index = index
         self._attempt = attempt
         self._positions: dict[TopicPartition, int] = {}
+        self._sent: Counter[str] = Counter()
         self._records = self._rows = self._failed = self._commits = 0
         self._told = 0.0
         self._untold = False
@@ -49,8 +51,9 @@ class Reporter:
         self._untold = True
         self.report_in_time()
 
-    def counted(self, records: int) -> None:
+    def sent(self, records: int, by_topic: Mapping[str, int]) -> None:
         """Count a commit of so many records, of which each was written."""
+        self._sent.update(by_topic)
         self._records += records
         self._rows += records
         self._commits += 1
@@ -79,6 +82,7 @@ class Reporter:
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 positions=dict(self._positions),
+                sent=dict(self._sent),
                 records=self._records,
                 rows=self._rows,
                 failed=self._failed,

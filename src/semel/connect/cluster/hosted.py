@@ -106,13 +106,10 @@ class Hosted:
 
     @property
     def topics(self) -> Mapping[str, int]:
-        """The sum of its positions, for each topic that it has used here."""
+        """The topics that it has used here; see :attr:`~semel.engine.base.Progress.topics`."""
         connector = self._connector
         progress = connector.progress if connector is not None else None
-        found: dict[str, int] = {}
-        for tp, at in (progress.positions if progress is not None else {}).items():
-            found[tp.topic] = found.get(tp.topic, 0) + at
-        return found
+        return progress.topics if progress is not None else {}
 
     @property
     def _connector(self) -> Connector | None:

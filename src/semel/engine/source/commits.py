@@ -36,6 +36,14 @@ class Work:
     nbytes: int = 0
 
     @property
+    def by_topic(self) -> dict[str, int]:
+        """How many records go to each topic."""
+        found: dict[str, int] = {}
+        for messages in self.messages:
+            found[messages.topic] = found.get(messages.topic, 0) + len(messages.values)
+        return found
+
+    @property
     def is_whole(self) -> bool:
         """Whether there is anything to commit, and no transaction would be divided."""
         return bool(self.reached) and not self.begun

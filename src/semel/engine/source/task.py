@@ -220,7 +220,7 @@ class SourceTask:
         self._overdue.end()
         self._retries.succeeded()
         self._conflicts = 0
-        self._reporter.counted(work.records)
+        self._reporter.sent(work.records, work.by_topic)
         self._garbage.note(work.nbytes)
         for partition, offset in work.reached.values():
             self._source.committed(partition, offset)
