@@ -129,9 +129,10 @@ class Seen:
     """Looks for the table's first row from now on, in a thread of its own."""
 
     def __init__(self, rig: Rig, table: str) -> None:
+        self._query = f"SELECT EXISTS (SELECT FROM {table})"
         self._began = time.monotonic()
         self._seconds = float("nan")
-        self._thread = threading.Thread(target=self._look, args=(rig, table), daemon=True)
+        self._thread = threading.Thread(target=self._look, args=(rig,), daemon=True)
         self._thread.start()
 
     def wait(self) -> float:
@@ -142,14 +143,13 @@ class Seen:
         """
         self._thread.join(PATIENCE)
         if self._seconds != self._seconds:
-            raise RuntimeError("no row has come")
+            raise RuntimeError(f"no row has come: {self._query}")
         return self._seconds
 
-    def _look(self, rig: Rig, table: str) -> None:
-        query = f"SELECT EXISTS (SELECT FROM {table})"
+    def _look(self, rig: Rig) -> None:
         with suppress(Exception), rig.connect() as connection, connection.cursor() as cursor:
             while time.monotonic() < self._began + PATIENCE:
-                cursor.execute(query)
+                cursor.execute(self._query)
                 if cursor.fetchone()[0]:
                     self._seconds = time.monotonic() - self._began
                     return

@@ -36,7 +36,8 @@ CALM = 60.0
 IDLE = 20.0
 """Seconds for which they are watched."""
 SELDOM = 5.0
-"""Seconds between two looks at their memory while requests are timed, which a look may delay."""
+"""Seconds between two looks at their CPU and memory while requests are timed, which a look may
+delay."""
 SESSIONS = {"max_connections": "500"}
 """A connector of Debezium's holds five, one of semel's two."""
 RATE = 1000

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from semel.config import read
 from semel.config.worker import WorkerConfig
 from semel.connect.alone import StandaloneHerder
-from semel.connect.errors import NotFound
 from semel.engine.states import State, Status
+from tests.patience import PATIENCE
 
 CONFIG = {
     "name": "orders",
@@ -28,7 +27,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.connectors: dict[str, Any] = {}
-        self.meanwhile = lambda: None
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def start(self, config: Mapping[str, str], initial_state: State) -> None:
         self.meanwhile()
@@ -41,18 +40,19 @@ class Runtime:
         del self.connectors[name]
 
 
-def test_a_connector_has_no_status_while_its_configuration_is_replaced(tmp_path: Path) -> None:
+def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path: Path) -> None:
     runtime = Runtime()
     worker = read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
     herder = StandaloneHerder(cast(Any, runtime), worker)
     config = CONFIG | {"file": str(tmp_path / "orders.txt")}
+
+    def state() -> Any:
+        return herder.status("orders")["connector"]["state"]
+
     herder.create("orders", config, State.RUNNING)
-    assert herder.status("orders")["connector"]["state"] == "RUNNING"
-
-    def ask() -> None:
-        with pytest.raises(NotFound, match="orders"):
-            herder.status("orders")
-
-    runtime.meanwhile = ask
-    herder.put("orders", config)
-    assert herder.status("orders")["connector"]["state"] == "RUNNING"
+    with ThreadPoolExecutor(1) as monitor:
+        states = [state()]
+        runtime.meanwhile = lambda: states.append(monitor.submit(state).result(PATIENCE))
+        herder.put("orders", config)
+        states.append(state())
+    assert states == ["RUNNING", "UNASSIGNED", "RUNNING"]

@@ -1,7 +1,8 @@
-"""A run that ends because another process has moved its positions, alone and in a cluster."""
+"""Runs that begin again: because another process has moved their positions, or somebody asks."""
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,3 +103,32 @@ def test_fences_count_as_in_a_row_while_each_comes_soon() -> None:
     assert (fences.count, pauses) == (3, [1.0, 2.0, 4.0])
     assert fences.one_more(90.0) == 1.0
     assert fences.count == 1
+
+
+def test_what_holds_up_a_start_holds_up_nobody_who_asks_for_the_state(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, answers = threading.Event(), threading.Event()
+
+    def plan_slowly(*_of: Any) -> Any:
+        plans.set()
+        assert answers.wait(PATIENCE)
+        return plan
+
+    monkeypatch.setattr(module, "plan_any", plan_slowly)
+    monkeypatch.setattr(module, "drive", lambda *of: of[-1].stop.wait(PATIENCE))
+    connector = Connector(plan, SPARK)
+    assert connector.stop(PATIENCE)
+    assert not connector.holds(0)
+    resuming = threading.Thread(target=connector.resume)
+    resuming.start()
+    try:
+        assert plans.wait(PATIENCE)
+        assert connector.status().connector.state is State.STOPPED
+        assert connector.holds(0), "another worker must not take it over now"
+    finally:
+        answers.set()
+        resuming.join(PATIENCE)
+    assert connector.status().connector.state is State.RUNNING
+    assert connector.stop(PATIENCE)
+    assert not connector.holds(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
@@ -17,6 +19,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.errors import failure
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from tests.patience import PATIENCE
 
 ZERO = TopicPartition("t", 0)
 
@@ -124,3 +127,24 @@ def test_a_producer_is_idempotent_where_librdkafka_takes_it_so(value: str) -> No
     refusal = nullcontext() if expected else pytest.raises(ConfigError, match="idempotence")
     with refusal:
         plan(raw).sink.close()
+
+
+def test_a_client_is_dropped_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: queue.Queue[str] = queue.Queue()
+
+    class Client:
+        def __len__(self) -> int:  # as an AdminClient with an empty queue
+            return 0
+
+        def __del__(self) -> None:
+            ended.put(threading.current_thread().name)
+
+    monkeypatch.setattr(kafka, "admin_client", lambda _config: Client())
+    cluster = Cluster({"bootstrap.servers": "nowhere:9092"})
+    cluster.part()
+    assert not cluster.is_met
+    assert cluster._admin is not None
+    assert cluster.is_met
+    cluster.part()
+    assert ended.get(timeout=PATIENCE) == "semel: disconnecting from Kafka"
+    assert not cluster.is_met

@@ -30,7 +30,7 @@ from semel.kafka.contact import meet
 from semel.planning import SourcePlan, plan_source
 from semel.sources.base import source_records
 from semel.sources.offsets.store import SourceOffsets
-from tests.engine.harness import LocalSpark, caught_up, name
+from tests.engine.harness import LocalSpark, caught_up, name, wait_until
 from tests.kafka.secured import (
     MECHANISMS,
     PASSWORD,
@@ -42,6 +42,7 @@ from tests.kafka.secured import (
 )
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority
+from tests.rest.members import Inside
 
 pytestmark = pytest.mark.integration
 COUNT = 200
@@ -73,20 +74,23 @@ def tokens() -> Iterator[OAuthServer]:
     server.close()
 
 
-def config(
-    kafka: SecuredKafka, trust_store: Path, security: dict[str, str], **keys: str
-) -> dict[str, Any]:
-    settings = {
+def settings(trust_store: Path, security: dict[str, str]) -> dict[str, str]:
+    return {
         "security.protocol": "SASL_SSL",
         "ssl.truststore.location": str(trust_store),
         "ssl.truststore.password": "changeit",
         **security,
     }
+
+
+def config(
+    kafka: SecuredKafka, trust_store: Path, security: dict[str, str], **keys: str
+) -> dict[str, Any]:
     return {
         "name": name(),
         "bootstrap.servers": kafka.bootstrap_servers,
         "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-        **{f"consumer.override.{k}": v for k, v in settings.items()},
+        **{f"consumer.override.{k}": v for k, v in settings(trust_store, security).items()},
         **keys,
     }
 
@@ -116,6 +120,33 @@ def test_a_login_serves_all_clients(
     assert sorted(file.read_text().splitlines()) == sorted(lines)
     assert audit(made).kept
     assert mechanism != "OAUTHBEARER" or tokens.given
+
+
+def test_a_worker_shares_connectors_through_a_kafka_that_asks_for_a_login(
+    secured: SecuredKafka, trust_store: Path, tmp_path: Path
+) -> None:
+    security = settings(trust_store, dict(login("SCRAM-SHA-512")))
+    group, topic, file = name(), name(), tmp_path / "lines.txt"
+    of_group = {
+        "group.id": group,
+        "config.storage.topic": f"{group}-configs",
+        "status.storage.topic": f"{group}-statuses",
+        "offset.storage.topic": f"{group}-offsets",
+        **{f"{k}.storage.replication.factor": "1" for k in ("config", "status", "offset")},
+    }
+    of_connectors = {f"consumer.{k}": v for k, v in security.items()}
+    servers = {"bootstrap.servers": secured.bootstrap_servers}
+    member = Inside({**servers, **security, **of_connectors, **of_group})
+    try:
+        wait_until(lambda: member.api.get("/health").status_code == 200)
+        sink = {"connector.class": "FileStreamSink", "topics": topic, "file": str(file)}
+        fill(secured, config(secured, trust_store, dict(login("PLAIN")), **sink), ["line"])
+        text = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+        answer = member.api.put("/connectors/lines/config", json=sink | text)
+        assert answer.status_code == 201, answer.text
+        wait_until(lambda: file.exists() and file.read_text() == "line\n")
+    finally:
+        member.end()
 
 
 @pytest.mark.long

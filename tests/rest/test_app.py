@@ -291,6 +291,7 @@ def test_names_may_hold_what_a_path_may_not(
     assert place.isascii()
     assert api.get(place).json()["name"] == name
     assert state(api, quote(name, safe="")) == "STOPPED"
+    assert api.get(f"/semel{place}/guarantee").status_code == 200
     assert api.put(f"{place}/config", json=config).status_code == 200
     assert api.delete(place).status_code == 204
     assert api.get("/connectors").json() == []

@@ -173,8 +173,9 @@ def test_dates_before_the_gregorian_calendar_are_julian() -> None:
 def test_the_earliest_and_the_latest_time_are_written(
     pattern: str, earliest: str, latest: str
 ) -> None:
-    stamps = pa.array([-(2**63), 2**63 - 1, -(2**63), 2**63 - 1])
-    assert DateFormat(pattern).format(stamps).to_pylist() == [earliest, latest] * 2
+    form, stamps = DateFormat(pattern), [-(2**63), 2**63 - 1]
+    assert form.format(pa.array(stamps)).to_pylist() == [earliest, latest]
+    assert form.format(pa.array(stamps * 3)).to_pylist() == [earliest, latest] * 3
 
 
 @pytest.mark.parametrize(

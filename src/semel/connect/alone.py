@@ -12,7 +12,6 @@ from semel.connect.errors import BadRequest, Conflict, NotFound
 from semel.connect.herder import Answer, Herder, Part, Parts
 from semel.engine.states import State, Status
 from semel.errors import ConfigError
-from semel.ledger import TopicPartition
 from semel.runtime import Connector, Runtime
 
 
@@ -23,7 +22,7 @@ class StandaloneHerder(Herder):
         super().__init__(worker)
         self._runtime = runtime
         self._given: dict[str, dict[str, str]] = {}
-        self._known_topics: dict[str, Mapping[TopicPartition, int]] = {}
+        self._known_topics: dict[str, Mapping[str, int]] = {}
         self._lock = threading.RLock()
 
     @property
@@ -73,37 +72,46 @@ class StandaloneHerder(Herder):
         self._given[name] = dict(config)
 
     def pause(self, name: str) -> None:
-        self._known(name)
-        self._connector(name).pause()
+        with self._lock:
+            self._known(name)
+            self._connector(name).pause()
 
     def resume(self, name: str) -> None:
-        self._known(name)
-        self._connector(name).resume()
+        with self._lock:
+            self._known(name)
+            self._connector(name).resume()
 
     def stop(self, name: str) -> None:
-        self._known(name)
-        self._connector(name).stop(self._worker.graceful_timeout_ms / 1000)
+        with self._lock:
+            self._known(name)
+            self._connector(name).stop(self._worker.graceful_timeout_ms / 1000)
 
     def restart(self, name: str) -> None:
-        self.config(name)
-        self._connector(name).restart()
+        with self._lock:
+            self.config(name)
+            self._connector(name).restart()
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
-        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
-        self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
-        return answer
+        with self._lock:
+            answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+            self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
+            return answer
 
     def restart_task(self, name: str, task: int) -> None:
-        self.config(name)
-        try:
-            self._connector(name).restart_task(task)
-        except LookupError:
-            raise NotFound(f"Task {name}-{task} not found") from None
+        with self._lock:
+            self.config(name)
+            try:
+                self._connector(name).restart_task(task)
+            except LookupError:
+                raise NotFound(f"Task {name}-{task} not found") from None
 
     def _parts(self, name: str) -> Parts | None:
         if name not in self._given:
             return None
-        status = self._connector(name).status()
+        connector = self._runtime.connectors.get(name)
+        if connector is None:  # a request is replacing or deleting it
+            return Parts(self._part(Status(State.UNASSIGNED)), {})
+        status = connector.status()
         tasks = {number: self._part(task) for number, task in status.tasks.items()}
         return Parts(self._part(status.connector), tasks)
 
@@ -120,21 +128,20 @@ class StandaloneHerder(Herder):
     def _connector(self, name: str) -> Connector:
         try:
             return self._runtime.connectors[name]
-        except KeyError:  # its configuration is being replaced
+        except KeyError:  # a request is replacing or deleting it
             raise NotFound(f"Connector {name} not found") from None
 
     def _used_topics(self, name: str) -> Sequence[str]:
         before = self._known_topics.get(name, {})
-        now = self._positions(name)
-        return sorted({tp.topic for tp, at in now.items() if before.get(tp) != at})
+        return sorted(t for t, at in self._topics(name).items() if before.get(t) != at)
 
     def _forget_topics(self, name: str) -> None:
-        self._known_topics[name] = self._positions(name)
+        self._known_topics[name] = self._topics(name)
 
-    def _positions(self, name: str) -> dict[TopicPartition, int]:
+    def _topics(self, name: str) -> Mapping[str, int]:
         connector = self._runtime.connectors.get(name)
         progress = connector.progress if connector is not None else None
-        return dict(progress.positions) if progress is not None else {}
+        return progress.topics if progress is not None else {}
 
     def set_level(self, logger: str, level: str) -> None:
         loggers.set_level(logger, level)

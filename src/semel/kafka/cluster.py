@@ -86,11 +86,16 @@ class Cluster:
         """Reconnect after a failed question: a client may never find its brokers again."""
         self._admin = admin_client(self._config)
 
+    @property
+    def is_met(self) -> bool:
+        """Whether there is a client, which may know its brokers by now."""
+        return "_admin" in self.__dict__
+
     def part(self) -> None:
-        """Disconnect, without waiting for it: a client whose brokers' names nothing resolves takes
-        seconds to end, and an idle one takes memory and CPU. The next question connects again."""
+        """Disconnect in the background: an idle client takes memory and CPU, and closing one takes
+        seconds if its brokers' names do not resolve. The next question connects again."""
         held = [self.__dict__.pop("_admin", None)]
-        if any(held):
+        if held[0] is not None:
             Started("disconnecting from Kafka", held.clear)
 
     def cluster_id(self) -> str:

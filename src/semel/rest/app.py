@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from semel.config.definition import text_of
@@ -25,7 +25,7 @@ from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
-from semel.rest.jersey import with_slashes
+from semel.rest.jersey import Name
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
@@ -44,8 +44,6 @@ def _is_true(value: Any) -> bool:
 Value = Annotated[str, BeforeValidator(_text)]
 Config = dict[str, Value]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
-Name = Annotated[str, AfterValidator(with_slashes)]
-"""A segment of a path. What it holds may have slashes."""
 Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
 
 
@@ -205,7 +203,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
 
 
 def _states(app: FastAPI, herder: Herder) -> None:
-    # Monitoring asks for states again and again. They are in memory, so no thread is needed.
+    # Monitoring polls these. States are in memory, so no worker thread is needed.
     @app.get("/connectors/{name}/status")
     async def status(name: Name) -> dict[str, Any]:
         return herder.status(name)

@@ -14,6 +14,7 @@ from semel.connect.audits import Audits
 from semel.connect.herder import Herder
 from semel.planning import AnyPlan
 from semel.redact import plain
+from semel.rest.jersey import Name
 
 
 def add_semel(app: FastAPI, herder: Herder, audits: Audits) -> None:
@@ -21,27 +22,27 @@ def add_semel(app: FastAPI, herder: Herder, audits: Audits) -> None:
     base = "/semel/connectors/{name}"
 
     @app.get(f"{base}/guarantee")
-    def guarantee(name: str) -> Any:
+    def guarantee(name: Name) -> Any:
         return plain(herder.look(name, insight.guarantee))
 
     @app.get(f"{base}/ledger")
-    def ledger(name: str) -> Any:
+    def ledger(name: Name) -> Any:
         return herder.look(name, insight.ledger)
 
     @app.get(f"{base}/lag")
-    def lag(name: str) -> Any:
+    def lag(name: Name) -> Any:
         return herder.look(name, insight.lag)
 
     @app.post(f"{base}/audit", status_code=202)
-    def start_audit(name: str, values: bool = False) -> dict[str, Any]:
+    def start_audit(name: Name, values: bool = False) -> dict[str, Any]:
         return audits.start(name, herder.look(name, _given), values=values)
 
     @app.get(f"{base}/audit")
-    def audit(name: str) -> dict[str, Any]:
+    def audit(name: Name) -> dict[str, Any]:
         return audits.answer(name)
 
     @app.delete(f"{base}/audit", status_code=204)
-    def cancel_audit(name: str) -> None:
+    def cancel_audit(name: Name) -> None:
         audits.cancel(name)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from fastapi.responses import JSONResponse
+from pydantic import AfterValidator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_ROOTS = ("/connectors", "/connector-plugins", "/admin", "/health")
+_ROOTS = ("/connectors", "/connector-plugins", "/admin", "/health", "/semel")
 _JSON = "application/json"
 _SLASH = "\ue000"  # of the private use area: no name has it
 _WITH_BODY = ("POST", "PUT", "PATCH")
@@ -50,9 +51,12 @@ def _path(scope: Scope) -> str:
     return "/".join(unquote(segment).replace("/", _SLASH) for segment in segments)
 
 
-def with_slashes(segment: str) -> str:
-    """A segment of a path as the client meant it."""
+def _with_slashes(segment: str) -> str:
     return segment.replace(_SLASH, "/")
+
+
+Name = Annotated[str, AfterValidator(_with_slashes)]
+"""A segment of a path. What it holds may have slashes."""
 
 
 def _is_json(headers: Headers) -> bool:

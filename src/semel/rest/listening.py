@@ -54,7 +54,7 @@ def serving(
     app = _guarded(routes, worker, known)
     sites = _sites(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
-        served = LikeJersey(admin_application(herder, worker))
+        served = Limit(LikeJersey(admin_application(herder, worker)), worker.max_request_bytes)
         admin: ASGIApp = Guard(served, known, worker.anonymous_paths)
         sites += _sites(admin, worker, worker.admin_listeners, ADMIN)
     _warn(sites, known)

@@ -83,6 +83,7 @@ class Connector:
         self._share = Share(tasks, moves=moves)
         self._lock = threading.RLock()
         self._run: _Run | None = None
+        self._starts = False
         self._tally = Tally()
         if initial_state is not State.STOPPED:
             self._start()
@@ -114,17 +115,17 @@ class Connector:
         return run.progress if run is not None else None
 
     def status(self) -> ConnectorStatus:
-        """Its state and those of its tasks."""
-        with self._lock:
-            run, wanted = self._run, self._wanted
-            if run is None or wanted is State.STOPPED:
-                return ConnectorStatus(self.name, Status(State.STOPPED))
-            if run.error is not None:
-                failed = Status(State.FAILED, run.trace)
-                return ConnectorStatus(self.name, failed, dict.fromkeys(self._numbers(), failed))
-            if not run.alive:
-                return ConnectorStatus(self.name, Status(State.STOPPED))
-            return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
+        """Its state and those of its tasks. Never waits, not even for a start, which may wait for
+        what the configuration refers to."""
+        run, wanted = self._run, self._wanted
+        if run is None or wanted is State.STOPPED:
+            return ConnectorStatus(self.name, Status(State.STOPPED))
+        if run.error is not None:
+            failed = Status(State.FAILED, run.trace)
+            return ConnectorStatus(self.name, failed, dict.fromkeys(self._numbers(), failed))
+        if not run.alive:
+            return ConnectorStatus(self.name, Status(State.STOPPED))
+        return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
 
     def share(self, tasks: Collection[int] | None) -> None:
         """Run only these tasks here, or all of them; others end after their current work."""
@@ -133,10 +134,9 @@ class Connector:
             run.orders.bell.ring()
 
     def holds(self, task: int) -> bool:
-        """Whether one of its tasks runs here, or may start any moment."""
-        with self._lock:
-            run = self._run
-            return run is not None and run.alive and self._share.holds(task)
+        """Whether one of its tasks runs here, or may start any moment. Never waits, either."""
+        starts, run = self._starts, self._run
+        return (starts or (run is not None and run.alive)) and self._share.holds(task)
 
     def pause(self) -> None:
         """Pause: keep the tasks, which commit what they have in hand and then read nothing."""
@@ -225,20 +225,24 @@ class Connector:
     def _start(self) -> None:
         """Begin a run. Sinks and sources hold connections, so each run plans again to get its
         own."""
-        planned, self._first = self._first, None
-        self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
-        orders = Orders(
-            until_caught_up=self._until_caught_up,
-            keeps_going=True,
-            observe=self._observe,
-            share=self._share,
-        )
-        if self._wanted is State.PAUSED:
-            orders.paused.set()
-        self._tally.starts += 1
-        self._run = _Run(
-            self._planned, self._spark, self._transform, orders, self._tally, self._run
-        )
+        self._starts = True
+        try:
+            planned, self._first = self._first, None
+            self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
+            orders = Orders(
+                until_caught_up=self._until_caught_up,
+                keeps_going=True,
+                observe=self._observe,
+                share=self._share,
+            )
+            if self._wanted is State.PAUSED:
+                orders.paused.set()
+            self._tally.starts += 1
+            self._run = _Run(
+                self._planned, self._spark, self._transform, orders, self._tally, self._run
+            )
+        finally:
+            self._starts = False
 
 
 class _Run:

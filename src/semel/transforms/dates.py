@@ -120,7 +120,7 @@ class DateFormat:
         return pc.if_else(stamps.is_valid(), made, None) if stamps.null_count else made
 
     def _formatted(self, times: Longs) -> pa.Array:
-        """Text for times in units."""
+        """Format times that are counted in units since 1970."""
         per_day = _DAY // self._unit
         fields = _Fields(times // per_day, times % per_day * self._unit)
         texts = [t.text if not t.letter else fields.text(t) for t in self._tokens]
@@ -292,7 +292,7 @@ def _days(months: Longs, day: Longs) -> Longs:
 
 
 class _Fields:
-    """The fields of times, computed on demand: days since 1970, and milliseconds of each day."""
+    """The fields of times, computed on demand from days since 1970 and milliseconds of the day."""
 
     def __init__(self, days: Longs, within: Longs) -> None:
         self._days = days

@@ -204,6 +204,8 @@ class Subscription:
         """The partitions that have not moved since the last check although records were waiting,
         while all others have reached the end that they had then."""
         before = self._looks
+        if not self.cluster.is_met:
+            self.meet()  # which may take as long as the question
         latest = self.cluster.latest(positions, timeout=_LOOK)
         self._looks = {tp: (at, latest[tp]) for tp, at in positions.items()}
         behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}

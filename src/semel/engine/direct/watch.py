@@ -117,8 +117,8 @@ class LogWatch:
         return Check(self._cluster, known)
 
     def changed(self, *, seldom: bool = False) -> bool:
-        """Whether one of the topics has been replaced, as far as an answer is available. Between
-        ``seldom`` questions there is no connection."""
+        """Whether one of the topics has been replaced, as far as an answer is available. With
+        ``seldom``, ask once a minute and disconnect in between."""
         now = time.monotonic()
         if self._asked is None:
             if self._logs and now - self._asked_at > (_SELDOM if seldom else _NOW_AND_THEN):
