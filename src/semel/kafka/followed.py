@@ -57,7 +57,7 @@ class FollowedTopic:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 100,
             "log_level": 0,
         }
         self._reached: dict[int, int] = {}

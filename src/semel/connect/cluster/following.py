@@ -15,6 +15,7 @@ from semel.connect.cluster.records import (
     Record,
     Restart,
     StateRecord,
+    left,
     stated,
     task_stated,
     topic_used,
@@ -69,10 +70,18 @@ class Following:
             known = self._store.statuses.known()
         former = [name for name in known if name not in self._hosted and name not in mine]
         self._report([record for name in former for record in self._released(name)])
+        # Only now that the leader sees it in the group: otherwise others would get its work.
+        with self._store.changed:
+            is_back = self._config.url in self._store.statuses.leaving
+        if is_back:
+            self._report([left(self._config.url, None)])
 
     def end(self) -> None:
-        """End all connectors, and report that others may have them. Waits until they have shut down
-        cleanly, within a bound."""
+        """Ask the others to wait for this worker, end all connectors, and report that others may
+        have them. Waits until they have shut down cleanly, within a bound. Nothing else may be
+        called any more."""
+        self._unwritten |= dict([left(self._config.url, int(time.time() * 1000))])
+        self.write()
         deadline = time.monotonic() + max(1.0, self._config.graceful_timeout_ms / 1000)
         for hosted in self._hosted.values():
             hosted.want(None)

@@ -55,14 +55,14 @@ class _Seen:
 
 
 class Membership:
-    """Keeps a worker in its group. ``client`` configures its Kafka client; ``looked`` is called
-    after each look at the group."""
+    """Keeps a worker in its group. ``client`` configures its Kafka client; ``changed`` is called
+    when the group has changed."""
 
     def __init__(
-        self, config: ClusterConfig, client: Mapping[str, Any], looked: Callable[[], None]
+        self, config: ClusterConfig, client: Mapping[str, Any], changed: Callable[[], None]
     ) -> None:
         self._config = config
-        self._looked = looked
+        self._changed = changed
         self._client = client
         self._me = config.url
         self._seen = _Seen()
@@ -166,8 +166,10 @@ class Membership:
                     log.warning("%s", failure(str(self._client["bootstrap.servers"]), error))
                     admin = admin_client(self._client)
             else:
+                before = self._seen.group, self._seen.absences
                 self._note(group, asked)
-                self._looked()
+                if before != (self._seen.group, self._seen.absences):
+                    self._changed()
             self._stop.wait(_LOOK)
 
     def _note(self, group: Group, asked: float) -> None:

@@ -14,14 +14,15 @@ from semel.connect.cluster.herder import ClusterHerder
 from semel.connect.cluster.leadership import Leadership
 from semel.connect.cluster.leading import Leading
 from semel.connect.cluster.membership import Membership
-from semel.connect.cluster.records import left
 from semel.connect.cluster.store import Store
 from semel.errors import SemelError, TransientError
 from semel.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-_LOOK = 0.2
+_LOOK, _CALM = 0.2, 1.0
+_STIRS = 5.0
+"""Seconds after a change of the topics or of the group in which looks are less far apart."""
 
 
 class ClusterWorker:
@@ -67,7 +68,6 @@ class ClusterWorker:
     def __enter__(self) -> ClusterWorker:
         try:
             self._store.start()
-            self._store.report([left(self._config.url, None)])
         except SemelError:
             self._store.close()
             raise
@@ -78,10 +78,6 @@ class ClusterWorker:
 
     def __exit__(self, *_exc: object) -> None:
         """Ask the others to wait for this worker, end its connectors, and leave the group."""
-        try:
-            self._store.report([left(self._config.url, int(time.time() * 1000))])
-        except TransientError as error:
-            log.warning("group %s: %s", self._config.group_id, error)
         self._ended.set()
         self._store.wake()
         for thread in self._threads:
@@ -102,6 +98,7 @@ class ClusterWorker:
                 raise self.failed
 
     def _repeat(self, look: Callable[[], None]) -> None:
+        calm_at = time.monotonic() + _STIRS
         while not self._ended.is_set():
             try:
                 look()
@@ -111,5 +108,8 @@ class ClusterWorker:
                 self.failed = error
                 return
             with self._store.changed:
-                if not self._ended.is_set():
-                    self._store.changed.wait(_LOOK)
+                is_calm = time.monotonic() > calm_at
+                if not self._ended.is_set() and self._store.changed.wait(
+                    _CALM if is_calm else _LOOK
+                ):
+                    calm_at = time.monotonic() + _STIRS
