@@ -6,13 +6,12 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from socket import gethostbyname, gethostname
 from typing import Any, cast
 
 import httpx
 import pytest
 
-from semel.config import read
+from semel.config import read, rest
 from semel.config.rest import BASIC_AUTH
 from semel.config.worker import WorkerConfig
 from semel.connect.alone import StandaloneHerder
@@ -396,7 +395,8 @@ def test_admin_listeners_are_not_taken_for_a_setting_of_the_admin_client() -> No
     [
         ({"listeners": "https://a:1,http://b:2"}, "http", "b:2"),
         ({"listeners": "https://a:1"}, "https", "a:1"),
-        ({"listeners": "http://:1"}, "http", f"{gethostbyname(gethostname())}:1"),
+        ({"listeners": "http://:1"}, "http", "192.0.2.7:1"),
+        ({"listeners": "http://0.0.0.0:1"}, "http", "192.0.2.7:1"),
         ({"listeners": "http://:1", "rest.advertised.host.name": "a"}, "http", "a:1"),
         (
             {"listeners": "http://b:2,HTTPS://a:1", "rest.advertised.listener": "https"},
@@ -406,8 +406,9 @@ def test_admin_listeners_are_not_taken_for_a_setting_of_the_admin_client() -> No
     ],
 )
 def test_other_workers_are_told_of_the_plain_listener_unless_otherwise_said(
-    keys: dict[str, str], scheme: str, name: str
+    keys: dict[str, str], scheme: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rest, "_this_machine", lambda: "192.0.2.7")
     config = read(WorkerConfig, keys)
     assert (config.scheme, config.id) == (scheme, name)
 

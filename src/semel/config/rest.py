@@ -19,6 +19,7 @@ READERS = "semel.rest.read.only.users"
 _PORT = 8083
 _GROUP = "REST"
 _SCHEMES = ("http", "https")
+_EVERYWHERE = (None, "", "0.0.0.0", "::")
 _ACTIONS = ("set", "add", "setdate", "adddate")
 
 
@@ -242,7 +243,8 @@ class RestConfig:
     def id(self) -> str:
         """The worker's name in statuses, ``host:port``."""
         first = urlsplit(self.listeners[self._schemes.index(self.scheme)])
-        host = self.advertised_host or first.hostname or _this_machine()
+        everywhere = first.hostname in _EVERYWHERE
+        host = self.advertised_host or (_this_machine() if everywhere else first.hostname)
         return f"{host}:{self.advertised_port or first.port}"
 
     @property

@@ -48,7 +48,7 @@ class StandaloneHerder(Herder):
             self._runtime.remove(name)
             try:
                 self._start(name, config, state)
-            except BadRequest:
+            except Exception:
                 self._start(name, before, state)
                 raise
             return False, self.info(name)
@@ -72,38 +72,32 @@ class StandaloneHerder(Herder):
         self._given[name] = dict(config)
 
     def pause(self, name: str) -> None:
-        with self._lock:
-            self._known(name)
-            self._connector(name).pause()
+        self._known(name)
+        self._connector(name).pause()
 
     def resume(self, name: str) -> None:
-        with self._lock:
-            self._known(name)
-            self._connector(name).resume()
+        self._known(name)
+        self._connector(name).resume()
 
     def stop(self, name: str) -> None:
-        with self._lock:
-            self._known(name)
-            self._connector(name).stop(self._worker.graceful_timeout_ms / 1000)
+        self._known(name)
+        self._connector(name).stop(self._worker.graceful_timeout_ms / 1000)
 
     def restart(self, name: str) -> None:
-        with self._lock:
-            self.config(name)
-            self._connector(name).restart()
+        self.config(name)
+        self._connector(name).restart()
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
-        with self._lock:
-            answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
-            self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
-            return answer
+        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+        self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
+        return answer
 
     def restart_task(self, name: str, task: int) -> None:
-        with self._lock:
-            self.config(name)
-            try:
-                self._connector(name).restart_task(task)
-            except LookupError:
-                raise NotFound(f"Task {name}-{task} not found") from None
+        self.config(name)
+        try:
+            self._connector(name).restart_task(task)
+        except LookupError:
+            raise NotFound(f"Task {name}-{task} not found") from None
 
     def _parts(self, name: str) -> Parts | None:
         if name not in self._given:

@@ -35,6 +35,7 @@ class Progress:
     fences: int = 0
     deliveries: Deliveries = field(default_factory=Deliveries)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
 
@@ -42,11 +43,9 @@ class Progress:
     def topics(self) -> Counter[str]:
         """The topics that have been read or written so far. The count of each changes whenever that
         goes on."""
-        found: Counter[str] = Counter()
+        found = Counter(self.sent)
         for tp, at in self.positions.items():
             found[tp.topic] += at
-        for report in self.tasks.values():
-            found.update(report.sent)
         return found
 
     def all_tasks(self, count: int, state: State) -> None:

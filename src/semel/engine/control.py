@@ -57,8 +57,8 @@ class Report:
 
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
     ``failed`` or ``stopped``; ``awake`` is of no task. Counts are totals since the task started;
-    ``sent`` are a source's by topic. ``caught_up``: there was nothing left to read; ``failure`` is
-    its end.
+    ``sent`` counts a source's records by topic. ``caught_up``: there was nothing left to read;
+    ``failure`` is its end.
     """
 
     kind: str

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from pyspark import SparkContext
@@ -281,5 +282,6 @@ class Supervisor:
         progress.failed = sum(r.failed for r in totals)
         progress.commits = sum(r.commits for r in totals)
         progress.deliveries = sum((r.deliveries for r in totals), Deliveries())
+        progress.sent = dict(sum((Counter(r.sent) for r in totals), Counter()))
         for tp, at in report.positions.items():
             progress.positions[tp] = max(at, progress.positions.get(tp, 0))

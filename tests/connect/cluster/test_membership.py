@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import read
 from semel.config.cluster import ClusterConfig
@@ -84,7 +85,7 @@ def refused(worker: Membership) -> bool:
     try:
         assert worker.group is not None
     except ServiceError as error:
-        assert f"another worker of the group is at {URL}, too" in str(error)
+        assert f"another worker of the group already uses {URL}." in str(error)
         return True
     return False
 
@@ -118,3 +119,30 @@ def test_a_worker_ends_if_another_one_has_joined_with_its_address() -> None:
     assert not refused(worker)
     looks(worker, both, 19)
     assert refused(worker)
+
+
+@pytest.mark.parametrize(
+    ("code", "joins"),
+    [
+        (KafkaError.GROUP_ID_NOT_FOUND, True),  # as of Kafka Connect's groups: joining tells
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
+        (KafkaError._TRANSPORT, False),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, False),
+    ],
+)
+def test_a_worker_that_cannot_see_the_group_joins_only_if_that_tells_more(
+    code: int, joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = made(given("127.0.0.1:1"))
+    asked: list[None] = []
+
+    def describe(*_of: object) -> Group:
+        asked.append(None)
+        if len(asked) == 2:
+            worker._stop.set()
+        raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr(module, "described", describe)
+    monkeypatch.setattr(module, "admin_client", lambda _client: None)
+    worker._look()
+    assert worker._joins.is_set() == joins

@@ -50,6 +50,7 @@ class Following:
         self._hosted: dict[str, Hosted] = {}
         self._waiting: dict[tuple[str, int], float] = {}
         self._absences = 0
+        self._leaves = False
         self._reported: dict[bytes, tuple[bytes | None, float]] = {}
         self._unwritten: dict[bytes, bytes | None] = {}
         self._writing = threading.Lock()
@@ -70,18 +71,25 @@ class Following:
             known = self._store.statuses.known()
         former = [name for name in known if name not in self._hosted and name not in mine]
         self._report([record for name in former for record in self._released(name)])
-        # Only now that the leader sees it in the group: otherwise others would get its work.
+        # Only now that it is a member: others would get its work, because it seems to be dead.
         with self._store.changed:
             is_back = self._config.url in self._store.statuses.leaving
-        if is_back:
+        if is_back and not self._leaves:
             self._report([left(self._config.url, None)])
 
-    def end(self) -> None:
-        """Ask the others to wait for this worker, end all connectors, and report that others may
-        have them. Waits until they have shut down cleanly, within a bound. Nothing else may be
-        called any more."""
-        self._unwritten |= dict([left(self._config.url, int(time.time() * 1000))])
+    def leave(self) -> None:
+        """Ask the others to wait for this worker, unless it has never been one of them: then
+        another one may have its address."""
+        self._leaves = True
+        if not self._membership.absences:
+            return
+        with self._writing:
+            self._unwritten |= dict([left(self._config.url, int(time.time() * 1000))])
         self.write()
+
+    def end(self) -> None:
+        """End all connectors, and report that others may have them. Waits until they have shut down
+        cleanly, within a bound."""
         deadline = time.monotonic() + max(1.0, self._config.graceful_timeout_ms / 1000)
         for hosted in self._hosted.values():
             hosted.want(None)

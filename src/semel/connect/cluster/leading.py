@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from semel.config.cluster import ClusterConfig
 from semel.connect.cluster.assignment import assign
@@ -31,6 +31,8 @@ class Leading:
         self._store = store
         self._membership = membership
         self._leadership = leadership
+        self._left: dict[str, float] = {}
+        """when workers that have left for a while were last known to be away"""
 
     def look(self) -> None:
         """Become or stop being the leader as the group decides, and write what has changed.
@@ -52,6 +54,7 @@ class Leading:
         if not self._leadership.is_held:
             log.info("worker %s leads group %s", self._config.id, self._config.group_id)
             self._leadership.take()
+            self._store.wake()  # requests wait for it
         assignment = self._assigning(group)
         if assignment is not None:
             self._leadership.write([assigned(assignment)])
@@ -70,6 +73,7 @@ class Leading:
         if not workers:
             return None
         awaited = [worker for worker, at in leaving.items() if at > since]
+        awaited += self._returning(leaving, group)
         known = {n: len(of) for n, of in before.workers.items() if of}
         shares = {
             name: known[name]
@@ -81,6 +85,17 @@ class Leading:
         if found == before.workers and versions == before.versions:
             return None
         return Assignment(before.epoch + 1, found, versions)
+
+    def _returning(self, leaving: Collection[str], group: Group) -> list[str]:
+        """Workers that are back, but not yet in the group as this worker saw it last."""
+        now, session = time.monotonic(), self._config.session_timeout_ms / 1000
+        self._left |= dict.fromkeys(leaving, now)
+        self._left = {
+            worker: at
+            for worker, at in self._left.items()
+            if worker in leaving or (now - at < session and worker not in group.members)
+        }
+        return [worker for worker in self._left if worker not in leaving]
 
     def _shares(self, config: Mapping[str, str]) -> int:
         """The number of shares that a connector can be divided into: its tasks, if they need not be

@@ -22,7 +22,7 @@ from semel.config.cluster import ClusterConfig
 from semel.errors import SemelError, ServiceError
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.cluster import admin_client
-from semel.kafka.errors import failure
+from semel.kafka.errors import MAY_PASS, failure
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +30,17 @@ _LOOK = 0.5
 _POLL = 0.1
 _ASKED_IN = 5.0
 _SESSIONS = 3
-"""For so many sessions, the group may still have a member that was this worker before."""
+"""For how many sessions a former process of this worker may linger in the group."""
 _OTHERS = (KafkaError.INCONSISTENT_GROUP_PROTOCOL,)
 _NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND,)
 """The answer to who is in a group that Kafka Connect's workers have not left yet."""
+_MAY_PASS = (
+    *MAY_PASS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""After any other answer, joining finds out what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +168,8 @@ class Membership:
             try:
                 group = described(admin, self._config.group_id, self._config.config_topic)
             except KafkaException as error:
-                self._joins.set()
+                if error.args[0].code() not in _MAY_PASS:
+                    self._joins.set()
                 if error.args[0].code() not in _NOT_OURS:
                     log.warning("%s", failure(str(self._client["bootstrap.servers"]), error))
                     admin = admin_client(self._client)
@@ -179,9 +187,9 @@ class Membership:
         self._doubles = self._doubles + 1 if is_double else 0
         if self._doubles * _LOOK > _SESSIONS * session:
             self._failed = ServiceError(
-                f"group.id={self._config.group_id}: another worker of the group is at {self._me}, "
-                "too. Workers know one another by their addresses: set listeners to an address of "
-                "this machine, or rest.advertised.host.name"
+                f"group.id={self._config.group_id}: another worker of the group already uses "
+                f"{self._me}. Workers know one another by their addresses: set listeners to an "
+                "address of this machine, or rest.advertised.host.name"
             )
             return
         self._seen.group = group

@@ -36,6 +36,8 @@ class Store:
         self.statuses = Statuses()
         self._config = config
         self.on_restart: OnRestart = lambda _request: None
+        self.changes = 0
+        """how often ``changed`` was notified"""
         self.rebalances = 0
         """assignments that have changed since this worker started"""
         self.rebalanced_at = -math.inf
@@ -79,6 +81,7 @@ class Store:
     def wake(self) -> None:
         """Wake up those who wait for a change."""
         with self.changed:
+            self.changes += 1
             self.changed.notify_all()
 
     def report(self, records: Sequence[Record]) -> None:

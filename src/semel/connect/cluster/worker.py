@@ -78,6 +78,7 @@ class ClusterWorker:
 
     def __exit__(self, *_exc: object) -> None:
         """Ask the others to wait for this worker, end its connectors, and leave the group."""
+        self._following.leave()
         self._ended.set()
         self._store.wake()
         for thread in self._threads:
@@ -100,6 +101,7 @@ class ClusterWorker:
     def _repeat(self, look: Callable[[], None]) -> None:
         calm_at = time.monotonic() + _STIRS
         while not self._ended.is_set():
+            known = self._store.changes
             try:
                 look()
             except TransientError as error:
@@ -108,8 +110,8 @@ class ClusterWorker:
                 self.failed = error
                 return
             with self._store.changed:
-                is_calm = time.monotonic() > calm_at
-                if not self._ended.is_set() and self._store.changed.wait(
-                    _CALM if is_calm else _LOOK
-                ):
+                if self._store.changes == known and not self._ended.is_set():
+                    is_calm = time.monotonic() > calm_at
+                    self._store.changed.wait(_CALM if is_calm else _LOOK)
+                if self._store.changes != known:
                     calm_at = time.monotonic() + _STIRS
