@@ -1,4 +1,4 @@
-"""No test waits without a bound of its own, and semel for no answer of Kafka."""
+"""No test waits without a bound of its own, and semel waits for no answer of Kafka without one."""
 
 from __future__ import annotations
 

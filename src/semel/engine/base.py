@@ -41,8 +41,8 @@ class Progress:
 
     @property
     def topics(self) -> Counter[str]:
-        """The topics that have been read or written so far. The count of each changes whenever that
-        goes on."""
+        """The topics that have been read or written so far, each with a number that grows with
+        its records."""
         found = Counter(self.sent)
         for tp, at in self.positions.items():
             found[tp.topic] += at

@@ -23,6 +23,12 @@ MAY_PASS = (
     KafkaError.NOT_CONTROLLER,
     KafkaError.THROTTLING_QUOTA_EXCEEDED,
 )
+COORDINATOR_MOVED = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""Another broker is taking a group over."""
 GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 """The topic, or one of its partitions, does not exist."""
 SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)

@@ -21,7 +21,7 @@ from semel.errors import SemelError
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import admin_client
-from semel.kafka.errors import failure
+from semel.kafka.errors import COORDINATOR_MOVED, failure
 from semel.ledger import TopicPartition
 
 T = TypeVar("T")
@@ -35,11 +35,6 @@ _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
 
-_MOVED = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
 _MOVES_FOR = 30.0
 """Seconds that another broker gets to take a group over."""
 _PAUSE = 0.2
@@ -176,7 +171,7 @@ class Groups:
             try:
                 return ask()
             except KafkaException as error:
-                if error.args[0].code() not in _MOVED or time.monotonic() > deadline:
+                if error.args[0].code() not in COORDINATOR_MOVED or time.monotonic() > deadline:
                     raise
                 log.debug("%s; asking again", error)
             self.part()

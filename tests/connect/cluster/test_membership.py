@@ -17,9 +17,6 @@ from semel.lab.drill.cluster.reached import Reached
 from semel.lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until
 
-pytestmark = pytest.mark.integration
-
-
 URL = f"http://{LOOPBACK}:8083"
 
 
@@ -46,6 +43,7 @@ def made(config: ClusterConfig) -> Membership:
     return Membership(config, client, lambda: None)
 
 
+@pytest.mark.integration
 @pytest.mark.long  # a broker of its own
 def test_a_worker_that_was_cut_off_from_kafka_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

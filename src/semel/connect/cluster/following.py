@@ -71,15 +71,15 @@ class Following:
             known = self._store.statuses.known()
         former = [name for name in known if name not in self._hosted and name not in mine]
         self._report([record for name in former for record in self._released(name)])
-        # Only now that it is a member: others would get its work, because it seems to be dead.
+        # Not before it is a member: the leader would take it for dead and give its work away.
         with self._store.changed:
             is_back = self._config.url in self._store.statuses.leaving
         if is_back and not self._leaves:
             self._report([left(self._config.url, None)])
 
     def leave(self) -> None:
-        """Ask the others to wait for this worker, unless it has never been one of them: then
-        another one may have its address."""
+        """Ask the others to wait for this worker. One that has never joined does not: another
+        worker may have its address."""
         self._leaves = True
         if not self._membership.absences:
             return

@@ -32,7 +32,7 @@ class Leading:
         self._membership = membership
         self._leadership = leadership
         self._left: dict[str, float] = {}
-        """when workers that have left for a while were last known to be away"""
+        """when each worker that was to come back was last known to be away"""
 
     def look(self) -> None:
         """Become or stop being the leader as the group decides, and write what has changed.

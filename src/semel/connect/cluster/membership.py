@@ -22,7 +22,7 @@ from semel.config.cluster import ClusterConfig
 from semel.errors import SemelError, ServiceError
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.cluster import admin_client
-from semel.kafka.errors import MAY_PASS, failure
+from semel.kafka.errors import COORDINATOR_MOVED, MAY_PASS, failure
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +34,7 @@ _SESSIONS = 3
 _OTHERS = (KafkaError.INCONSISTENT_GROUP_PROTOCOL,)
 _NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND,)
 """The answer to who is in a group that Kafka Connect's workers have not left yet."""
-_MAY_PASS = (
-    *MAY_PASS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
+_MAY_PASS = (*MAY_PASS, *COORDINATOR_MOVED)
 """After any other answer, joining finds out what is wrong."""
 
 
