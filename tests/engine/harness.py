@@ -24,7 +24,6 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_postgresql.dbapi as adbc
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark import TaskContext, cloudpickle
@@ -37,6 +36,7 @@ from semel.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from semel.sinks.postgresql import driver
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
@@ -46,7 +46,7 @@ _SERVER.set_forkserver_preload(
     [
         "semel.engine.direct",
         "semel.engine.bounded",
-        "adbc_driver_postgresql.dbapi",
+        "semel.sinks.postgresql.driver",
         "semel.sinks.delta.sink",
         "semel.sinks.iceberg.sink",
         "semel.sinks.files.sink",
@@ -419,7 +419,7 @@ def sql(url: str, statement: str) -> list[Any]:
     if url.startswith("jdbc:"):
         found = databases.query(url, statement)
         return [row[0] for row in found] if found and len(found[0]) == 1 else found
-    with adbc.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+    with driver.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(statement)
         if cursor.description is None:
             return []

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from adbc_driver_postgresql import dbapi
 
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError
@@ -26,7 +25,7 @@ from semel.records import (
     RowsRejected,
 )
 from semel.sinks import jdbc
-from semel.sinks.postgresql import PostgresSink
+from semel.sinks.postgresql import PostgresSink, driver
 from tests.patience import PATIENCE
 
 
@@ -53,7 +52,7 @@ class Target:
     def __init__(self, url: str) -> None:
         self.url = url
         self._sinks: list[PostgresSink] = []
-        self._connection = dbapi.connect(url, autocommit=True)
+        self._connection = driver.connect(url)
 
     def config(self, name: str = "c", **keys: str) -> dict[str, str]:
         """A connector's configuration; ``insert_mode="upsert"`` stands for ``insert.mode``."""

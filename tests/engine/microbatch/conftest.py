@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_postgresql.dbapi as adbc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +18,7 @@ from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.engine.base import Progress
 from semel.lab.embedded import Kafka
+from semel.sinks.postgresql import driver
 from semel.spark import micro_batch_session
 from semel.spark import stop as stop_session
 from tests.patience import PATIENCE
@@ -102,7 +102,7 @@ def query(database: str) -> Query:
     """The rows of a query in the test's database."""
 
     def ask(sql: str) -> list[tuple[Any, ...]]:
-        with adbc.connect(database, autocommit=True) as connection, connection.cursor() as cursor:
+        with driver.connect(database) as connection, connection.cursor() as cursor:
             if not sql.startswith("SELECT"):
                 cursor.executemany(sql, None)
                 return []

@@ -47,9 +47,9 @@ def executed(url: str, *statements: str) -> None:
             query(url, statement)
         return
     if url.startswith("postgresql:"):
-        from adbc_driver_postgresql import dbapi
+        from semel.sinks.postgresql import driver
 
-        connection = dbapi.connect(url, autocommit=True)
+        connection = driver.connect(url)
     else:
         from adbc_driver_sqlite import dbapi as sqlite
 

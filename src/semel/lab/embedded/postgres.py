@@ -176,11 +176,12 @@ class Postgres(Server):
 
     def _execute(self, statement: str, *parameters: str) -> list[Any]:
         from adbc_driver_manager import Error
-        from adbc_driver_postgresql import dbapi
+
+        from semel.sinks.postgresql import driver
 
         try:
             with (
-                dbapi.connect(self.database_url("postgres"), autocommit=True) as connection,
+                driver.connect(self.database_url("postgres")) as connection,
                 connection.cursor() as cursor,
             ):
                 cursor.execute(statement, parameters or None)

@@ -14,13 +14,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions
 
 from semel import watchdog
 from semel.errors import SemelError, ServiceError, TransientError, Unavailable
-from semel.sinks.postgresql import silence
+from semel.sinks.postgresql import driver, silence
 from semel.sinks.postgresql.url import shown
 from semel.sinks.sql import errors
 from semel.sinks.sql.errors import SchemaChanged
@@ -241,10 +240,7 @@ class Connection:
         self._stages.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            # The session may be lost already, or hang in a statement of another thread.
-            with suppress(adbc_driver_manager.Error, RuntimeError):
-                connection.close()
-            self._watchdog.detach()
+            self._end(connection)
 
     def _begin(self) -> None:
         if not self._begun:
@@ -259,27 +255,41 @@ class Connection:
     # Sessions and their errors
 
     def _open(self) -> Any:
-        before = watchdog.connections()
-        self._backend = None
-        self._watchdog.attach(None)
-        try:
-            with self._watchdog.call():
-                connection = adbc.connect(self._uri, autocommit=True)
-        except adbc_driver_manager.Error as error:
-            raise self._connect_error(str(error)) from None
-        self._watchdog.attach(silence.line(self._uri, before))
-        try:
-            with self._watchdog.call(), connection.cursor() as cursor:
-                cursor.executemany("; ".join(self._session_statements), None)
-            with self._watchdog.call(), connection.cursor() as cursor:
-                cursor.execute(silence.MINE)
-                self._backend = silence.Backend(*cursor.fetchone())
-        except adbc_driver_manager.Error as error:
-            translated = self._translate(error)
+        while True:
+            before = watchdog.connections()
+            self._backend = None
+            self._watchdog.attach(None)
+            try:
+                with self._watchdog.call():
+                    database = driver.shared(self._uri)
+                    connection = database.connect()
+            except adbc_driver_manager.Error as error:
+                raise self._connect_error(str(error)) from None
+            self._watchdog.attach(silence.line(self._uri, before))
+            try:
+                if database.knows(self._begin_session(connection)):
+                    return connection
+            except adbc_driver_manager.Error as error:
+                translated = self._translate(error)
+                self._end(connection)
+                raise translated from None
+            self._end(connection)  # the server has other types than the driver knows
+
+    def _begin_session(self, connection: Any) -> str:
+        """Prepare a new session; returns the digest of the server's types."""
+        with self._watchdog.call(), connection.cursor() as cursor:
+            cursor.executemany("; ".join(self._session_statements), None)
+        with self._watchdog.call(), connection.cursor() as cursor:
+            cursor.execute(f"{silence.MINE}, {driver.TYPES} AS types")
+            pid, begun, types = cursor.fetchone()
+        self._backend = silence.Backend(pid, begun)
+        return str(types)
+
+    def _end(self, connection: Any) -> None:
+        # The session may be lost already, or hang in a statement of another thread.
+        with suppress(adbc_driver_manager.Error, RuntimeError):
             connection.close()
-            self._watchdog.detach()
-            raise translated from None
-        return connection
+        self._watchdog.detach()
 
     def _end_silence(self) -> str:
         return silence.end(self._uri, self._backend)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import adbc_driver_postgresql.dbapi as adbc
-
 from semel import watchdog
+from semel.sinks.postgresql import driver
 
 _CONNECT = re.compile(r"\bconnect_timeout=(\d+)")
 _SAMPLES = 5
@@ -53,7 +52,7 @@ def end(uri: str, backend: Backend | None) -> str:
     ended together with its locks, and the answer is empty."""
     if backend is None:
         return ""
-    with adbc.connect(bounded(uri, 5), autocommit=True) as connection:
+    with driver.connect(bounded(uri, 5)) as connection:
         copied: list[Any] = []
         for _ in range(_SAMPLES):
             found = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))

@@ -142,10 +142,11 @@ def _written(moment: datetime) -> str:
 
 def _of_postgres(server: Postgres, sql: str) -> Sequence[Any]:
     from adbc_driver_manager import Error
-    from adbc_driver_postgresql import dbapi
+
+    from semel.sinks.postgresql import driver
 
     try:
-        with dbapi.connect(server.url, autocommit=True) as connection, connection.cursor() as found:
+        with driver.connect(server.url) as connection, connection.cursor() as found:
             found.execute(sql)
             return found.fetchall() if sql.startswith("SELECT") else []
     except Error as failure:
