@@ -139,6 +139,10 @@ def test_workers_share_connectors_and_any_of_them_answers(
         wait_for(lambda api: state(api, names[2])[0] == "", api)
     for config in (configs[0], configs[1], configs[3]):
         assert_nothing_lost_nothing_twice(config, range(100))
+    audit = f"/semel/connectors/{names[1]}/audit"
+    assert one.api.post(audit).status_code == 202
+    wait_until(lambda: two.api.get(audit).json()["state"] == "DONE")
+    assert one.api.get(audit).json() == two.api.get(audit).json()
 
 
 @pytest.mark.long

@@ -151,6 +151,14 @@ class Herder(ABC):
         that runs alone."""
         return {}
 
+    def lead(self) -> None:  # noqa: B027
+        """See to it that this worker leads: who runs alone does.
+
+        Raises:
+            Elsewhere: another worker leads.
+            Nobody: nobody does at the moment.
+        """
+
     # Configurations
 
     def connectors(self) -> list[str]:

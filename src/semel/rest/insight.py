@@ -18,7 +18,8 @@ from semel.rest.jersey import Name
 
 
 def add_semel(app: FastAPI, herder: Herder, audits: Audits) -> None:
-    """Guarantee, ledger, lag and audit of each connector."""
+    """Guarantee, ledger, lag and audit of each connector. In a cluster the leader audits, so that
+    all workers know of the same audits."""
     base = "/semel/connectors/{name}"
 
     @app.get(f"{base}/guarantee")
@@ -35,14 +36,17 @@ def add_semel(app: FastAPI, herder: Herder, audits: Audits) -> None:
 
     @app.post(f"{base}/audit", status_code=202)
     def start_audit(name: Name, values: bool = False) -> dict[str, Any]:
+        herder.lead()
         return audits.start(name, herder.look(name, _given), values=values)
 
     @app.get(f"{base}/audit")
     def audit(name: Name) -> dict[str, Any]:
+        herder.lead()
         return audits.answer(name)
 
     @app.delete(f"{base}/audit", status_code=204)
     def cancel_audit(name: Name) -> None:
+        herder.lead()
         audits.cancel(name)
 
 

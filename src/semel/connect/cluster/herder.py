@@ -70,7 +70,7 @@ class ClusterHerder(Herder):
             }
 
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
-        self._lead()
+        self.lead()
         self._check(config)
         # The state first: a worker may see the one before the other.
         initial = [records.targeted(name, state)] if state is not State.RUNNING else []
@@ -81,7 +81,7 @@ class ClusterHerder(Herder):
             return self.info(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
-        self._lead()
+        self.lead()
         self._check(config)
         with self._changing:
             created = name not in self._configs
@@ -89,12 +89,12 @@ class ClusterHerder(Herder):
             return created, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
-        self._lead()  # it has read all that came before
+        self.lead()  # it has read all that came before
         with self._changing:
             return super().patch(name, changes)
 
     def delete(self, name: str) -> None:
-        self._lead()
+        self.lead()
         with self._changing:
             self.config(name)
             self._write(records.forgotten(name))
@@ -117,7 +117,7 @@ class ClusterHerder(Herder):
             hosted.restart()
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
-        self._lead()
+        self.lead()
         answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
         self._write([records.restarting(Restart(name, tasks, only_failed))])
         return answer
@@ -134,7 +134,7 @@ class ClusterHerder(Herder):
             raise NotFound(f"Task {name}-{task} not found") from None
 
     def set_level(self, logger: str, level: str) -> None:
-        self._lead()
+        self.lead()
         self._write([records.levelled(logger, level)])
 
     def _parts(self, name: str) -> Parts | None:
@@ -154,7 +154,7 @@ class ClusterHerder(Herder):
             return stopped(self._store, name)
 
     def _check_stopped(self, name: str) -> None:
-        self._lead()
+        self.lead()
         super()._check_stopped(name)
 
     def _used_topics(self, name: str) -> Sequence[str]:
@@ -168,11 +168,7 @@ class ClusterHerder(Herder):
 
     # Who does it
 
-    def _lead(self) -> None:
-        """Raises:
-        Elsewhere: another worker leads.
-        Nobody: nobody does at the moment.
-        """
+    def lead(self) -> None:
         self._wait_for(lambda: self._membership.group.leader is not None, _LEADER_IN)
         leader = self._membership.group.leader
         if leader is None:
@@ -195,7 +191,7 @@ class ClusterHerder(Herder):
             raise Elsewhere(owner)
 
     def _target(self, name: str, state: State) -> None:
-        self._lead()
+        self.lead()
         with self._changing:
             self._known(name)
             self._write([records.targeted(name, state)])
