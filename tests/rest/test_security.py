@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -411,6 +412,17 @@ def test_other_workers_are_told_of_the_plain_listener_unless_otherwise_said(
     monkeypatch.setattr(rest, "_this_machine", lambda: "192.0.2.7")
     config = read(WorkerConfig, keys)
     assert (config.scheme, config.id) == (scheme, name)
+
+
+@pytest.mark.parametrize(
+    ("resolved", "address"), [("10.1.2.3", "10.1.2.3"), ("127.0.1.1", "127.0.0.1")]
+)
+def test_a_worker_is_known_by_an_address_that_other_machines_see(
+    resolved: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostbyname", lambda _name: resolved)
+    monkeypatch.setattr(rest, "_ELSEWHERE", "127.0.0.1")  # which is seen as itself
+    assert rest._this_machine.__wrapped__() == address
 
 
 # What nobody gets to see

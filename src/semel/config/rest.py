@@ -6,6 +6,7 @@ import csv
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import urlsplit
@@ -20,16 +21,25 @@ _PORT = 8083
 _GROUP = "REST"
 _SCHEMES = ("http", "https")
 _EVERYWHERE = (None, "", "0.0.0.0", "::")
+_ELSEWHERE = "192.0.2.1"
+"""An address for documentation (RFC 5737), which is on no network."""
 _ACTIONS = ("set", "add", "setdate", "adddate")
 
 
 @cache
 def _this_machine() -> str:
-    """Its address, by its host name, as in Kafka Connect."""
+    """Its address, by its host name, as in Kafka Connect; where that is a loopback address, as
+    Debian sets it up, the address that other machines see."""
     try:
-        return socket.gethostbyname(socket.gethostname())
+        address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        return "localhost"
+        address = "localhost"
+    if not address.startswith(("127.", "localhost")):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_line, suppress(OSError):
+        any_line.connect((_ELSEWHERE, 9))  # looks at the routes, and sends nothing
+        return str(any_line.getsockname()[0])
+    return address
 
 
 def _listeners(values: tuple[str, ...]) -> None:
