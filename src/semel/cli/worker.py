@@ -182,7 +182,8 @@ IGNORED = {
         ("offset.flush.interval.ms", "offset.flush.timeout.ms"),
         "positions are in the ledgers, and move with the results",
     ),
-    "header.converter": "headers are carried as they are",
+    "header.converter": "headers are carried as they are, and transforms write text, as "
+    "SimpleHeaderConverter does",
     "exactly.once.source.support": "sources are exactly-once unless their delivery says otherwise",
     **dict.fromkeys(
         (

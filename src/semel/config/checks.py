@@ -29,7 +29,8 @@ IGNORED = {
     "errors.retry.timeout": "conversion is deterministic; the store is retried by max.retries",
     "errors.retry.delay.max.ms": "conversion is deterministic; see retry.backoff.ms",
     "tasks.max.enforce": "no more than tasks.max tasks ever run",
-    "header.converter": "headers are carried as they are",
+    "header.converter": "headers are carried as they are, and transforms write text, as "
+    "SimpleHeaderConverter does",
 }
 """Kafka Connect's keys that have no effect here, with the reason."""
 
