@@ -113,6 +113,20 @@ def test_a_task_that_fails_leaves_the_others_running_and_can_be_restarted(
     assert_nothing_lost_nothing_twice(config, [7, 8])
 
 
+def test_a_task_of_the_bounded_engine_is_restarted_with_the_others(
+    runtime: Runtime, topic: MakeTopic, produce: Produce, lake: Lake
+) -> None:
+    source = topic()
+    connector = runtime.start(lake(source))
+    produce(source, records(10))
+    wait_until(reached(connector, 10))
+    connector.restart_task(0)
+    wait_until(lambda: connector.progress is not None and connector.progress.restarts == 1)
+    produce(source, records(10, start=10))
+    wait_until(reached(connector, 20))
+    assert (state(connector), rows(connector)) == (State.RUNNING, 20)
+
+
 def test_a_stopped_connector_has_no_tasks_until_it_resumes(
     runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -142,11 +142,15 @@ class Orders:
         self.restarts.put(task)
         self.bell.ring()
 
-    def drop_restarts(self) -> None:
-        """Forget which tasks to start anew: the run begins again, and all of them with it."""
+    def drop_restarts(self) -> bool:
+        """Forget which tasks to start anew, because all of them begin again; returns whether there
+        was any."""
+        found = False
         with suppress(queue.Empty):
             while True:
                 self.restarts.get_nowait()
+                found = True
+        return found
 
     def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
         """The same orders, with another observer."""

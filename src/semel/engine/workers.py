@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ class Spec:
     version: int = 0
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
     control: Address | None = None
+
+
+def new_run() -> str:
+    """The name of a run. Under another name, worker processes keep nothing for it yet."""
+    return uuid.uuid4().hex[:12]
 
 
 class _Worker(Protocol):

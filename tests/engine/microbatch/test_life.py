@@ -84,6 +84,11 @@ def test_a_paused_connector_reads_nothing_until_it_resumes(
         paused.resume()
         wait_until(lambda: reached(paused, 20))
         assert query("SELECT count(*) FROM first") == [(10,)]
+        paused.restart_task(0)  # all of them begin again
+        wait_until(lambda: paused.progress is not None and paused.progress.restarts == 1)
+        produce(first, rows(10, 20))
+        wait_until(lambda: reached(paused, 30))
+        assert query("SELECT count(*) FROM first") == [(15,)]
 
 
 @pytest.mark.parametrize("transform", some([None, even], {even}))

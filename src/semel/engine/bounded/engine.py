@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,6 +36,7 @@ from semel.engine.retry import Retries, retrying
 from semel.engine.rowtransform import Transform
 from semel.engine.states import State
 from semel.engine.triggers import before, bounded, seconds, shared
+from semel.engine.workers import new_run
 from semel.errors import (
     Fenced,
     GaveUp,
@@ -86,7 +86,7 @@ class BoundedEngine:
         self._publisher: Publisher | None = None
         self._entries: dict[TopicPartition, LedgerEntry] = {}
         self._spec = BoundedSpec(
-            run=uuid.uuid4().hex[:12],
+            run=new_run(),
             connector=run.connector,
             environment=failpoints.environment(),
             transform=transform,
@@ -137,6 +137,9 @@ class BoundedEngine:
                 self._overdue.end()
                 self._rest(_LOOK)
                 continue
+            if self._run.orders.drop_restarts():  # nothing of them outlasts a trigger but this
+                self._spec = replace(self._spec, run=new_run())
+                self._progress.restarts += 1
             try:
                 full = self._trigger()
             except SparkGone:
@@ -170,9 +173,10 @@ class BoundedEngine:
 
     def _rest(self, pause: float) -> None:
         until = time.monotonic() + pause
+        self._run.observe(self._progress)
         while not self._run.stop.is_set() and (left := until - time.monotonic()) > 0:
-            self._run.observe(self._progress)
             self._run.stop.wait(min(left, 0.2))
+            self._run.observe(self._progress)
 
     # One trigger
 

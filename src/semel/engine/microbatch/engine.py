@@ -97,7 +97,8 @@ class MicroBatchEngine:
         Raises:
             SemelError: what ended it.
         """
-        targets = self._prepare()
+        startup.enter(self._run)
+        targets = startup.targets(self._run)
         require_source(self._spark())
         control = self._lines.address(self._spark().sparkContext)
         batches = MicroBatches(self._run, self._transform, self._progress, control)
@@ -122,6 +123,9 @@ class MicroBatchEngine:
                 self._run.observe(self._progress)
                 self._run.stop.wait(_LOOK)
                 continue
+            if self._run.orders.drop_restarts():
+                batches.begin_again()
+                self._progress.restarts += 1
             try:
                 self._pass_over(batches)
                 entries = self._entries()
@@ -147,7 +151,7 @@ class MicroBatchEngine:
                     continue
                 if self._run.over(self._progress, targets):
                     return
-                if self._run.paused.is_set():
+                if self._interrupted:
                     continue
             pause = backoff.after(time.monotonic() - started)
             log.warning(
@@ -157,10 +161,6 @@ class MicroBatchEngine:
             )
             self._progress.restarts += 1
             self._run.stop.wait(pause)
-
-    def _prepare(self) -> dict[TopicPartition, int]:
-        startup.enter(self._run)
-        return startup.targets(self._run)
 
     def _entries(self) -> dict[TopicPartition, LedgerEntry]:
         """The ledger's positions of all partitions that exist now."""
@@ -245,7 +245,7 @@ class MicroBatchEngine:
                 if self._run.stop.is_set():
                     self._settle(query)
                     query.stop()
-                elif self._run.paused.is_set() and self._in_hand.acquire(blocking=False):
+                elif self._interrupted and self._in_hand.acquire(blocking=False):
                     self._in_hand.release()  # the batch in hand has ended, and no other begins
                     query.stop()
         except StreamingQueryException as error:
@@ -253,6 +253,11 @@ class MicroBatchEngine:
         except (Py4JNetworkError, ConnectionError) as error:
             raise (spark_gone(self._run.connector, error) or error) from None
         self._run.observe(self._progress)
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether the query is to end, and another one to follow it sooner or later."""
+        return self._run.paused.is_set() or not self._run.orders.restarts.empty()
 
     def _settle(self, query: StreamingQuery) -> None:
         """Wait for the batch in hand. If it does not end in time, cancel it; what its tasks have
@@ -275,7 +280,7 @@ class MicroBatchEngine:
     def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
         with self._in_hand:
-            asked = self._run.stop.is_set() or self._run.paused.is_set()
+            asked = self._run.stop.is_set() or self._interrupted
             if asked or self._error is not None or batches.size.outgrown:
                 raise Stopped
             try:

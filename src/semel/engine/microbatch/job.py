@@ -80,6 +80,10 @@ class MicroBatches:
         """The ledger's entries at the start of a query, compared with Kafka."""
         self._topics.enter(entries)
 
+    def begin_again(self) -> None:
+        """Let worker processes make anew what they keep for the run."""
+        self._topics.begin_again()
+
     def close(self) -> None:
         self._overdue.end()
         self._publisher.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from semel.engine.microbatch.commit import widened
 from semel.engine.microbatch.logs import KnownLogs, Pinned
 from semel.engine.microbatch.task import MicroSpec
 from semel.engine.ranges import entering
+from semel.engine.workers import new_run
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.records import METADATA
 
@@ -36,13 +36,17 @@ class KnownTopics:
         self._schemas: dict[str, pa.Schema] = {}
         self._logs = KnownLogs(run.cluster)
         self.spec = MicroSpec(
-            run=uuid.uuid4().hex[:12],
+            run=new_run(),
             connector=run.connector,
             environment=failpoints.environment(),
             guarantee=run.guarantee,
             frames=frames,
             control=control,
         )
+
+    def begin_again(self) -> None:
+        """Let worker processes make anew what they keep for the run."""
+        self.spec = replace(self.spec, run=new_run())
 
     def schema(self, topic: str) -> pa.Schema | None:
         """The known columns of a topic's decoded rows."""
