@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from semel import jars
 from semel.errors import ServiceError
-from semel.lab.embedded import topics
+from semel.lab.embedded import archived, topics
 from semel.lab.embedded.java import console_logging, find_java
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import Server
@@ -70,6 +70,7 @@ class Broker(Server):
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
                 *((COMPILE_LITTLE,) if self._cluster.short_lived else ()),
+                *(self._cluster.flags or archived.options(java, classpath)),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -137,6 +138,7 @@ class Broker(Server):
                 str(java),
                 COMPILE_LITTLE,
                 "-XX:+UseSerialGC",
+                *([] if self._cluster.flags else archived.options(java, classpath)),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -193,7 +195,8 @@ class Kafka(Broker):
     are started, stopped and killed together with it.
 
     ``settings`` override the brokers' settings made here. ``short_lived`` brokers take less CPU to
-    start, and more for each request.
+    start, and more for each request. ``flags`` are the JVM's, in place of those that let it use a
+    class data archive.
 
     A broker that is silent for ``session`` seconds counts as dead: others lead its partitions, and
     nothing can be written if there are none. A killed broker may not come back before that, so
@@ -213,8 +216,10 @@ class Kafka(Broker):
         session: float = 9.0,
         settings: Mapping[str, Any] | None = None,
         short_lived: bool = False,
+        flags: Sequence[str] = (),
     ) -> None:
         super().__init__(directory, port, heap, detached=detached, node=FIRST, of=self)
+        self.flags = flags
         self.session = session
         self.short_lived = short_lived
         self.settings = dict(settings or {})
