@@ -20,7 +20,7 @@ from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Failure
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
-from semel.engine.unwrap import CLASSES, Unwrapper, are_change_events
+from semel.engine.unwrap import Unwrapper, are_change_events
 from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.flatten import flattened
@@ -73,8 +73,8 @@ class Pipeline:
         self._transforms = self._changes or self._chain.reads_contents
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
-        unwraps = connector.connector_class.startswith(CLASSES)
-        self._unwrapper = Unwrapper(connector.name) if unwraps else None
+        takes_events = self._wants.takes_change_events
+        self._unwrapper = Unwrapper(connector.name) if takes_events else None
 
     @property
     def wants_key(self) -> bool:

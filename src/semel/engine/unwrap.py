@@ -1,4 +1,4 @@
-"""Debezium's change events as rows and deletes, as Debezium's own JDBC sink takes them.
+"""Debezium's change events as rows and deletes, for sinks that take them as Debezium's own does.
 
 A change event holds a row before and after a change, and what happened to it: ``op`` is ``c``
 (create), ``u`` (update), ``r`` (read by a snapshot), ``d`` (delete) or ``t`` (truncate). What it
@@ -19,9 +19,6 @@ from semel.converters.json_envelope import PayloadReader
 from semel.converters.json_text import place
 from semel.errors import ConfigError
 from semel.records import DATA_EXCEPTION
-
-CLASSES = "io.debezium."
-"""What the names of the sinks begin with that unwrap change events."""
 
 _FIELDS = frozenset({"before", "after", "source", "op"})
 _WITH_A_ROW = ("c", "u", "r")

@@ -29,6 +29,10 @@ class Capabilities:
     """The sink wants the bytes of keys and values that no transform has changed, in the columns
     ``__connect_key`` and ``value``. Converters then only find bad records."""
 
+    takes_change_events: bool = False
+    """Debezium's change events are written as the rows and deletes they stand for, as by Debezium's
+    own sink."""
+
     takes_dead_letters: bool = False
     """The sink writes the dead letters of a topic, too, together with the results."""
 

@@ -169,7 +169,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
             return []
         if gone := left_out_of_the_key(self.pk_fields, self.exclude):
             return gone
-        if self.include and not self.pk_fields and self.connector_class != DEBEZIUM:
+        if self.include and not self.pk_fields and not self.of_debezium:
             return [
                 Problem(
                     "fields.whitelist",
@@ -179,6 +179,11 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 )
             ]
         return []
+
+    @property
+    def of_debezium(self) -> bool:
+        """Whether Debezium's sink is to be stood in for."""
+        return self.connector_class == DEBEZIUM
 
     @property
     def mode(self) -> str:
@@ -197,7 +202,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
     def folds_names(self) -> bool:
         """Whether identifiers are unquoted and so folded to lower case."""
         if self.quote_identifiers is None:
-            return self.connector_class == DEBEZIUM
+            return self.of_debezium
         return self.quote_identifiers in ("never", "false")
 
     def table(self, topic: str) -> str:
@@ -208,7 +213,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
             return mapping[topic]
         if self._plain_format != self.table_name_format:
             return topic  # the chain of transforms has filled it in
-        if self.connector_class == DEBEZIUM:
+        if self.of_debezium:
             topic = topic.replace(".", "_")
         if self.normalize:
             topic = re.sub(r"\W", "_", topic, flags=re.ASCII)
@@ -217,8 +222,8 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
     @property
     def _plain_format(self) -> str:
         """The format of names, without what only Debezium's sink fills in."""
-        of_debezium = self.connector_class == DEBEZIUM
-        return without_source(self.table_name_format) if of_debezium else self.table_name_format
+        form = self.table_name_format
+        return without_source(form) if self.of_debezium else form
 
     def takes(self, topic: str, field: str) -> bool:
         """Whether a value field is written; lists may hold ``field`` or ``topic:field``."""

@@ -40,6 +40,14 @@ def test_the_url_of_a_jdbc_sink_chooses_the_database(name: str) -> None:
         assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", jdbc.CLASSES)
+def test_only_debeziums_sink_takes_change_events(name: str) -> None:
+    where = {"connection.url": "jdbc:sqlite:x.db", "bootstrap.servers": "localhost:1"}
+    planned = plan({"name": "x", "connector.class": name, "topics": "t", **where})
+    planned.close()
+    assert planned.sink.capabilities.takes_change_events == (name == jdbc.DEBEZIUM)
+
+
 def test_a_name_of_ours_is_not_overruled_by_the_url() -> None:
     assert sink_class("sqlite", {"connection.url": "jdbc:mysql://h/d"}) is SqliteSink
 

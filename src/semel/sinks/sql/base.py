@@ -96,6 +96,7 @@ class DatabaseSink(Sink):
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,
+            takes_change_events=config.of_debezium,
             replaces=config.mode != "insert" or config.delete_enabled,
             only_updates=config.mode == "update",
             evolves=config.evolves,
