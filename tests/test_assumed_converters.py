@@ -52,3 +52,29 @@ def test_keys_have_fields_where_fields_of_keys_are_wanted(
     warned = [w for w in planned.warnings if w.startswith("key.converter")]
     assert said in "".join(warned)
     assert len(warned) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("keys", "assumed"),
+    [
+        ({}, JSON),
+        ({"iceberg.tables.default-id-columns": "id"}, TEXT),
+        ({"iceberg.tables.default-id-columns": "id", "iceberg.tables.cdc-field": "op"}, TEXT),
+        ({"iceberg.tables.cdc-field": "op"}, TEXT),
+    ],
+)
+def test_icebergs_id_columns_name_the_columns_of_keys(keys: dict[str, str], assumed: str) -> None:
+    given = {
+        "name": "orders",
+        "connector.class": "iceberg",
+        "iceberg.catalog.type": "rest",
+        "iceberg.catalog.uri": "http://localhost:1",
+        "iceberg.tables": "shop.orders",
+        "iceberg.tables.upsert-mode-enabled": "true",
+        "bootstrap.servers": "localhost:1",
+        "topics": "orders",
+        "pk.mode": "record_key",
+    }
+    planned = plan({**given, **keys})
+    planned.close()
+    assert planned.connector.key_converter == assumed

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from semel.config import ConnectorConfig
 from semel.config.checks import VALUE_CONVERTER
+from semel.sinks.base import Sink
 
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _OPENERS = tuple(
@@ -18,36 +19,32 @@ _MAKERS = ("ValueToKey", "HoistField$Key")
 """Transforms after which keys have fields, whatever they were."""
 
 
-def with_assumed(connector: ConnectorConfig, raw: Mapping[str, str]) -> ConnectorConfig:
-    """A sink connector with the key converter that is assumed if ``raw`` names none: JSON if it
-    takes fields of keys."""
-    if "key.converter" in raw or not _takes_fields(raw):
+def with_assumed(connector: ConnectorConfig, sink: type[Sink] | None) -> ConnectorConfig:
+    """A sink connector with the key converter that is assumed if it names none: JSON if fields of
+    keys are taken."""
+    raw = connector.originals
+    if "key.converter" in raw:
         return connector
-    return replace(connector, key_converter=_JSON)
+    takes = _chain_takes_fields(raw)
+    if takes is None:
+        takes = sink is not None and sink.takes_key_fields(raw)
+    return replace(connector, key_converter=_JSON) if takes else connector
 
 
-def _takes_fields(raw: Mapping[str, str]) -> bool:
-    if raw.get("iceberg.tables.cdc-field", "").strip():
-        return False  # the sink makes keys out of values
+def _chain_takes_fields(raw: Mapping[str, str]) -> bool | None:
+    """Whether transforms take fields of keys; None if they leave keys as they come."""
     for alias in (part.strip() for part in raw.get("transforms", "").split(",")):
         given = raw.get(f"transforms.{alias}.type", "").strip()
         if given.endswith(_MAKERS):
             return False
         if given.endswith(_OPENERS):
             return True
-    if _given(raw, "pk.mode", "primary.key.mode").lower() != "record_key":
-        return False
-    # Their workers' keys are mostly JSON, which would pass for text. Text does not pass for JSON.
-    fields = _given(raw, "pk.fields", "primary.key.fields", "iceberg.tables.default-id-columns")
-    return ".jdbc." in raw.get("connector.class", "") or not fields
+    return None
 
 
-def _given(raw: Mapping[str, str], *names: str) -> str:
-    return next((raw[n].strip() for n in names if raw.get(n, "").strip()), "")
-
-
-def warnings_of(connector: ConnectorConfig, raw: Mapping[str, str], *, uses_key: bool) -> list[str]:
+def warnings_of(connector: ConnectorConfig, *, uses_key: bool) -> list[str]:
     """Warnings of the converters that a sink's configuration does not name."""
+    raw = connector.originals
     warnings = [] if "value.converter" in raw else [VALUE_CONVERTER]
     if uses_key and "key.converter" not in raw:
         kind = "JSON" if connector.assumes_keys else "text"

@@ -106,14 +106,14 @@ def _gathered(
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.anchored(raw)
-    connector = with_assumed(read(ConnectorConfig, raw), raw)
+    connector = with_assumed(read(ConnectorConfig, raw), found)
     warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
     with problems.caught(mine):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
     with problems.caught(mine):
         check_clients(connector)
-    warnings += _check_converters(connector, raw, problems)
+    warnings += _check_converters(connector, problems)
     with problems.caught(mine):
         _check_dead_letter_topic(connector)
     with problems.caught(mine):
@@ -133,7 +133,7 @@ def _gathered(
             _check_chain(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine)
     uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
-    problems.warnings = warnings_of(connector, raw, uses_key=uses_key) + warnings
+    problems.warnings = warnings_of(connector, uses_key=uses_key) + warnings
     if sink is None or guarantee is None or engine is None or problems.found:
         if sink is not None:
             sink.close()
@@ -141,11 +141,9 @@ def _gathered(
     return Plan(connector, sink, guarantee, engine, problems.warnings)
 
 
-def _check_converters(
-    connector: ConnectorConfig, raw: Mapping[str, str], problems: Problems
-) -> list[str]:
+def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[str]:
     """Warnings for keys that the converters do not know."""
-    warnings = []
+    raw, warnings = connector.originals, []
     for where, name in (
         ("key.converter", connector.key_converter),
         ("value.converter", connector.value_converter),

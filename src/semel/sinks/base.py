@@ -34,6 +34,7 @@ from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicParti
 from semel.records import KEY, Commit, Records
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
+from semel.sinks.table_keys import is_by_record_key, names_key_columns
 from semel.targets import Target
 
 if TYPE_CHECKING:
@@ -123,6 +124,13 @@ class Sink(ABC):
         """Keys with other values than given: relative paths become absolute, for executors have
         another working directory than the driver, and what a key implies is said."""
         return {}
+
+    @classmethod
+    def takes_key_fields(cls, raw: Mapping[str, str]) -> bool:
+        """Whether the target's key is made of fields of the record key, so that keys are taken for
+        JSON if no ``key.converter`` is set. Unless a sink says otherwise, ``pk.mode=record_key``
+        without ``pk.fields`` means so."""
+        return is_by_record_key(raw) and not names_key_columns(raw)
 
     def prepare(self, topics: Collection[str]) -> None:  # noqa: B027
         """Create the ledger and check the targets of ``topics``; called by the driver at start.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from semel.config import HIGH, MEDIUM, key
@@ -58,6 +59,20 @@ def pk_fields_key() -> Any:
         group=_MAPPING,
         display="Primary Key Fields",
     )
+
+
+def is_by_record_key(raw: Mapping[str, str]) -> bool:
+    """Whether the primary key comes from record keys."""
+    return _given(raw, "pk.mode", "primary.key.mode").lower() == "record_key"
+
+
+def names_key_columns(raw: Mapping[str, str]) -> bool:
+    """Whether the columns of the primary key are named."""
+    return bool(_given(raw, "pk.fields", "primary.key.fields"))
+
+
+def _given(raw: Mapping[str, str], *names: str) -> str:
+    return next((raw[n].strip() for n in names if raw.get(n, "").strip()), "")
 
 
 def delete_enabled_key(doc: str) -> Any:

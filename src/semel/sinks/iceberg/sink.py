@@ -79,6 +79,13 @@ class IcebergSink(StagingSink, SeveralLedgers):
             return by_key
         return {uri: f"sqlite:///{Path(file).absolute()}", **by_key}
 
+    @classmethod
+    def takes_key_fields(cls, raw: Mapping[str, str]) -> bool:
+        if raw.get("iceberg.tables.cdc-field", "").strip():
+            return False  # keys are made of values
+        named = raw.get("iceberg.tables.default-id-columns", "").strip()
+        return super().takes_key_fields(raw) and not named
+
     @property
     def capabilities(self) -> Capabilities:
         config = self._config

@@ -20,7 +20,7 @@ from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
-from semel.sinks.jdbc import IGNORED, JdbcConfig, check_key, upgrade_refused
+from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key, upgrade_refused
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
 from semel.sinks.protocols import Named, settled
 from semel.sinks.sql import text_keys
@@ -31,6 +31,7 @@ from semel.sinks.sql.names import Name, check_letters
 from semel.sinks.sql.prepare import Prepared, prepare
 from semel.sinks.sql.snapshot import take
 from semel.sinks.sql.tables import Tables, table_name
+from semel.sinks.table_keys import is_by_record_key, names_key_columns
 
 
 class DatabaseSink(Sink):
@@ -86,6 +87,13 @@ class DatabaseSink(Sink):
         return nullcontext()
 
     # What a configuration means
+
+    @classmethod
+    def takes_key_fields(cls, raw: Mapping[str, str]) -> bool:
+        # Keys of other projects' workers are mostly JSON, which would pass for text. Text does not
+        # pass for JSON.
+        of_others = raw.get("connector.class", "") in CLASSES
+        return is_by_record_key(raw) and (of_others or not names_key_columns(raw))
 
     @property
     def capabilities(self) -> Capabilities:
