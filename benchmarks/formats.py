@@ -20,6 +20,7 @@ from benchmarks.sides import Peer, Semel, Side
 from semel import converters, jars
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.registry import SchemaRegistry
+from semel.lab.jars import APICURIO_SERDES_VERSION, DEBEZIUM_JDBC
 
 PARTITIONS = 4
 CHUNK = 20_000
@@ -29,11 +30,11 @@ PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
 PLUGIN = jars.JarSet(
     "debezium-jdbc-apicurio",
     (
-        *jars.DEBEZIUM_JDBC.coordinates,
-        f"io.apicurio:apicurio-registry-utils-converter:{jars.APICURIO_SERDES_VERSION}",
+        *DEBEZIUM_JDBC.coordinates,
+        f"io.apicurio:apicurio-registry-utils-converter:{APICURIO_SERDES_VERSION}",
     ),
     leave_out=(
-        *jars.DEBEZIUM_JDBC.leave_out,
+        *DEBEZIUM_JDBC.leave_out,
         "org.apache.kafka:connect-json",
         "com.github.luben:*",
         "org.lz4:*",
@@ -219,7 +220,7 @@ def _figures(
         rows=table,
         notes=[
             "Ratios: to Kafka Connect with Apicurio's Avro converter "
-            f"{jars.APICURIO_SERDES_VERSION}. Its Protobuf converter is not on Maven Central, so "
+            f"{APICURIO_SERDES_VERSION}. Its Protobuf converter is not on Maven Central, so "
             "Protobuf is measured with semel alone. Warm: between "
             f"{WARM[0]:.0%} and {WARM[1]:.0%} of the records committed.",
         ],

@@ -21,8 +21,8 @@ from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.sides import JSON, PLAIN, Semel, Side
-from semel import jars
 from semel.lab.embedded.connect import ConnectWorker
+from semel.lab.jars import ICEBERG_CONNECT
 
 PARTITIONS = 4
 TRIGGERS = 5
@@ -98,7 +98,7 @@ def iceberg(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         rig.directory / "connect-iceberg",
         rig.kafka.bootstrap_servers,
         heap="2g",
-        plugin=jars.ICEBERG_CONNECT,
+        plugin=ICEBERG_CONNECT,
     )
     with worker:
         contests: dict[str, list[Side]] = {

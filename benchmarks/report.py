@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rig import Rig
-from semel import jars
 from semel.lab.embedded.java import find_java
+from semel.lab.jars import DEBEZIUM_VERSION, KAFKA_VERSION
 
 
 def text(value: Any) -> str:
@@ -124,8 +124,8 @@ def machine(rig: Rig) -> dict[str, Any]:
         "linux": platform.release().split("-")[0],
         "python": platform.python_version(),
         "java": release[1] if release else "",
-        "kafka": jars.KAFKA_VERSION,
-        "debezium": jars.DEBEZIUM_VERSION,
+        "kafka": KAFKA_VERSION,
+        "debezium": DEBEZIUM_VERSION,
         "postgresql": str(rig.value("SELECT current_setting('server_version')")).split(
             " ", maxsplit=1
         )[0],

@@ -9,10 +9,10 @@ import adbc_driver_postgresql.dbapi as adbc
 from benchmarks.report import Figures
 from benchmarks.rig import Rig
 from benchmarks.source_runs import TUNED, Contestant, Peer, Semel, columns, compared, take_turns
-from semel import jars
 from semel.lab.embedded import Postgres
 from semel.lab.embedded.connect import DistributedConnect
 from semel.lab.embedded.process import LOOPBACK
+from semel.lab.jars import DEBEZIUM_POSTGRES
 
 DEBEZIUM = "Debezium"
 SEMEL = "semel"
@@ -40,7 +40,7 @@ def tables(rig: Rig, records: int, repeats: int) -> Figures:
             rig.directory / "connect",
             rig.kafka.bootstrap_servers,
             "bench",
-            plugin=jars.DEBEZIUM_POSTGRES,
+            plugin=DEBEZIUM_POSTGRES,
             exactly_once=True,
         )
         with worker:

@@ -23,6 +23,7 @@ from semel import jars
 from semel.lab.embedded.java import console_logging, find_jdk
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import Server
+from semel.lab.jars import HIVE_METASTORE
 
 PATIENT = {"lock-check-max-wait-time": "0.3", "lock-check-retries": "100"}
 """Properties of a catalog whose commits wait for as long as a lock lasts."""
@@ -83,7 +84,7 @@ class HiveMetastore(Server):
     port_names = ("thrift",)
     start_timeout = 300.0
     stop_timeout = 10.0
-    jar_set: ClassVar[jars.JarSet] = jars.HIVE_METASTORE
+    jar_set: ClassVar[jars.JarSet] = HIVE_METASTORE
 
     @property
     def uri(self) -> str:

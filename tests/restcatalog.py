@@ -13,6 +13,7 @@ from semel import jars
 from semel.lab.embedded.java import find_jdk
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import Server
+from semel.lab.jars import ICEBERG_REST
 
 _SERVER = """\
 import com.fasterxml.jackson.annotation.JsonAutoDetect.Visibility;
@@ -167,7 +168,7 @@ class RestCatalogServer(Server):
 
     def _launch(self) -> None:
         java = find_jdk(self.name)
-        classpath = jars.classpath(jars.ICEBERG_REST)
+        classpath = jars.classpath(ICEBERG_REST)
         self._check_ports()
         program = self.directory / "RestCatalogServer.java"
         program.write_text(_SERVER)

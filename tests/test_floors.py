@@ -38,6 +38,7 @@ FLOORS = [
     {"", "audit", "validation"},
     {"connect", "metrics"},
     {"rest"},
+    {"lab.jars"},
     {"lab.embedded"},
     {"lab.demo", "lab.drill"},
     {"cli"},

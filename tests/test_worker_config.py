@@ -19,6 +19,7 @@ from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 from semel.kafka.clients import worker_client
 from semel.lab.embedded.java import find_java
+from semel.lab.jars import CONNECT
 
 NOWHERE = "127.0.0.1:1"
 CLUSTER = {
@@ -84,7 +85,7 @@ def test_a_java_class_that_logs_in_is_refused() -> None:
 @pytest.mark.integration
 @pytest.mark.long
 def test_each_documented_key_of_kafka_connect_is_accepted_with_its_default() -> None:
-    classpath = jars.classpath(jars.CONNECT)
+    classpath = jars.classpath(CONNECT)
     command = [find_java(), "-cp", classpath, CLUSTER_CLASS]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     page = done.stdout

@@ -20,6 +20,7 @@ from semel import jars
 from semel.converters import create
 from semel.lab.embedded.java import find_jdk
 from semel.lab.embedded.registry import SchemaRegistry
+from semel.lab.jars import APICURIO_SERDES_VERSION, PROTOBUF_JAVA_VERSION
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -27,11 +28,11 @@ SERIALIZERS = jars.JarSet(
     "apicurio-serializers",
     (
         *(
-            f"io.apicurio:apicurio-registry-serdes-{name}-serde:{jars.APICURIO_SERDES_VERSION}"
+            f"io.apicurio:apicurio-registry-serdes-{name}-serde:{APICURIO_SERDES_VERSION}"
             for name in ("avro", "protobuf", "jsonschema")
         ),
-        f"com.google.protobuf:protobuf-java-util:{jars.PROTOBUF_JAVA_VERSION}",
-        f"com.google.protobuf:protobuf-java:{jars.PROTOBUF_JAVA_VERSION}",
+        f"com.google.protobuf:protobuf-java-util:{PROTOBUF_JAVA_VERSION}",
+        f"com.google.protobuf:protobuf-java:{PROTOBUF_JAVA_VERSION}",
         "org.slf4j:slf4j-nop:2.0.6",
     ),
 )

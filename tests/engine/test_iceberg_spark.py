@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from semel.jars import ICEBERG_SPARK, resolve
+from semel.jars import resolve
+from semel.lab.jars import ICEBERG_SPARK
 from semel.records import Commit
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse

@@ -18,7 +18,8 @@ import pytest
 from semel import failpoints, spark
 from semel.audit import audit
 from semel.config import CommonConfig, read
-from semel.jars import DELTA_SPARK, resolve
+from semel.jars import resolve
+from semel.lab.jars import DELTA_SPARK
 from semel.sinks import MODULE
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from semel import jars
 from semel.lab.embedded import Kafka, Postgres
 from semel.lab.embedded.connect import ConnectorFailed, DistributedConnect
 from semel.lab.embedded.process import LOOPBACK
+from semel.lab.jars import DEBEZIUM_JDBC
 from tests.cli.conftest import Ended, semel  # noqa: F401
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -262,7 +262,7 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
     group = f"connect-{uuid4().hex[:8]}"
     connect = DistributedConnect(
         *(tmp_path / "connect", kafka.bootstrap_servers, group),
-        plugin=jars.DEBEZIUM_JDBC,
+        plugin=DEBEZIUM_JDBC,
         exactly_once=True,
     )
     load = Load(kafka, read, rows)

@@ -22,6 +22,7 @@ from semel import jars
 from semel.converters.json import JsonConverter
 from semel.converters.json_columns import JSON
 from semel.lab.embedded.java import find_jdk
+from semel.lab.jars import CONNECT as CONNECT_JARS
 from semel.transforms import chain_of
 from semel.transforms.base import Batch
 from tests.transforms.records import KAFKA, STAMP, batch
@@ -321,7 +322,7 @@ def answers(asked: Sequence[Mapping[str, Any]], *sets: jars.JarSet) -> list[Any]
 @pytest.fixture(scope="module")
 def java() -> list[Any]:
     """What Java makes of all cases."""
-    return answers([c.asked(given(c, n)) for n, c in enumerate(CASES)], jars.CONNECT)
+    return answers([c.asked(given(c, n)) for n, c in enumerate(CASES)], CONNECT_JARS)
 
 
 def decoded(case: Case, records: Sequence[Mapping[str, Any]]) -> Batch:

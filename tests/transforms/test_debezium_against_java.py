@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel import jars
 from semel.converters.json import JsonConverter
+from semel.lab.jars import CONNECT, DEBEZIUM_JDBC
 from semel.transforms import chain_of
 from tests.transforms.records import STAMP, batch
 from tests.transforms.test_against_java import answers, maybe, same, shown
@@ -96,7 +96,7 @@ def java() -> list[Any]:
         }
         for n, (name, config) in enumerate(CASES)
     ]
-    return answers(asked, jars.CONNECT, jars.DEBEZIUM_JDBC)
+    return answers(asked, CONNECT, DEBEZIUM_JDBC)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{n}({c})" for n, c in CASES])
@@ -192,7 +192,7 @@ def routed_by_java() -> list[tuple[dict[str, str], list[dict[str, Any]], Any]]:
             found.append({**record, "value": text, "source": True})
         chain = [{"type": DEBEZIUM + OUTBOX, "config": config}]
         asked.append({"chain": chain, "schemas": True, "records": found})
-    javas = answers(asked, jars.CONNECT, jars.DEBEZIUM_JDBC)
+    javas = answers(asked, CONNECT, DEBEZIUM_JDBC)
     return [(a["chain"][0]["config"], a["records"], j) for a, j in zip(asked, javas, strict=True)]
 
 

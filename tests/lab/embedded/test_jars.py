@@ -12,6 +12,7 @@ import pytest
 
 from semel import jars
 from semel.errors import ServiceError
+from semel.lab.jars import KAFKA, KAFKA_VERSION
 from tests.patience import PATIENCE
 
 
@@ -34,15 +35,15 @@ def test_no_spark_jar_is_one_that_pyspark_has() -> None:
 
 
 def test_broker_and_its_clients_have_one_version() -> None:
-    found = names(jars.resolve(jars.KAFKA))
-    assert f"kafka_2.13-{jars.KAFKA_VERSION}.jar" in found
-    assert f"kafka-clients-{jars.KAFKA_VERSION}.jar" in found
+    found = names(jars.resolve(KAFKA))
+    assert f"kafka_2.13-{KAFKA_VERSION}.jar" in found
+    assert f"kafka-clients-{KAFKA_VERSION}.jar" in found
 
 
 def test_second_resolve_reads_a_remembered_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = jars.resolve(jars.KAFKA)
+    found = jars.resolve(KAFKA)
     monkeypatch.setitem(sys.modules, "jgo", None)  # importing it would fail
-    assert jars.resolve(jars.KAFKA) == found
+    assert jars.resolve(KAFKA) == found
     assert all(path.is_file() for path in found)
 
 
@@ -81,7 +82,7 @@ def test_missing_jgo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jgo", None)
     with pytest.raises(ServiceError, match=r"pip install 'semel\[embedded\]'"):
-        jars.resolve(jars.KAFKA)
+        jars.resolve(KAFKA)
 
 
 def test_damaged_file_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,5 +99,5 @@ def test_damaged_file_is_fetched_again(tmp_path: Path, monkeypatch: pytest.Monke
 
     (tmp_path / "example.jar").write_bytes(b"PK\x03\x04 half a download")
     artifact = Artifact()
-    assert jars._file(jars.KAFKA, artifact) == tmp_path / "example.jar"
+    assert jars._file(KAFKA, artifact) == tmp_path / "example.jar"
     assert artifact.downloads == 1

@@ -19,6 +19,7 @@ from semel.errors import ServiceError
 from semel.lab.embedded.java import find_java
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import Server
+from semel.lab.jars import CONNECT, DEBEZIUM_JDBC
 
 REST_TIMEOUT = 90.0
 
@@ -56,7 +57,7 @@ class ConnectWorker(Server):
         directory: Path,
         bootstrap_servers: str,
         heap: str = "1g",
-        plugin: jars.JarSet | None = jars.DEBEZIUM_JDBC,
+        plugin: jars.JarSet | None = DEBEZIUM_JDBC,
         *,
         settings: Mapping[str, Any] | None = None,
         files: Sequence[Path] = (),
@@ -76,7 +77,7 @@ class ConnectWorker(Server):
         return self
 
     def _launch(self) -> None:
-        classpath = jars.classpath(jars.CONNECT)
+        classpath = jars.classpath(CONNECT)
         if self.plugin is not None:
             self._link(self.plugin)
         logging = self.directory / "log4j2.properties"

@@ -12,6 +12,7 @@ from semel import jars
 from semel.lab.embedded.java import find_jdk
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import JavaServer
+from semel.lab.jars import HDFS
 
 JVM_FLAGS = (
     "-XX:+UseSerialGC",
@@ -75,7 +76,7 @@ class Hdfs(JavaServer):
 
     def _launch(self) -> None:
         java = find_jdk(self.name)
-        classpath = jars.classpath(jars.HDFS)
+        classpath = jars.classpath(HDFS)
         self._check_ports()
         properties = "".join(
             f"<property><name>{name}</name><value>{escape(str(value))}</value></property>\n"

@@ -16,6 +16,7 @@ from semel.errors import ServiceError
 from semel.lab.embedded.java import console_logging, find_jdk
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import JavaServer
+from semel.lab.jars import ELASTICSEARCH, OPENSEARCH
 
 JVM_FLAGS = (
     "-XX:+UseParallelGC",
@@ -79,7 +80,7 @@ class OpenSearch(JavaServer):
     start_timeout = 300.0
     stop_timeout = 20.0
     default_heap = "320m"
-    jar_set: ClassVar[jars.JarSet] = jars.OPENSEARCH
+    jar_set: ClassVar[jars.JarSet] = OPENSEARCH
     package: ClassVar[str] = "org.opensearch"
 
     @property
@@ -171,5 +172,5 @@ class Elasticsearch(OpenSearch):
     """The same with Elasticsearch, of which OpenSearch is a fork."""
 
     name = "Elasticsearch"
-    jar_set = jars.ELASTICSEARCH
+    jar_set = ELASTICSEARCH
     package = "org.elasticsearch"

@@ -6,10 +6,10 @@ import http.client
 import os
 from typing import ClassVar
 
-from semel import jars
 from semel.lab.embedded.java import find_java
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import JavaServer
+from semel.lab.jars import APICURIO, unpacked
 
 JVM_FLAGS = (
     "-XX:+UseSerialGC",
@@ -37,7 +37,7 @@ class SchemaRegistry(JavaServer):
 
     def _launch(self) -> None:
         java = find_java()
-        program = jars.unpacked(jars.APICURIO) / f"{jars.APICURIO.artifact}-{jars.APICURIO.version}"
+        program = unpacked(APICURIO) / f"{APICURIO.artifact}-{APICURIO.version}"
         self._check_ports()
         settings = {
             "quarkus.http.host": LOOPBACK,
