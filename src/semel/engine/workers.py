@@ -14,10 +14,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from semel import abandoned, watchdog
+from semel import abandoned, sinks, watchdog
 from semel.config import ConnectorConfig
 from semel.engine import memory
+from semel.engine.batch import Batcher
 from semel.engine.control import Address, ControlLine, Report
+from semel.engine.pipeline import Pipeline
+from semel.engine.rowtransform import Transform
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,33 @@ class Spec:
 def new_run() -> str:
     """The name of a run. Under another name, worker processes keep nothing for it yet."""
     return uuid.uuid4().hex[:12]
+
+
+class RunWorker:
+    """What a worker process keeps for a run whose tasks stage or commit: a sink, and what makes
+    batches for it. The other arguments are those of :class:`~semel.engine.pipeline.Pipeline`."""
+
+    def __init__(
+        self, spec: Spec, *, transform: Transform | None = None, frames: bool = False
+    ) -> None:
+        self.spec = spec
+        self.sink = sink = sinks.create(spec.connector)
+        self._new_pipeline = partial(
+            Pipeline, spec.connector, sink, target=sink.schema, transform=transform, frames=frames
+        )
+        self.batcher = self._new_batcher()
+
+    def renew(self, spec: Spec) -> None:
+        """Take the driver's newer schemas."""
+        if spec.version != self.spec.version:
+            self.spec = spec
+            self.batcher = self._new_batcher()
+
+    def close(self) -> None:
+        self.sink.close()
+
+    def _new_batcher(self) -> Batcher:
+        return Batcher(self.spec.connector, self._new_pipeline(schemas=self.spec.schemas))
 
 
 class _Worker(Protocol):

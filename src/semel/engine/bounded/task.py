@@ -18,16 +18,13 @@ import numpy as np
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel import sinks
 from semel.engine import memory
 from semel.engine.base import unexpected
-from semel.engine.batch import Batcher
 from semel.engine.consumer import Events, Poll, consumer_config, raised, without_events
 from semel.engine.failure import Failure
-from semel.engine.pipeline import Pipeline
 from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
-from semel.engine.workers import Spec, Workers
+from semel.engine.workers import RunWorker, Spec, Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.closing import close
@@ -96,55 +93,37 @@ def run_task(
         gc.enable()
 
 
-class BoundedWorker:
+class BoundedWorker(RunWorker):
     """What a worker process keeps for a run."""
 
+    sink: StagingSink
+
     def __init__(self, spec: BoundedSpec, index: int) -> None:
+        super().__init__(spec, transform=spec.transform)
+        assert isinstance(self.sink, StagingSink)
         connector = spec.connector
-        self._spec = spec
         self._index = index
-        sink = sinks.create(connector)
-        assert isinstance(sink, StagingSink)
-        self._sink = sink
         self._config = config = consumer_config(connector, index, _WAIT)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
         self._consumer, self._topic_ids = consumer_with_ids(config, log)
-        self._batcher = self._new_batcher()
         self._sizes = Sizes()
 
-    def renew(self, spec: BoundedSpec) -> None:
-        """Take the driver's newer schemas."""
-        if spec.version != self._spec.version:
-            self._spec = spec
-            self._batcher = self._new_batcher()
-
     def close(self) -> None:
-        self._sink.close()
+        super().close()
         close(self._consumer)
-
-    def _new_batcher(self) -> Batcher:
-        spec = self._spec
-        pipeline = Pipeline(
-            spec.connector,
-            self._sink,
-            target=self._sink.schema,
-            transform=spec.transform,
-            schemas=spec.schemas,
-        )
-        return Batcher(spec.connector, pipeline)
 
     def stage(
         self, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
     ) -> TaskResult:
         """Raises SemelError; nothing stays staged then."""
-        stager = self._sink.stager(_label(wanted))
+        stager = self.sink.stager(_label(wanted))
         try:
             result = self._stage(index, wanted, stager)
             self._check(logs)
         except KafkaException as error:
             stager.discard()
-            raise raised(self._spec.connector, index, error) from error
+            raise raised(self.spec.connector, index, error) from error
         except _Damaged as found:
             stager.discard()
             return TaskResult(index, damage=found.damage)
@@ -165,10 +144,10 @@ class BoundedWorker:
             refused: list[Rejected] = []
             while True:
                 try:
-                    batch = self._batcher.batch(polls, positions, {}, refused)
+                    batch = self.batcher.batch(polls, positions, {}, refused)
                 except OutOfOrder:
                     raise TransientError(
-                        f"connector {self._spec.connector.name}: Kafka sent records out of order"
+                        f"connector {self.spec.connector.name}: Kafka sent records out of order"
                     ) from None
                 hit("task.after_convert")
                 if batch.stop is not None:
@@ -200,7 +179,7 @@ class BoundedWorker:
         for topic, log_id in logs.items():
             if log_id.contradicts(self._topic_ids.fetched(topic)):
                 raise TransientError(
-                    f"connector {self._spec.connector.name}: the consumer reads another topic "
+                    f"connector {self.spec.connector.name}: the consumer reads another topic "
                     f"{topic} than the ledger knows. Was it created again?"
                 )
 
@@ -211,7 +190,7 @@ class BoundedWorker:
         heard = asked = time.monotonic()
         try:
             while reading.open:
-                size = min(self._spec.connector.max_poll_records, reading.size)
+                size = min(self.spec.connector.max_poll_records, reading.size)
                 events = self._received(size)
                 now = time.monotonic()
                 if events.records or events.ends or events.unreadable:
@@ -219,7 +198,7 @@ class BoundedWorker:
                 elif now - heard > _PATIENCE:
                     self._connect_anew()
                     raise TransientError(
-                        f"connector {self._spec.connector.name}: Kafka sent nothing for "
+                        f"connector {self.spec.connector.name}: Kafka sent nothing for "
                         f"{_PATIENCE:.0f} s; {', '.join(map(str, sorted(reading.open)))} could "
                         "not be read to the end"
                     )
@@ -244,7 +223,7 @@ class BoundedWorker:
             self._consumer.unassign()
 
     def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
-        name = self._spec.connector.name
+        name = self.spec.connector.name
         self._connect_anew()  # a consumer that has met damage does not always obey
         damage = examine(name, self._config, tp, position)
         if damage is not None:
@@ -254,7 +233,7 @@ class BoundedWorker:
         )
 
     def _received(self, most: int) -> Events:
-        connector = self._spec.connector
+        connector = self.spec.connector
         poll = Poll(connector, self._index, self._sizes)
         poll.take(self._consumer, most, 0.1)
         try:

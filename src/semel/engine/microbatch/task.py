@@ -23,10 +23,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
-from semel import sinks
 from semel.delivery import Guarantee
 from semel.engine import memory
-from semel.engine.batch import Batcher
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import frames
@@ -41,9 +39,8 @@ from semel.engine.microbatch.commit import (
     widened,
 )
 from semel.engine.microbatch.logs import Pinned
-from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
-from semel.engine.workers import Spec, Workers
+from semel.engine.workers import RunWorker, Spec, Workers
 from semel.errors import LogChanged, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
@@ -84,37 +81,15 @@ class Reading:
     pinned: Pinned = field(default_factory=Pinned)
 
 
-class MicroBatchWorker:
+class MicroBatchWorker(RunWorker):
     """What a worker process keeps for a run."""
 
     def __init__(self, spec: MicroSpec) -> None:
-        self.spec = spec
-        self.sink = sinks.create(spec.connector)
+        super().__init__(spec, frames=spec.frames)
         self.deliverer = Deliverer(
             spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
-        self.batcher = self._batcher()
         self.cluster = Cluster(client_config(spec.connector, "admin"))
-
-    def renew(self, spec: MicroSpec) -> None:
-        """Take the driver's newer schemas."""
-        if spec.version != self.spec.version:
-            self.spec = spec
-            self.batcher = self._batcher()
-
-    def close(self) -> None:
-        self.sink.close()
-
-    def _batcher(self) -> Batcher:
-        spec = self.spec
-        pipeline = Pipeline(
-            spec.connector,
-            self.sink,
-            target=self.sink.schema,
-            schemas=spec.schemas,
-            frames=spec.frames,
-        )
-        return Batcher(spec.connector, pipeline)
 
 
 _workers: Workers[MicroBatchWorker] = Workers()
