@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from semel.lab.embedded.hdfs import Hdfs
 from semel.lab.embedded.java import find_java, has_compiler
 from semel.lab.embedded.mariadb import MariaDB
 from semel.lab.embedded.opensearch import Elasticsearch, OpenSearch
+from semel.lab.embedded.process import comes_true
 from semel.lab.embedded.registry import SchemaRegistry
 from tests import s3
 from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
@@ -80,6 +82,12 @@ def wait_gone(pid: int, timeout: float = PATIENCE) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
+
+
+def wait_ended(thread: threading.Thread) -> None:
+    """Wait until the kernel has ended a thread, and not only Python."""
+    thread.join(PATIENCE)
+    assert comes_true(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), PATIENCE)
 
 
 @pytest.fixture(scope="session")

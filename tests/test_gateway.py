@@ -18,6 +18,7 @@ from semel import gateway
 from semel.archives import SWITCH, Archive
 from semel.errors import ServiceError
 from semel.gateway import Jvm
+from tests.patience import PATIENCE
 
 REMEMBERED = ["/bin/java", "-cp", "/jars/*", "-Xmx1m", "-Dsemel.options=here", "--add-opens=a=b"]
 SETTINGS = {
@@ -72,12 +73,12 @@ def test_one_that_never_becomes_ready_can_be_ended(monkeypatch: pytest.MonkeyPat
 
     thread = threading.Thread(target=connect)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while jvm._process is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert jvm._process is not None
     jvm.end()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert failed and not psutil.pid_exists(jvm._process.pid)
     with pytest.raises(ServiceError, match="stopped while it was starting"):
         jvm.connect(SETTINGS, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,6 +20,17 @@ def told() -> Iterator[list[str]]:
     lines: list[str] = []
     with watchdog.in_task(lines.append, lambda: lines.append("gave up")):
         yield lines
+
+
+def look(dog: Watchdog, *, until: Callable[[], bool], stopping: float | None = None) -> float:
+    """Look as though half a second went by each time; returns the time of the last look."""
+    now = began = time.monotonic()
+    while not until():
+        assert time.monotonic() < began + PATIENCE
+        now += 0.5
+        dog.look(now, stopping)
+        time.sleep(0.005)  # what it calls answers in another thread
+    return now
 
 
 def test_the_log_says_what_is_waited_for_after_ten_seconds_and_then_each_minute(
@@ -70,10 +81,7 @@ def test_a_silent_call_is_left_unless_the_store_works_on_it(told: list[str]) -> 
     dog = Watchdog("c", "h", timeout=10, end=lambda: answers.pop(0))
     dog.attach(near)
     with dog.call():
-        now = time.monotonic()
-        for second in range(0, 40):
-            dog.look(now + second, stopping=None)
-            time.sleep(0.01)
+        look(dog, until=lambda: bool(dog.ended))
         assert near.recv(1) == b""  # it was shut down
     assert not answers
     assert any("is working: an index is built" in line for line in told)
@@ -84,11 +92,7 @@ def test_a_silent_call_is_left_unless_the_store_works_on_it(told: list[str]) -> 
 def test_a_process_ends_itself_if_a_call_does_not_even_fail_then(told: list[str]) -> None:
     dog = Watchdog("c", "h", timeout=1)
     with dog.call():
-        now = time.monotonic()
-        for second in range(0, 30):
-            dog.look(now + second, stopping=None)
-            time.sleep(0.01)
-    assert "gave up" in told
+        look(dog, until=lambda: "gave up" in told)
 
 
 def test_a_call_that_never_fails_is_spoken_of_where_the_process_cannot_end(
@@ -96,21 +100,13 @@ def test_a_call_that_never_fails_is_spoken_of_where_the_process_cannot_end(
 ) -> None:
     dog = Watchdog("c", "h", timeout=1)
     with watchdog.in_task(told.append, lambda: None), dog.call():
-        now = time.monotonic()
-        for second in range(0, 200):
-            dog.look(now + second, stopping=None)
-            time.sleep(0.005)
-    assert len([line for line in told if "the call does not return" in line]) >= 2
+        look(dog, until=lambda: " ".join(told).count("the call does not return") >= 2)
 
 
 def test_a_process_that_stood_still_gives_an_ended_call_its_time_to_fail(told: list[str]) -> None:
     dog = Watchdog("c", "h", timeout=1)
     with dog.call():
-        now = time.monotonic()
-        while not dog.ended:
-            now += 1
-            dog.look(now, stopping=None)
-            time.sleep(0.005)
+        now = look(dog, until=lambda: bool(dog.ended))
         dog.freeze(3600)
         dog.look(now + 3600, stopping=None)
     assert "gave up" not in told
@@ -120,10 +116,8 @@ def test_a_silent_call_gets_two_seconds_once_its_connector_is_to_stop() -> None:
     dog = Watchdog("c", "h", timeout=1000)
     with dog.call():
         now = time.monotonic()
-        for tenth in range(0, 40):
-            dog.look(now + tenth / 10, stopping=now)
-            time.sleep(0.005)
-        assert dog.ended
+        then = look(dog, until=lambda: bool(dog.ended), stopping=now)
+    assert 2 <= then - now < 1000
 
 
 def test_records_that_wait_for_a_commit_are_spoken_of_after_thirty_seconds() -> None:

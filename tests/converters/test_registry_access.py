@@ -13,6 +13,7 @@ import pytest
 from semel.converters.registry.config import registry
 from semel.errors import ConfigError, ServiceError, Unavailable
 from semel.lab.embedded.process import LOOPBACK
+from tests.patience import PATIENCE
 
 SCHEMA = '"long"'
 
@@ -52,7 +53,7 @@ def server() -> Iterator[Server]:
     thread.start()
     yield made
     made.shutdown()
-    thread.join(60)
+    thread.join(PATIENCE)
     made.server_close()
 
 

@@ -15,6 +15,7 @@ from semel.converters.registry.config import registry
 from semel.errors import ConfigError
 from semel.lab.embedded.process import LOOPBACK
 from tests.kafka.secured import java_trust_store
+from tests.patience import PATIENCE
 from tests.rest.authority import Authority
 
 
@@ -46,7 +47,7 @@ def url(authority: Authority) -> Iterator[str]:
     thread.start()
     yield f"https://{LOOPBACK}:{server.server_port}"
     server.shutdown()
-    thread.join(60)
+    thread.join(PATIENCE)
     server.server_close()
 
 

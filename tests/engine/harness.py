@@ -30,6 +30,7 @@ from pyspark import TaskContext, cloudpickle
 
 from semel import failpoints, run
 from semel.audit import AuditReport, audit
+from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery
 from semel.engine.direct.engine import Progress
 from semel.errors import ConfigError, Fenced, SemelError, TransientError
@@ -364,6 +365,12 @@ def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None
                 raise
         assert not late, "it did not come about in time"
         time.sleep(0.02)
+
+
+def outlast_retries(config: Mapping[str, str]) -> None:
+    """Let an outage last twice as long as all retries of a batch, and their pauses, would take."""
+    connector = read(ConnectorConfig, config)
+    time.sleep(2 * connector.max_retries * connector.retry_backoff_ms / 1000)
 
 
 def once_let_go(change: Callable[[], object]) -> None:

@@ -12,6 +12,7 @@ from semel.engine.states import State
 from semel.runtime import Connector, Runtime
 from semel.runtime import connector as runs
 from tests.engine.harness import LocalSpark, wait_until
+from tests.patience import PATIENCE
 
 CONFIG = {
     "name": "orders",
@@ -78,12 +79,12 @@ def test_a_run_that_does_not_end_fails_the_next_one_until_it_has_ended(
     said = connector.status().connector.trace
     assert said.startswith("connector orders: its previous run has not ended within")
     assert "connector orders waits until its previous run ends" in caplog.text
-    assert connector.wait(10.0)
+    assert connector.wait(PATIENCE)
     connector.restart()
     wait_until(lambda: state(connector) is State.FAILED)
     assert driven.begun == 1
     driven.release.set()
-    assert connector.wait(10.0)
+    assert connector.wait(PATIENCE)
     connector.restart()
     wait_until(lambda: driven.begun == 2)
     assert state(connector) is State.RUNNING
@@ -92,7 +93,7 @@ def test_a_run_that_does_not_end_fails_the_next_one_until_it_has_ended(
 def test_a_run_that_waits_for_the_one_before_can_be_stopped(runtime: Runtime, driven: Runs) -> None:
     connector = resumed(runtime, driven)
     assert state(connector) is State.RUNNING
-    assert connector.stop(10.0)
+    assert connector.stop(PATIENCE)
     assert driven.begun == 1
     connector.resume()
     driven.release.set()

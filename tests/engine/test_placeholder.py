@@ -19,6 +19,7 @@ from semel.engine.direct.placeholder import Placeholder, placeholder_config
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from tests.engine.harness import plan, wait_until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 DELAY = 3.0
@@ -57,7 +58,7 @@ class Runs:
         began, given = time.monotonic(), list[Any]()
         consumer = Consumer(consumer_config(self.connector, index))
         consumer.subscribe(["orders"], on_assign=lambda _c, parts: given.extend(parts))
-        while not given and time.monotonic() < began + 60:
+        while not given and time.monotonic() < began + PATIENCE:
             consumer.poll(0.05)
         assert given
         return consumer, time.monotonic() - began
@@ -88,7 +89,7 @@ def test_it_does_not_join_a_group_that_has_members(slow_kafka: Kafka) -> None:
     run: Any = Runs(slow_kafka)
     consumer, _ = run.task()
     placeholder = Placeholder(run)
-    placeholder._thread.join(30)
+    placeholder._thread.join(PATIENCE)
     assert not placeholder._thread.is_alive()
     assert run.members() == [f"{run.connector.group_id}-0"]
     consumer.close()

@@ -171,14 +171,14 @@ def test_records_removed_under_a_running_task_stop_it(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     source = topic()
-    config = configure(source, {"consumer.override.fetch.max.wait.ms": 100})
+    config = configure(source, {"consumer.override.fetch.max.wait.ms": 10})
     running = start(config)
     running.until(lambda p: bool(p.tasks))
     tp = TopicPartition(source, 0)
     for known in itertools.count(0, 20):
         task = psutil.Process(running.spark.signal(0, signal.SIGSTOP))
         wait_until(lambda task=task: task.status() == psutil.STATUS_STOPPED)  # type: ignore[misc]
-        time.sleep(0.3)  # the fetch that is under way has most likely ended
+        time.sleep(0.1)  # ten times as long as the broker holds a fetch
         produce(source, records(20, known))
         kafka.delete_records(source, {0: known + 15})
         task.resume()

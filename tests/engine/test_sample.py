@@ -9,6 +9,7 @@ import pytest
 
 from semel.engine import sample
 from semel.errors import OffsetOutOfRange
+from tests.patience import PATIENCE
 
 
 def test_many_topics_are_sampled_at_once_and_given_in_order(
@@ -22,7 +23,7 @@ def test_many_topics_are_sampled_at_once_and_given_in_order(
         nonlocal most
         held.add(topic)
         most = max(most, len(held))
-        together.wait(30)
+        together.wait(PATIENCE)
         return None if topic == "t05" else topic.upper()
 
     monkeypatch.setattr(sample, "_AT_ONCE", 4)

@@ -14,6 +14,7 @@ import pytest
 
 from semel.launch import STANDBY, Standby, _standby
 from tests.conftest import wait_gone
+from tests.patience import PATIENCE
 
 RAW = {"connector.class": "postgresql", "connection.url": "jdbc:postgresql://127.0.0.1:1/db"}
 
@@ -23,7 +24,7 @@ def standby() -> Iterator[Standby]:
     made = Standby(RAW)
     yield made
     made.end()
-    made._process.wait(60)
+    made._process.wait(PATIENCE)
 
 
 def spark_daemon(path: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -52,8 +53,8 @@ def test_it_serves_spark_with_the_pipes_and_the_environment_of_sparks_daemon(
     assert listening, "the port is its own"
     assert not psutil.Process(daemon.pid).net_connections("tcp")
     daemon.stdin.close()  # Spark ends its daemon so
-    assert daemon.wait(60) == 0
-    standby._process.wait(60)
+    assert daemon.wait(PATIENCE) == 0
+    standby._process.wait(PATIENCE)
 
 
 def test_executors_that_are_processes_fork_their_own_workers() -> None:
@@ -66,17 +67,17 @@ def test_sparks_daemon_serves_itself_where_nobody_is_on_standby(tmp_path: Path) 
     assert daemon.stdin is not None
     assert tells_its_port(daemon)
     daemon.stdin.close()
-    daemon.wait(60)
+    daemon.wait(PATIENCE)
 
 
 def test_sparks_daemon_serves_itself_where_the_standby_has_died(standby: Standby) -> None:
     standby._process.kill()
-    standby._process.wait(60)
+    standby._process.wait(PATIENCE)
     daemon = spark_daemon(standby.path)
     assert daemon.stdin is not None
     assert tells_its_port(daemon)
     daemon.stdin.close()
-    daemon.wait(60)
+    daemon.wait(PATIENCE)
 
 
 def test_it_ends_with_the_process_that_has_started_it() -> None:
@@ -87,7 +88,11 @@ print(Standby({RAW!r})._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == -9, done.stderr
     pid = int(done.stdout)
@@ -99,4 +104,6 @@ def test_it_imports_for_a_worker_what_its_tasks_would_import_one_by_one() -> Non
         "import sys; from semel.engine.standby import _import_connector; _import_connector({}); "
         "sys.exit('adbc_driver_postgresql.dbapi' not in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False).returncode == 0
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import ConsumerGroupState, Message
 
 from semel import failpoints
 from semel.engine import jobs, lines, supervisor
@@ -26,6 +26,8 @@ from semel.engine.control import ControlLine, ControlServer, Report
 from semel.engine.failure import Failure
 from semel.engine.retry import Backoff
 from semel.errors import ConfigError, Fenced, SemelError
+from semel.kafka.clients import client_config
+from semel.kafka.groups import Groups
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
@@ -311,8 +313,15 @@ class _BrokenTask:
     def __call__(self, *arguments: object) -> None:
         from semel.engine.direct import task
 
-        def broken(_self: object) -> None:
-            time.sleep(1)  # so that the group's answer waits for the consumer's end
+        def broken(self: task.Task) -> None:
+            connector = self._connector
+            groups = Groups(client_config(connector, "admin"))
+
+            def is_answered() -> bool:
+                group = groups.describe(connector.group_id)
+                return group is not None and group.state is ConsumerGroupState.STABLE
+
+            wait_until(is_answered)  # the group's answer waits for the consumer's end
             raise ZeroDivisionError("nobody saw it coming")
 
         task.Task._step = broken  # type: ignore[method-assign,assignment]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from semel.lab.drill.process import Process
+from tests.patience import PATIENCE
 
 _CHILD = "import sys; print(flush=True); sys.stdin.read()"
 _PARENT = f"""
@@ -30,7 +31,7 @@ def parent() -> Iterator[subprocess.Popen[bytes]]:
         [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     yield made
-    made.communicate(timeout=60)
+    made.communicate(timeout=PATIENCE)
 
 
 def test_a_killed_driver_is_not_waited_for_until_its_archive_is_made(

@@ -26,7 +26,7 @@ from semel.lab.embedded import Kafka, archived
 from semel.lab.embedded.java import find_java, java_release
 from semel.lab.embedded.kafka import Broker
 from semel.lab.embedded.process import comes_true
-from tests.conftest import MakeTopic, Produce, wait_gone
+from tests.conftest import MakeTopic, Produce, wait_ended, wait_gone
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -216,9 +216,8 @@ def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     kafka = Kafka(tmp_path, heap="256m")
     thread = threading.Thread(target=kafka.start)
     thread.start()
-    thread.join(PATIENCE)
+    wait_ended(thread)
     try:
-        time.sleep(0.3)
         assert kafka.pid is not None
         kafka.create_topic("alive")
     finally:

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from adbc_driver_postgresql import dbapi
 
 from semel.errors import ServiceError
 from semel.lab.embedded import Postgres
-from tests.conftest import wait_gone
-from tests.patience import PATIENCE
+from tests.conftest import wait_ended, wait_gone
 
 pytestmark = pytest.mark.integration
 
@@ -116,9 +114,8 @@ def test_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     postgres = Postgres(tmp_path)
     thread = threading.Thread(target=postgres.start)
     thread.start()
-    thread.join(PATIENCE)
+    wait_ended(thread)
     try:
-        time.sleep(0.3)
         assert run(postgres.url, "SELECT 1") == [(1,)]
     finally:
         postgres.kill()

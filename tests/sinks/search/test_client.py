@@ -232,11 +232,11 @@ def test_when_one_request_of_several_fails_no_other_is_on_its_way_any_more(
 
     def bulk(_index: str, body: bytes) -> list[Failure]:
         if b'"t+0+0"' in body:
-            begun.wait(10)
+            assert begun.wait(PATIENCE)
             failed.set()
             raise TransientError("the first")
         begun.set()
-        failed.wait(10)
+        assert failed.wait(PATIENCE)
         time.sleep(0.1)
         ended.append(body)
         return [Failure(0, 429, "rejected_execution_exception", "too much")]

@@ -6,8 +6,10 @@ import datetime
 import decimal
 import json
 import re
+import sys
 import threading
-import time
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,9 @@ from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
 from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter, RowsRejected
+from semel.sinks.sql.files import LockFile
 from semel.sinks.sql.sink import SqlSink
+from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records, released_at_last
@@ -75,8 +79,39 @@ def test_a_batch_is_applied_as_a_whole_or_conflicts(make: MakeSink, query: Query
     assert query("SELECT count(*) FROM t") == [(2,)]
 
 
+BLOCKED = {
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "sqlserver": "SELECT count(*) FROM sys.sysprocesses WHERE blocked <> 0",
+}
+"""How many transactions wait for another one, as the server knows."""
+
+
+@pytest.fixture
+def is_waiting(sql_url: str, query: Query) -> Callable[[threading.Thread], bool]:
+    """Whether a thread waits for another one's transaction to end."""
+    system = sql_url.split(":")[1].replace("mariadb", "mysql")
+
+    def frames(thread: threading.Thread) -> Iterator[FrameType]:
+        frame = sys._current_frames().get(thread.ident or 0)
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+    def is_waiting(thread: threading.Thread) -> bool:
+        if system == "duckdb":
+            return any(f.f_code is LockFile.acquire.__code__ for f in frames(thread))
+        if system == "sqlite":
+            return any(f.f_locals.get("sql") == "BEGIN IMMEDIATE" for f in frames(thread))
+        return bool(query(BLOCKED[system])[0][0])
+
+    return is_waiting
+
+
 def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
-    make: MakeSink, query: Query, monkeypatch: pytest.MonkeyPatch
+    make: MakeSink,
+    query: Query,
+    is_waiting: Callable[[threading.Thread], bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A zombie commits while its successor waits for the ledger."""
     patient = {"connection_lock_timeout_ms": "600000"}
@@ -90,7 +125,7 @@ def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
     def hit(place: str) -> None:
         if place == "sink.before_commit" and threading.current_thread() is not waiting:
             waiting.start()
-            time.sleep(2)
+            wait_until(lambda: is_waiting(waiting) or not waiting.is_alive())
 
     monkeypatch.setattr(failpoints, "hit", hit)
     assert zombie.commit([advance(0, 2)], rows) is Outcome.APPLIED
