@@ -1,7 +1,8 @@
 """Which worker of pytest-xdist runs which tests, and in which order.
 
 ``--dist loadfile`` keeps a file's tests together and begins with the file that has most of them.
-How long a file takes is another matter, and so is what it has to start first.
+How long a file takes is another matter, and so is what it has to start first. A sample
+(:mod:`tests.sampling`) begins with the file that was drawn first.
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    as_drawn = config.getoption("sample") is not None
+    config.option.loadscopereorder = not as_drawn
+
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             named = (name for name, places in TOGETHER.items() if nodeid.startswith(places))
@@ -102,7 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             first = next((unit for unit in FIRST if unit in self.workqueue), None)
-            if first is not None:
+            if first is not None and not as_drawn:
                 self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 
