@@ -40,10 +40,11 @@ def make() -> None:
         OSError: the cache directory cannot be written to.
         ServiceError: the broker does not start, or its JVM writes no archive.
     """
-    from semel import jars
+    from semel.jars import classpath
     from semel.lab.embedded.java import find_java
+    from semel.lab.jars import KAFKA
 
-    archive = _archive(find_java(), jars.classpath(jars.KAFKA))
+    archive = _archive(find_java(), classpath(KAFKA))
     if archive is not None:
         archive.make(_train)
 
