@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from semel.config.environment import of_environment
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 from semel.extras import require
-from semel.planning import plan_any
+from semel.planning import AnyPlan, plan_any
 
 if TYPE_CHECKING:
     from semel.connect.alone import StandaloneHerder
@@ -73,16 +74,17 @@ def run_several(
     patience = worker.graceful_timeout_ms / 1000 if worker is not None else 60.0
     began = time.monotonic()
     with Runtime(patience=patience) as runtime:
-        runtime.begin(_run_with(next(iter(wanted.values())), worker))
+        runtime.begin(wanted[0].planned.connector.originals)
         metrics = served(port, lambda: of_runtime(runtime))
         with _listening(worker if listens else None, runtime) as herder, metrics:
-            for name, config in wanted.items():
+            for connector in wanted:
+                planned = connector.planned
                 if herder is not None:
-                    herder.put(name, config)
+                    planned.close()  # requests may change it: the herder plans it
+                    herder.put(planned.connector.name, connector.config)
                     continue
-                watcher = Watcher(out, name, live=False)
-                run = _run_with(config, worker)
-                runtime.start(run, until_caught_up=until_caught_up, observe=watcher.observe)
+                watcher = Watcher(out, planned.connector.name, live=False)
+                runtime.start(planned, until_caught_up=until_caught_up, observe=watcher.observe)
             while not stop.is_set() and not (until_caught_up and _ended(runtime)):
                 stop.wait(_LOOK)
         runtime.close()
@@ -120,27 +122,32 @@ def _worker(
     return read(WorkerConfig, raw), files
 
 
-def _connectors(
-    files: Sequence[Path], worker: WorkerConfig | None, servers: str
-) -> dict[str, dict[str, str]]:
-    """The connectors by name, once all are known to be right."""
-    found: dict[str, dict[str, str]] = {}
-    for file in files:
-        config = load(file) if worker is not None else with_servers(file, servers)
-        planned = plan_any(_run_with(config, worker))
-        name = planned.connector.name
-        planned.close()
-        if name in found:
-            raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
-        for warning in planned.warnings:
-            log.warning("connector %s: %s", name, warning)
-        log.info("connector %s: %s, %s engine", name, planned.guarantee, planned.engine)
-        found[name] = config
-    return found
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A connector to run: its file's configuration, and the plan of that and of the worker's."""
+
+    config: Mapping[str, str]
+    planned: AnyPlan
 
 
-def _run_with(config: Mapping[str, str], worker: WorkerConfig | None) -> Mapping[str, str]:
-    return worker.inherited(worker.permitted(config)) if worker is not None else config
+def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str) -> list[_Wanted]:
+    """The connectors, once all are known to be right."""
+    found: dict[str, _Wanted] = {}
+    with ExitStack() as plans:
+        for file in files:
+            config = load(file) if worker is not None else with_servers(file, servers)
+            run = worker.inherited(worker.permitted(config)) if worker is not None else config
+            planned = plan_any(run)
+            plans.callback(planned.close)
+            name = planned.connector.name
+            if name in found:
+                raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
+            for warning in planned.warnings:
+                log.warning("connector %s: %s", name, warning)
+            log.info("connector %s: %s, %s engine", name, planned.guarantee, planned.engine)
+            found[name] = _Wanted(config, planned)
+        plans.pop_all()
+    return list(found.values())
 
 
 @contextmanager

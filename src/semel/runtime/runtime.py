@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.engine.states import State
 from semel.errors import ConfigError
-from semel.planning import plan_any
+from semel.planning import AnyPlan, plan_any
 from semel.runtime.connector import Connector
 from semel.runtime.sharing import SharedSpark
 
@@ -53,7 +53,7 @@ class Runtime:
 
     def start(
         self,
-        config: str | Path | Mapping[str, Any],
+        config: str | Path | Mapping[str, Any] | AnyPlan,
         transform: Callable[..., Any] | None = None,
         *,
         until_caught_up: bool = False,
@@ -71,7 +71,7 @@ class Runtime:
         Raises:
             ConfigError: the configuration cannot be run, or a connector of its name is here.
         """
-        planned = plan_any(config, transform)
+        planned = config if isinstance(config, AnyPlan) else plan_any(config, transform)
         name = planned.connector.name
         with self._lock:
             if name in self._connectors:
