@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable
 
@@ -12,11 +13,14 @@ from confluent_kafka import Producer
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
+from semel.kafka.murmur2 import partition_of
+from semel.kafka.transactions import PlainProducer
 from semel.lab.embedded import Kafka
 from semel.planning import plan_source
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import Owner, SourceOffsets
 from tests.conftest import MakeTopic
+from tests.sinks.kafka.copying import consume
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +32,7 @@ Make = Callable[..., SourceOffsets]
 def make(kafka: Kafka) -> Make:
     """A connector's offsets, in a topic that is created unless it is given."""
 
-    def made(topic: str = "", prepare: bool = True) -> SourceOffsets:
+    def made(topic: str = "", prepare: bool = True, **keys: str) -> SourceOffsets:
         connector = plan_source(
             {
                 "name": NAME,
@@ -38,6 +42,7 @@ def make(kafka: Kafka) -> Make:
                 "bootstrap.servers": kafka.bootstrap_servers,
                 "offsets.storage.topic": topic or f"offsets-{uuid.uuid4().hex[:8]}",
                 "offset.storage.partitions": "5",
+                **{name.replace("_", "."): value for name, value in keys.items()},
             }
         ).connector
         offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
@@ -48,13 +53,24 @@ def make(kafka: Kafka) -> Make:
     return made
 
 
-def write(kafka: Kafka, topic: str, *records: Record) -> None:
+def write(
+    kafka: Kafka, topic: str, *records: Record, partition: int = -1, timestamp: int = 0
+) -> None:
     producer = Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"}
     )
     for key, value in records:
-        producer.produce(topic, value, key)
+        producer.produce(topic, value, key, partition, timestamp=timestamp)
     assert producer.flush(30) == 0
+
+
+def partitions_of(offsets: SourceOffsets) -> dict[bytes, set[int]]:
+    """Where the records of each key are."""
+    found: dict[bytes, set[int]] = {}
+    connector = offsets._connector
+    for record in consume(connector.bootstrap_servers, connector.offsets_topic):
+        found.setdefault(record.key or b"", set()).add(record.partition)
+    return found
 
 
 def test_what_kafka_connect_has_written_is_understood(kafka: Kafka, make: Make) -> None:
@@ -159,6 +175,106 @@ def test_a_value_that_is_no_offset_is_refused(
     write(kafka, offsets._connector.offsets_topic, (key, value))
     with pytest.raises(ServiceError, match=message):
         offsets.read()
+
+
+PLACES = [{"filename": f"{n}.txt"} for n in range(20)]
+
+
+def test_a_key_stays_in_kafka_connects_partition_whatever_the_producers_partitioner(
+    kafka: Kafka, make: Make
+) -> None:
+    """Otherwise an old and a new offset of a key would be in two partitions, and the old one may be
+    read last."""
+    offsets = make(producer_override_partitioner="random")
+    connector = offsets._connector
+    stored = offsets.read()
+    records = [stored.record(place, {"position": 1}) for place in PLACES]
+    write(kafka, connector.offsets_topic, *records)
+    as_java = partitions_of(offsets)
+    producer = PlainProducer("", client_config(connector, "producer"))
+    for position in range(2, 5):
+        records = [stored.record(place, {"position": position}) for place in PLACES]
+        offsets.store(producer, records)
+    assert partitions_of(offsets) == as_java
+    assert [o for _, o in offsets.read().offsets] == [{"position": 4}] * len(PLACES)
+
+
+def test_of_two_partitions_that_hold_a_key_the_later_record_counts(
+    kafka: Kafka, make: Make
+) -> None:
+    """As after the topic was given more partitions: Kafka Connect then writes elsewhere."""
+    offsets = make()
+    topic, now = offsets._connector.offsets_topic, int(time.time() * 1000)
+    stored = offsets.read()
+    for n, place in enumerate(PLACES):
+        old, new = (stored.record(place, {"position": p}) for p in (1, 2))
+        write(kafka, topic, old, partition=n % 5, timestamp=now - 1)
+        write(kafka, topic, new, partition=(n + 1) % 5, timestamp=now)
+    found = offsets.read()
+    assert [o for _, o in found.offsets] == [{"position": 2}] * len(PLACES)
+    # A tombstone is removed after a day: if an older offset stayed elsewhere, it would come back.
+    producer = PlainProducer("", client_config(offsets._connector, "producer"))
+    offsets.store(producer, [found.record(place, None) for place in PLACES])
+    assert offsets.read().offsets == ()
+    last: dict[tuple[bytes | None, int], bytes | None] = {
+        (record.key, record.partition): record.value
+        for record in consume(kafka.bootstrap_servers, topic)
+    }
+    assert set(last.values()) == {None}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_records_of_the_same_time_the_one_in_the_keys_own_partition_counts(
+    order: int, kafka: Kafka, make: Make
+) -> None:
+    offsets = make()
+    topic, now = offsets._connector.offsets_topic, int(time.time() * 1000)
+    old, new = (offsets.read().record(PLACES[0], {"position": p}) for p in (1, 2))
+    own = partition_of(new[0], 5)
+    write(kafka, topic, new, timestamp=now)
+    write(kafka, topic, old, partition=(own + order) % 5, timestamp=now)
+    assert [o for _, o in offsets.read().offsets] == [{"position": 2}]
+
+
+def test_a_topic_that_is_given_more_partitions_keeps_a_key_where_it_is(
+    kafka: Kafka, make: Make
+) -> None:
+    offsets = make()
+    connector = offsets._connector
+    stored = offsets.read()
+    write(
+        kafka,
+        connector.offsets_topic,
+        *(stored.record(place, {"position": 1}) for place in PLACES),
+    )
+    before = partitions_of(offsets)
+    kafka.increase_partitions(connector.offsets_topic, 13)
+    offsets = make(connector.offsets_topic)
+    stored = offsets.read()
+    producer = PlainProducer("", client_config(connector, "producer"))
+    offsets.store(producer, [stored.record(place, {"position": 2}) for place in PLACES])
+    assert partitions_of(offsets) == before
+    assert [o for _, o in offsets.read().offsets] == [{"position": 2}] * len(PLACES)
+
+
+def test_of_two_keys_of_one_partition_the_later_record_counts_and_both_are_forgotten(
+    kafka: Kafka, make: Make
+) -> None:
+    """Writers may differ in the order of fields, and in how they escape a character."""
+    offsets = make()
+    topic, now = offsets._connector.offsets_topic, int(time.time() * 1000)
+    theirs = b'["local-file-source",{"table":"t","schema":"s"}]'
+    ours = b'["local-file-source",{"schema":"s","table":"t"}]'
+    for later, earlier in ((theirs, ours), (ours, theirs)):
+        now += 10
+        write(kafka, topic, (later, b'{"id":2}'), timestamp=now)
+        write(kafka, topic, (earlier, b'{"id":1}'), timestamp=now - 1)
+        stored = offsets.read()
+        assert [o for _, o in stored.offsets] == [{"id": 2}]
+        assert stored.record({"schema": "s", "table": "t"}, {"id": 3})[0] == later
+    gone = stored.forgetting({"schema": "s", "table": "t"})
+    offsets.store(PlainProducer("", client_config(offsets._connector, "producer")), gone)
+    assert offsets.read().offsets == ()
 
 
 def test_without_a_topic_nothing_is_stored(make: Make) -> None:

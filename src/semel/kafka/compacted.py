@@ -1,10 +1,14 @@
-"""A compacted topic as a table: the last committed value of each key."""
+"""A compacted topic as a table: the last committed value of each key.
+
+A key may stand in several partitions: the topic was given more of them, or writers had different
+partitioners. Then the record with the latest timestamp is the last one.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.errors import failure
+from semel.kafka.murmur2 import partition_of
 from semel.kafka.presence import check_replicas, is_there
 from semel.ledger import TopicPartition
 
@@ -32,14 +37,36 @@ _CONFIG = {
 }
 """Of a topic that semel creates."""
 
+Found = dict[bytes, dict[int, tuple[int, bytes | None]]]
+"""The last record of each key in each partition: its timestamp, and its value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The last value of each key. ``is_complete``: no open transaction hides a record that was
-    there when the topic was read."""
+    """The last value of each key, the latest at the end. ``places`` are the partitions that hold
+    each key, that of its last record first; keys without a value have some, too. ``partitions`` is
+    how many there are. ``is_complete``: no open transaction hides a record that was there when the
+    topic was read."""
 
     values: Mapping[bytes, bytes] = field(default_factory=dict)
+    places: Mapping[bytes, Sequence[int]] = field(default_factory=dict)
+    partitions: int = 0
     is_complete: bool = True
+
+    @classmethod
+    def of(cls, found: Found, partitions: int, *, is_complete: bool) -> Values:
+        """What was found in a topic of so many partitions."""
+        values: dict[bytes, tuple[int, bytes]] = {}
+        places = {}
+        for key, records in found.items():
+            # Of the same time: the one where the key belongs.
+            own = partition_of(key, partitions) if len(records) > 1 else -1
+            places[key] = sorted(records, key=lambda p: (records[p][0], p == own), reverse=True)
+            timestamp, value = records[places[key][0]]
+            if value is not None:
+                values[key] = timestamp, value
+        in_order = sorted(values, key=lambda key: values[key][0])
+        return cls({key: values[key][1] for key in in_order}, places, partitions, is_complete)
 
 
 class CompactedTopic:
@@ -139,15 +166,16 @@ class CompactedTopic:
         places = [TopicPartition(self.name, p) for p in partitions or range(count)]
         ends = self._cluster.latest(places, committed=False)
         open_ = {tp.partition: end for tp, end in ends.items() if end}
-        found: dict[bytes, bytes] = {}
-        return Values(found, not open_ or self._collect(open_, timeout, wants, found))
+        found: Found = {}
+        is_complete = not open_ or self._collect(open_, timeout, wants, found)
+        return Values.of(found, count, is_complete=is_complete)
 
     def _collect(
         self,
         open_: dict[int, int],
         timeout: float,
         wants: Callable[[bytes], bool],
-        found: dict[bytes, bytes],
+        found: Found,
     ) -> bool:
         """Fill ``found``; whether all below the ends was read."""
         if self._consumer is None:
@@ -166,7 +194,7 @@ class CompactedTopic:
                     if (error := message.error()) is None:
                         stands += 1
                         held.discard(partition)
-                        _keep(found, message.key(), message.value(), wants)
+                        _keep(found, message, wants)
                     elif error.code() == KafkaError._PARTITION_EOF:
                         held.add(partition)  # by an open transaction, unless this is the end
                     else:
@@ -200,10 +228,9 @@ def _of_group(message: Message) -> bool:
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def _keep(found: dict[bytes, bytes], key: Any, value: Any, wants: Callable[[bytes], bool]) -> None:
-    if key is None or not wants(key):
-        return
-    if value is None:
-        found.pop(key, None)
-    else:
-        found[key] = value
+def _keep(found: Found, message: Message, wants: Callable[[bytes], bool]) -> None:
+    key: Any = message.key()
+    value: Any = message.value()
+    if key is not None and wants(key):
+        record = message.timestamp()[1], value
+        found.setdefault(key, {})[int(message.partition() or 0)] = record

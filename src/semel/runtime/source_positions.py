@@ -33,16 +33,19 @@ def set_source_offsets(
     for partition, offset in wanted:
         if offset is not None and not force:
             planned.source.check_offset(partition, offset)
-    with closing(_offsets(planned)) as offsets:
-        offsets.prepare()
-        alter(planned.connector, offsets, wanted)
+    _alter(planned, wanted)
 
 
 def reset_source_offsets(planned: SourcePlan) -> None:
-    """Forget all offsets. A running connector is fenced."""
-    found = source_offsets(planned)
-    if found:
-        set_source_offsets(planned, [(partition, None) for partition, _ in found])
+    """Forget all offsets, those too that a running connector stores before it is fenced."""
+    if source_offsets(planned):
+        _alter(planned, None)
+
+
+def _alter(planned: SourcePlan, wanted: Sequence[tuple[Facts, Facts | None]] | None) -> None:
+    with closing(_offsets(planned)) as offsets:
+        offsets.prepare()
+        alter(planned.connector, offsets, wanted)
 
 
 def _offsets(planned: SourcePlan) -> SourceOffsets:

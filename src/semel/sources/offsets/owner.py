@@ -10,6 +10,7 @@ from typing import Any
 from semel.config import SourceConnectorConfig
 from semel.kafka.clients import client_config
 from semel.kafka.transactions import PlainProducer, Transactions
+from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 
 Change = tuple[Mapping[str, Any], Mapping[str, Any] | None]
@@ -50,13 +51,18 @@ def own(
 
 
 def alter(
-    connector: SourceConnectorConfig, offsets: SourceOffsets, wanted: Sequence[Change]
+    connector: SourceConnectorConfig, offsets: SourceOffsets, wanted: Sequence[Change] | None
 ) -> None:
-    """Store offsets by hand, all or none; None forgets a partition. A run that is at work finds out
-    that it has been replaced, and stops."""
+    """Store offsets by hand, all or none; None forgets a partition, or all that there are. A run
+    that is at work finds out that it has been replaced, and stops."""
     own(connector, offsets, [()] * offsets.owner().tasks, fences=True)
     stored = offsets.read()
-    records = [stored.record(*each) for each in wanted]
+    records: list[Record] = []
+    for partition, offset in [(p, None) for p, _ in stored.offsets] if wanted is None else wanted:
+        if offset is None:
+            records += stored.forgetting(partition)
+        else:
+            records.append(stored.record(partition, offset))
     if not offsets.in_transactions:
         offsets.store(_plain(connector), records)
         return

@@ -25,7 +25,8 @@ from semel.config import SourceConnectorConfig
 from semel.errors import ServiceError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.compacted import CompactedTopic
+from semel.kafka.compacted import CompactedTopic, Values
+from semel.kafka.murmur2 import partition_of
 from semel.kafka.transactions import PlainProducer
 from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
@@ -47,12 +48,12 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
     """What the topic holds of one connector. ``keys`` are the keys of its records as they are
-    written there, by :func:`canonical`."""
+    written there, by :func:`canonical`: of each partition the one of its last record comes last."""
 
     connector: str
     offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
     owner: Owner = Owner()
-    keys: Mapping[str, bytes] = field(default_factory=dict)
+    keys: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The last offset of a source partition; None if none is known."""
@@ -67,8 +68,15 @@ class StoredOffsets:
     def record(self, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> Record:
         """What stores an offset, or forgets it with None, once it is committed. A partition that is
         known keeps its key, to the byte: the order of fields may differ between writers."""
-        key = self.keys.get(canonical(partition)) or _dumped([self.connector, dict(partition)])
-        return key, None if offset is None else _dumped(dict(offset))
+        return self._keys(partition)[-1], None if offset is None else _dumped(dict(offset))
+
+    def forgetting(self, partition: Mapping[str, Any]) -> list[Record]:
+        """What forgets a partition under all keys that writers have given it."""
+        return [(key, None) for key in self._keys(partition)]
+
+    def _keys(self, partition: Mapping[str, Any]) -> Sequence[bytes]:
+        known = self.keys.get(canonical(partition))
+        return known or [_dumped([self.connector, dict(partition)])]
 
     def owned_by(self, owner: Owner) -> Record:
         """What says who owns the connector."""
@@ -97,6 +105,8 @@ class SourceOffsets:
         self._known: dict[bytes, bytes] = {}
         self._topic = topic()
         self._uncommitted = topic(committed=False)
+        self._places: dict[bytes, Sequence[int]] = {}
+        self._partitions = 0
 
     @property
     def where(self) -> str:
@@ -134,7 +144,8 @@ class SourceOffsets:
         if self._outside is not None:
             self._known = dict(self._outside.read(expected=expected))
             return self._parsed(self._known)
-        found = self._topic.read(self._is_mine, None, timeout, expected=expected)
+        self._places.clear()
+        found = self._found(self._topic, timeout, expected=expected)
         if not found.is_complete:
             raise TransientError(
                 f"connector {self._connector.name}: {self.where}: an open "
@@ -148,8 +159,13 @@ class SourceOffsets:
         transaction keeps the answer back."""
         if self._outside is not None:
             return self._parsed(self._outside.read(expected=True)).owner
-        found = self._uncommitted.read(self._is_mine, None, 0.0, expected=True)
-        return self._parsed(found.values).owner
+        return self._parsed(self._found(self._uncommitted, 0.0, expected=True).values).owner
+
+    def _found(self, topic: CompactedTopic, timeout: float, *, expected: bool) -> Values:
+        found = topic.read(self._is_mine, None, timeout, expected=expected)
+        self._places.update(found.places)
+        self._partitions = found.partitions
+        return found
 
     def _is_mine(self, key: bytes) -> bool:
         return _dumped(self._connector.name) in key
@@ -157,10 +173,17 @@ class SourceOffsets:
     def send(
         self, producer: Producer, records: Sequence[Record], failed: Callable[..., None]
     ) -> None:
-        """Queue records; ``failed`` hears of those that are not delivered. The partition follows
-        from the key as in Java's producer."""
+        """Queue records; ``failed`` hears of those that are not delivered. The topic must have been
+        read.
+
+        A key stays in the partition that holds it, and a new one goes where Kafka Connect would
+        write it, whatever ``producer.override.partitioner`` says. A key is forgotten wherever it
+        stands: a tombstone does not last, and an older offset elsewhere would come back.
+        """
         for key, value in records:
-            producer.produce(self._topic.name, value, key, on_delivery=failed)
+            places = self._places.get(key) or [partition_of(key, self._partitions)]
+            for partition in places if value is None else places[:1]:
+                producer.produce(self._topic.name, value, key, partition, on_delivery=failed)
 
     def store(self, producer: PlainProducer, records: Sequence[Record]) -> None:
         """Store records outside of any transaction. Beside Kafka, the owner and these offsets must
@@ -203,12 +226,13 @@ class SourceOffsets:
 
     def _parsed(self, found: Mapping[bytes, bytes]) -> StoredOffsets:
         name = self._connector.name
-        offsets, keys, owner = [], {}, Owner()
+        offsets, owner = [], Owner()
+        keys: dict[str, list[bytes]] = {}
         for key, value in found.items():
             match _loaded(key):
                 case [str(connector), dict(partition)] if connector == name:
                     offsets.append((partition, self._offset(key, value)))
-                    keys[canonical(partition)] = key
+                    keys.setdefault(canonical(partition), []).append(key)
                 case [str(connector), None] if connector == name:
                     owner = self._owner(key, value)
         latest = {canonical(p): (p, o) for p, o in offsets}
