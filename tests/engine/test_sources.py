@@ -7,7 +7,7 @@ import threading
 import time
 import tomllib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +21,10 @@ from semel import failpoints
 from semel.audit import audit_source
 from semel.audit.source import TopicAudit
 from semel.cli.commands import app
+from semel.config import SourceConnectorConfig
 from semel.engine.control import Address
-from semel.engine.orders import Orders
+from semel.engine.orders import Orders, Share
+from semel.engine.source.engine import SourceEngine, SourceRun
 from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics
 from semel.engine.states import State
@@ -43,6 +45,7 @@ from semel.runtime import Runtime, driving
 from semel.runtime.source_positions import set_source_offsets
 from semel.sources.offsets.file import parsed, serialized
 from semel.sources.offsets.owner import own
+from semel.sources.offsets.owner import producer as owner_producer
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
@@ -215,14 +218,16 @@ def test_a_frozen_task_that_was_replaced_cannot_commit(
     assert seen(config) == lines(70)
 
 
+@pytest.mark.parametrize("group", [pytest.param("", marks=pytest.mark.long), "another-cluster"])
 def test_of_two_runs_at_once_the_later_one_goes_on(
-    path: Path, source: Callable[..., Config], start: Start
+    group: str, path: Path, source: Callable[..., Config], start: Start
 ) -> None:
+    """Also where the later one has another group.id, and its producers other transactional ids."""
     config = source()
     append(path, lines(10))
     first = start(config)
     first.until(lambda p: p.records == 10)
-    second = start(config)
+    second = start(config | {"group.id": group} if group else config)
     with pytest.raises(Fenced, match="another run of it has taken over"):
         grow_until_it_stops(path, first)
     written = path.read_text().splitlines()
@@ -260,21 +265,173 @@ def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(
     assert stored(dict(planned.connector.originals)).owner == Owner()
 
 
+@pytest.fixture
+def offsets_of() -> Iterator[Callable[[SourceConnectorConfig], SourceOffsets]]:
+    """A connector's offsets, ready to be read."""
+    made: list[SourceOffsets] = []
+
+    def make(connector: SourceConnectorConfig) -> SourceOffsets:
+        made.append(SourceOffsets(connector, Cluster(client_config(connector, "admin"))))
+        made[-1].prepare()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def opened(connector: SourceConnectorConfig, task: int) -> Transactions:
+    """A producer with the place of a task."""
+    producer = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
+    producer.open(connector.transactional_id(task))
+    return producer
+
+
+def is_fenced(producer: Transactions, topic: str) -> bool:
+    try:
+        producer.run(lambda p, _failed: p.produce(topic, b"late"), [], None)
+    except LedgerConflict:
+        return True
+    return False
+
+
 def test_fewer_tasks_than_before_fence_those_beyond(
-    source: Callable[..., Config], path: Path
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
 ) -> None:
     """A task that lives on from a run with more tasks cannot commit what it holds."""
     connector = plan_source(source()).connector
-    offsets = SourceOffsets(connector, Cluster(client_config(connector, "admin")))
-    offsets.prepare()
+    offsets = offsets_of(connector)
     assert own(connector, offsets, [()] * 3, fences=True).tasks == 3
-    producer = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
-    producer.open(connector.transactional_id(2))
+    producer = opened(connector, 2)
     found = own(connector, offsets, [()], fences=True)
     assert offsets.read().owner == found == Owner(found.run, 1)
     with pytest.raises(LedgerConflict, match="Does another run"):
         producer.run(lambda p, _failed: p.produce(connector.originals["topic"], b"late"), [], None)
     assert seen(dict(connector.originals)) == []
+
+
+def test_a_run_with_another_group_id_fences_the_former_ones_even_after_a_crash(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = source()
+    first, second, third = (
+        plan_source(config | {"group.id": group}).connector for group in ("a", "b", "c")
+    )
+    offsets = offsets_of(first)
+    own(first, offsets, [()] * 2, fences=True)
+    producer = opened(first, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Transactions, "fence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            own(second, offsets, [()], fences=True)
+    own(second, offsets, [()], fences=False)  # at-least-once: fences nobody, and forgets nobody
+    own(third, offsets, [()], fences=True)
+    assert is_fenced(producer, config["topic"])
+    assert offsets.read().owner.groups == ("c",)
+
+
+def test_a_former_group_id_whose_producers_may_not_be_fenced_is_named(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    former, later = (
+        plan_source(source(name="moved", group_id=group)).connector for group in ("a", "b")
+    )
+    own(former, offsets_of(former), [()], fences=True)
+
+    def refuse(self: Transactions, transactional_id: str) -> None:
+        if transactional_id.startswith("a-"):
+            raise ServiceError(f"Grant DESCRIBE and WRITE on {transactional_id}")
+
+    monkeypatch.setattr(Transactions, "fence", refuse)
+    with pytest.raises(ServiceError, match=r"Grant .* on a-moved-0\. .*earlier run.*group\.id=a"):
+        own(later, offsets_of(later), [()], fences=True)
+
+
+def engine_of(planned: SourcePlan, orders: Orders) -> SourceEngine:
+    cluster = Cluster(client_config(planned.connector, "admin"))
+    run = SourceRun(planned.connector, planned.guarantee, planned.source, cluster, orders)
+    return SourceEngine(run, lambda: None)  # type: ignore[arg-type,return-value]
+
+
+def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+) -> None:
+    """Its tasks have other transactional ids, so they do not fence the ones that read the same."""
+    config = source()
+    planned = [plan_source(config | {"group.id": group}) for group in ("a", "b")]
+    first, second = (engine_of(each, Orders(share=Share([0]))) for each in planned)
+    offsets_of(planned[0].connector)
+    partitions = planned[0].source.partitions()
+    former = first._divided(partitions, Owner(), Owner())
+    assert former is not None
+    assert first._divided(partitions, former, former) == former
+    producer = opened(planned[0].connector, 0)
+    assert second._divided(partitions, Owner(), Owner()) != former
+    assert is_fenced(producer, config["topic"])
+    with pytest.raises(Fenced, match="another run of it has taken over"):
+        first._divided(partitions, former, former)
+
+
+def test_tasks_that_kafka_connect_may_have_had_are_fenced(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+) -> None:
+    """It divides a source in another way, so it may have had more of them."""
+    connector = plan_source(source(tasks_max="3")).connector
+    producer = opened(connector, 2)
+    own(connector, offsets_of(connector), [()], fences=True)
+    assert is_fenced(producer, connector.originals["topic"])
+
+
+def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_back(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It notes that it has fenced all others; its tasks would then take it for the owner."""
+    connector = plan_source(source(tasks_max="2")).connector
+    fence, later = Transactions.fence, list[Owner]()
+
+    def replaced(self: Transactions, transactional_id: str) -> None:
+        monkeypatch.setattr(Transactions, "fence", fence)
+        later.append(own(connector, offsets_of(connector), [()], fences=True))
+        fence(self, transactional_id)
+
+    monkeypatch.setattr(Transactions, "fence", replaced)
+    monkeypatch.setattr("semel.sources.offsets.owner._AT_ONCE", 1)
+    offsets = offsets_of(connector)
+    with pytest.raises(Fenced, match="another run of it has taken over"):
+        own(connector, offsets, [()], fences=True)
+    assert offsets.owner() == later[-1]
+
+
+def test_the_owner_is_confirmed_by_all_replicas_whatever_the_producers_acks(
+    source: Callable[..., Config],
+) -> None:
+    """A record that a broker loses would let an earlier run go on."""
+    given = {f"producer.override.{k}": v for k, v in (("acks", "1"), ("linger.ms", "7"))}
+    producer = owner_producer(plan_source(source() | given).connector)
+    assert "acks" not in producer._client
+    assert (producer._client["enable.idempotence"], producer._client["linger.ms"]) == (True, "7")
+
+
+def test_a_run_that_was_replaced_does_not_come_back_when_its_partitions_change(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+) -> None:
+    planned = plan_source(source())
+    engine = engine_of(planned, Orders())
+    offsets_of(planned.connector)
+    first = engine._own([], Owner())
+    assert engine._own([], first).run != first.run
+    with pytest.raises(Fenced, match="another run of it has taken over"):
+        engine._own([], first)
 
 
 def spec_of(planned: SourcePlan, owner: Owner) -> SourceSpec:

@@ -220,5 +220,10 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         return _TRANSACTION_BYTES
 
     def transactional_id(self, task: int) -> str:
-        """Kafka Connect's ``transactional.id`` of a task's producer."""
-        return f"{self.group_id}-{self.name}-{task}"
+        """The ``transactional.id`` of a task's producer."""
+        return transactional_id(self.group_id, self.name, task)
+
+
+def transactional_id(group: str, name: str, task: int) -> str:
+    """Kafka Connect's ``transactional.id`` of a task of a connector."""
+    return f"{group}-{name}-{task}"

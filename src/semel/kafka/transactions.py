@@ -64,6 +64,13 @@ Report = Callable[[KafkaError, object], None]
 """Called with each record that could not be delivered."""
 
 
+def confirmed(client: Mapping[str, Any]) -> dict[str, Any]:
+    """A producer's settings without those by which a broker could lose what it has confirmed, or
+    take it twice."""
+    dropped = _ACKS if is_idempotent(client) else (*_ACKS, *_NOT_IDEMPOTENT)
+    return {k: v for k, v in client.items() if k not in dropped}
+
+
 class RecordsRefused(Exception):
     """A broker will never accept one or more of the records; nothing was written."""
 
@@ -172,9 +179,7 @@ class Transactions:
 
     def __init__(self, owner: str, client: Mapping[str, Any]) -> None:
         self._owner = owner
-        dropped = _ACKS if is_idempotent(client) else (*_ACKS, *_NOT_IDEMPOTENT)
-        settings = {k: v for k, v in client.items() if k not in dropped}
-        self._client = {**DEFAULTS, TIMEOUT: _OWNER_GONE, **settings}
+        self._client = {**DEFAULTS, TIMEOUT: _OWNER_GONE, **confirmed(client)}
         self._producer: Producer | None = None
         self._id = ""
 

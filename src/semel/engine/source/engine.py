@@ -30,13 +30,13 @@ from semel.engine import fences
 from semel.engine.base import Progress
 from semel.engine.lines import serving
 from semel.engine.orders import Orders
-from semel.engine.source.task import SourceSpec, taken_over
+from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics
 from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
 from semel.sources.base import Source
-from semel.sources.offsets.owner import own
+from semel.sources.offsets.owner import own, taken_over
 from semel.sources.offsets.store import Owner, SourceOffsets
 from semel.transforms import known_chain
 
@@ -91,9 +91,11 @@ class SourceEngine:
         partitions = run.source.partitions()
         if not run.orders.share.is_whole:
             return self._run_share(partitions)
+        owner = Owner()
         while not run.orders.stop.is_set():  # a run that is over fences nobody
             watch = _Watch(run.connector.name, run.source, partitions)
-            progress = self._run_tasks(self._own(partitions), watch)
+            owner = self._own(partitions, owner)
+            progress = self._run_tasks(owner, watch)
             if watch.changed is None:
                 return progress
             partitions = watch.changed
@@ -106,13 +108,14 @@ class SourceEngine:
     def _run_share(self, partitions: Partitions) -> Progress:
         """Run this worker's tasks, again and again as the source is divided anew."""
         run, stop = self._run, self._run.orders.stop
-        fenced, last = 0, Owner()
+        fenced, last, known = 0, Owner(), Owner()
         while not stop.is_set():
-            owner = self._divided(partitions, last)
+            owner = self._divided(partitions, last, known)
             if owner is None:  # the first task's worker has not divided it yet
                 stop.wait(_LOOK)
                 partitions = run.source.partitions()
                 continue
+            known = owner
             watch = _Watch(run.connector.name, run.source, partitions, self._may_divide)
             try:
                 progress = self._run_tasks(owner, watch)
@@ -130,22 +133,30 @@ class SourceEngine:
             partitions = watch.changed
         return self._supervisor.progress
 
-    def _divided(self, partitions: Partitions, before: Owner) -> Owner | None:
+    def _divided(self, partitions: Partitions, before: Owner, known: Owner) -> Owner | None:
         """Who has divided these partitions; that is done here if nobody has and the first task is
         here. None if another worker has yet to do it.
 
+        Args:
+            before: the owner that was fenced last.
+            known: the owner that was seen last.
+
         Raises:
-            Fenced: a run that does not share its tasks has taken over.
+            Fenced: a run that does not share its tasks with this cluster has taken over.
+            ServiceError: no owner is stored any more.
         """
         run = self._run
         owner = self._offsets.owner()
         if self._has_divided(owner, partitions):
             return owner
-        if not self._run.orders.share.has_first:
+        if known.run and not owner.run:
+            raise taken_over(run.connector, owner, known)
+        if not run.orders.share.has_first:
             return None
-        if before.run and owner.run != before.run and not owner.parts:
+        shared = owner.parts and self._is_of_cluster(owner)
+        if before.run and owner.run != before.run and not shared:
             raise taken_over(run.connector, owner, before)
-        return self._own(partitions)
+        return self._own(partitions, Owner())
 
     def _may_divide(self, partitions: Partitions) -> bool:
         """Whether tasks may go on with these partitions: until another worker has divided them,
@@ -156,11 +167,27 @@ class SourceEngine:
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
         parts = self._run.source.divide(partitions, self._run.connector.tasks_max)
         divided = [each for part in owner.parts for each in part]
-        return len(owner.parts) == len(parts) and _canonical(divided) == _canonical(partitions)
+        return (
+            self._is_of_cluster(owner)
+            and len(owner.parts) == len(parts)
+            and _canonical(divided) == _canonical(partitions)
+        )
 
-    def _own(self, partitions: Partitions) -> Owner:
-        """Divide the source, and end what ran before."""
+    def _is_of_cluster(self, owner: Owner) -> bool:
+        """Whether the producers of its tasks have the transactional ids of those here: only then
+        does a task fence the one that had its place."""
+        return not owner.groups or owner.groups[0] == self._run.connector.group_id
+
+    def _own(self, partitions: Partitions, before: Owner) -> Owner:
+        """Divide the source, and end what ran before.
+
+        Raises:
+            Fenced: another run has taken over since ``before``, if that is one.
+            ServiceError: no owner is stored any more.
+        """
         run = self._run
+        if before.run and (found := self._offsets.owner()).run != before.run:
+            raise taken_over(run.connector, found, before)
         parts = run.source.divide(partitions, run.connector.tasks_max)
         return own(
             run.connector,

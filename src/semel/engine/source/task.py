@@ -33,7 +33,8 @@ from semel.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sources import source_class
-from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, where
+from semel.sources.offsets.owner import taken_over
+from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ class SourceTask:
         return self._readers
 
     def _check_owner(self, owner: Owner) -> None:
-        if owner != self._spec.owner:
+        if owner.run != self._spec.owner.run:
             raise taken_over(self._connector, owner, self._spec.owner)
 
     def _read(self, readers: Readers) -> bool:
@@ -285,19 +286,6 @@ class SourceTask:
         except Exception as error:
             log.info("closing: %s", error)
         self._log.close()
-
-
-def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> Fenced:
-    """The error of a run that is not the owner any more."""
-    if not owner.run:
-        return Fenced(
-            f"connector {connector.name}: {where(connector)} names no run any more: were offsets "
-            "removed there? Start the connector again"
-        )
-    return Fenced(
-        f"connector {connector.name}: another run of it has taken over: {where(connector)} "
-        f"names run {owner.run}, this one is {mine.run}. Run it in one place only"
-    )
 
 
 class _Forwarded(logging.Handler):

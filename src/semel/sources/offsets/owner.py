@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from semel.config import SourceConnectorConfig
+from semel.config.source_connector import transactional_id
+from semel.errors import Fenced, SemelError, ServiceError
 from semel.kafka.clients import client_config
-from semel.kafka.transactions import PlainProducer, Transactions
+from semel.kafka.transactions import PlainProducer, Transactions, confirmed
 from semel.sources.offsets.outside import Record
-from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
+from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, where
 
 Change = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """A source partition, and the offset that it is to have."""
@@ -32,22 +35,32 @@ def own(
     which exactly-once needs, end what the tasks of all earlier runs still do. The parts are written
     only where the tasks are ``shared`` with other processes.
 
-    The record that names the new owner comes first. It keeps the largest number of tasks until all
-    of them are fenced, so that a crash in between leaves none unfenced. Until then it has no parts,
-    so that no other process starts tasks.
+    The record that names the new owner comes first. It keeps the largest number of tasks, and all
+    groups that they may be of, until all of them are fenced, so that a crash in between leaves none
+    unfenced. Until then it has no parts, so that no other process starts tasks.
+
+    Kafka Connect may have run the connector before, with up to ``tasks.max`` tasks.
+
+    Raises:
+        Fenced: meanwhile, another run has done the same.
     """
-    tasks = len(parts)
-    most = max(tasks, offsets.owner().tasks)
-    owner = Owner(uuid.uuid4().hex, tasks, parts)
-    plain = _plain(connector)
-    _write(plain, connector, offsets, Owner(owner.run, most))
+    tasks, before = len(parts), offsets.owner()
+    most = max(tasks, before.tasks, connector.tasks_max)
+    groups = list(dict.fromkeys([connector.group_id, *before.groups]))
+    owner = first = Owner(uuid.uuid4().hex, most, groups=groups)
+    plain, record = producer(connector), StoredOffsets(connector.name).owned_by
+    offsets.store(plain, [record(first)])
     if fences:
-        _fence(connector, range(most))
-    if most != tasks or shared:
-        told = owner if shared else Owner(owner.run, tasks)
-        _write(plain, connector, offsets, told)
+        for group in groups:
+            _fence(connector, group, most)
+        owner = Owner(first.run, tasks, groups=groups[:1])
+    told = replace(owner, parts=parts) if shared else owner
+    if record(told) != record(first):
+        if (found := offsets.owner()).run != first.run:
+            raise taken_over(connector, found, first)
+        offsets.store(plain, [record(told)])
     plain.drop()
-    return owner
+    return replace(owner, parts=parts)
 
 
 def alter(
@@ -64,7 +77,7 @@ def alter(
         else:
             records.append(stored.record(partition, offset))
     if not offsets.in_transactions:
-        offsets.store(_plain(connector), records)
+        offsets.store(producer(connector), records)
         return
     transactions = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
     transactions.open(connector.transactional_id(0))
@@ -72,21 +85,44 @@ def alter(
     transactions.drop()
 
 
-def _fence(connector: SourceConnectorConfig, tasks: Iterable[int]) -> None:
-    """End the transactions of these tasks' producers, and their right to begin new ones."""
+def _fence(connector: SourceConnectorConfig, group: str, tasks: int) -> None:
+    """End the transactions of the producers of so many tasks, and their right to begin new ones.
+
+    Raises:
+        ServiceError: this user may not do so.
+    """
     transactions = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        list(threads.map(transactions.fence, map(connector.transactional_id, tasks)))
+    ids = [transactional_id(group, connector.name, task) for task in range(tasks)]
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(transactions.fence, ids))
+    except ServiceError as error:
+        if group == connector.group_id:
+            raise
+        raise ServiceError(
+            f"{error}. It is that of an earlier run, with group.id={group}, which may still be at "
+            f"work. If it cannot be granted, start the connector with group.id={group}"
+        ) from None
 
 
-def _write(
-    producer: PlainProducer,
-    connector: SourceConnectorConfig,
-    offsets: SourceOffsets,
-    owner: Owner,
-) -> None:
-    offsets.store(producer, [StoredOffsets(connector.name).owned_by(owner)])
+def producer(connector: SourceConnectorConfig) -> PlainProducer:
+    """What writes the owner: no ``acks`` of the user's may let a broker lose the record."""
+    client = confirmed(client_config(connector, "producer"))
+    return PlainProducer(f"connector {connector.name}", client)
 
 
-def _plain(connector: SourceConnectorConfig) -> PlainProducer:
-    return PlainProducer(f"connector {connector.name}", client_config(connector, "producer"))
+def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> SemelError:
+    """The error of a run that is not the owner any more: :class:`Fenced`, or a ServiceError if
+    there is none. Then a new run would begin from the start, which only the user can decide."""
+    if not owner.run:
+        return ServiceError(
+            f"connector {connector.name}: {where(connector)} names no run any more: it was deleted "
+            "and created again, or records were removed there. Once the connector is started "
+            "again, it reads each source partition whose offset is gone from its beginning, and "
+            "writes its records once more. To avoid that, compare semel offsets show, and set the "
+            "offsets with semel offsets set first"
+        )
+    return Fenced(
+        f"connector {connector.name}: another run of it has taken over: {where(connector)} "
+        f"names run {owner.run}, this one is {mine.run}. Run it in one place only"
+    )

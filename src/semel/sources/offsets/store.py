@@ -4,11 +4,11 @@ A key is ``["<connector>",{<source partition>}]``, a value ``{<source offset>}``
 schema; a tombstone forgets a partition. So a connector that Kafka Connect has run goes on here, and
 the other way round.
 
-One more record, with the key ``["<connector>",null]``, says which run of semel owns the connector
-and how many tasks it has. Kafka Connect passes over such a key without a word. A run writes it
-before it fences the producers of all tasks; a task reads it after it has made its own producer. So
-a task of an older run, however late Spark starts it again, either is fenced or finds out that it
-has been replaced.
+One more record, with the key ``["<connector>",null]``, says which run of semel owns the connector,
+how many tasks it has, and their ``group.id``. Kafka Connect passes over such a key without a word.
+A run writes it before it fences the producers of all tasks; a task reads it after it has made its
+own producer. So a task of an older run, however late Spark starts it again, either is fenced or
+finds out that it has been replaced.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
 from semel.sources.offsets.table import OffsetTable
 
-_RUN, _TASKS, _PARTS = "run", "tasks", "parts"
+_RUN, _TASKS, _PARTS, _GROUPS = "run", "tasks", "parts", "groups"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The run that owns a connector, and its number of tasks. Where several processes share the
-    tasks, ``parts`` are the source partitions of each: one process divides for all."""
+    tasks, ``parts`` are the source partitions of each: one process divides for all. ``groups`` are
+    the ``group.id``s in the transactional ids of tasks that may be at work: first the run's own,
+    then those of earlier runs until they are fenced. Earlier versions of semel name none."""
 
     run: str = ""
     tasks: int = 0
     parts: Sequence[Sequence[Mapping[str, Any]]] = field(default=(), compare=False)
+    groups: Sequence[str] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class StoredOffsets:
         facts: dict[str, Any] = {_RUN: owner.run, _TASKS: owner.tasks}
         if owner.parts:
             facts[_PARTS] = [[dict(each) for each in part] for part in owner.parts]
+        if owner.groups:
+            facts[_GROUPS] = list(owner.groups)
         return _dumped([self.connector, None]), _dumped(facts)
 
 
@@ -248,7 +253,8 @@ class SourceOffsets:
     def _owner(self, key: bytes, value: bytes) -> Owner:
         match _loaded(value):
             case {"run": str(run), "tasks": int(tasks)} as facts:
-                return Owner(run, tasks, facts.get(_PARTS, ()))
+                groups = tuple(facts.get(_GROUPS, ()))
+                return Owner(run, tasks, facts.get(_PARTS, ()), groups)
         raise self._garbage(key, value, "run of semel")
 
     def _garbage(self, key: bytes, value: bytes, what: str) -> ServiceError:
