@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import tomllib
@@ -749,6 +750,34 @@ def test_a_line_that_the_topic_does_not_take_stops_the_connector(
                 for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
             )
             assert stable == last, each
+
+
+def test_with_tolerance_a_record_that_a_transform_refuses_is_skipped_and_counted(
+    path: Path,
+    source: Callable[..., Config],
+    start: Start,
+    written: Callable[[Config], Path],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    number = {
+        "transforms": "number",
+        "transforms.number.type": "org.apache.kafka.connect.transforms.Cast$Value",
+        "transforms.number.spec": "int32",
+    }
+    config = {**source(batch_size="2"), **number}
+    append(path, ["1", "2", "three", "four", "5"])
+    with pytest.raises(BadRecord, match="failed in TRANSFORMATION"):
+        start(config, until_caught_up=True).wait()
+    tolerant = {"errors.tolerance": "all", "errors.log.enable": "true"}
+    config |= {**tolerant, "errors.log.include.messages": "true"}
+    progress = start(config, until_caught_up=True).wait()
+    assert (progress.records, progress.rows, progress.failed) == (3, 1, 2)
+    assert seen(config) == ["1", "2", "5"]
+    assert re.search(r"bad record for topic \S+ \(TRANSFORMATION\): .*: 'three'", caplog.text)
+    assert start(config, until_caught_up=True).wait().records == 0
+    told = CliRunner().invoke(app, ["audit", str(written(config))])
+    assert told.exit_code == 0
+    assert "3 records: 0 lost, 0 duplicated, 2 skipped" in told.output.replace("\n", " ")
 
 
 def end(kafka: Kafka, topic: str, partition: int, isolation: IsolationLevel) -> int:

@@ -288,7 +288,7 @@ class TestRights:
             guest.allow(self.USER, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
             commits.open()
             records = source_records(topic, pa.array(["line"]))
-            work = Work([Encoder(connector).messages(records)], records=1)
+            work = Work([Encoder(connector).messages(records, [])], records=1)
             commits.begin(work, [])
             with pytest.raises(ServiceError, match=f"topic {topic}. Grant WRITE on it"):
                 commits.wait()

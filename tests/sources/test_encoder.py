@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semel.engine.source.encoder import Encoder
+from semel.engine.source.skipped import Skipped
 from semel.errors import BadRecord, Unavailable
 from semel.kafka.messages import Messages
 from semel.planning import plan_source
@@ -16,10 +17,13 @@ from semel.records import HEADERS_TYPE, ConnectRecords
 from semel.sources.base import source_records
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
+LONGS = "org.apache.kafka.connect.converters.LongConverter"
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 
-def encoded(records: ConnectRecords, keys: Mapping[str, str]) -> Messages:
+def encoded(
+    records: ConnectRecords, keys: Mapping[str, str], skipped: list[Skipped] | None = None
+) -> Messages:
     raw = {
         "name": "lines",
         "connector.class": "FileStreamSource",
@@ -27,7 +31,8 @@ def encoded(records: ConnectRecords, keys: Mapping[str, str]) -> Messages:
         "topic": "lines",
         "bootstrap.servers": "localhost:1",
     }
-    return Encoder(plan_source({**raw, **keys}).connector).messages(records)
+    found = [] if skipped is None else skipped
+    return Encoder(plan_source({**raw, **keys}).connector).messages(records, found)
 
 
 def test_objects_become_json_and_a_null_a_tombstone() -> None:
@@ -69,8 +74,33 @@ def test_a_converter_that_cannot_write_the_values_says_so() -> None:
         encoded(source_records("t", pa.array(["a"])), {"value.converter": BYTES})
 
 
+def test_with_tolerance_what_cannot_be_written_is_skipped_and_the_rest_keeps_its_place() -> None:
+    values = [b"a", b"\xff", b"c", None, b"\xfe", b"f"]
+    records = source_records("t", pa.array(values), partitions=pa.array([*range(6)]))
+    with pytest.raises(BadRecord, match="records for topic t: Invalid UTF8"):
+        encoded(records, {"value.converter": STRING})
+    skipped: list[Skipped] = []
+    found = encoded(records, {"value.converter": STRING, "errors.tolerance": "all"}, skipped)
+    assert (list(found.values), list(found.targets)) == ([b"a", b"c", None, b"f"], [0, 2, 3, 5])
+    assert [each.value for each in skipped] == [b"\xff", b"\xfe"]
+    assert skipped[0].described(content=True).startswith("bad record for topic t (VALUE_CONVERTER)")
+
+
+def test_with_tolerance_a_type_that_a_converter_does_not_write_leaves_only_nulls() -> None:
+    keys = {"key.converter": BYTES, "value.converter": LONGS, "errors.tolerance": "all"}
+    skipped: list[Skipped] = []
+    records = source_records("t", pa.array(["1", None, "3"]), keys=pa.array([b"a", b"b", b"c"]))
+    found = encoded(records, keys, skipped)
+    assert (list(found.keys), list(found.values)) == ([b"b"], [None])
+    assert [each.value for each in skipped] == ["1", "3"]
+    records = source_records("t", pa.array([1, 2]), keys=pa.array(["a", "b"]))
+    assert list(encoded(records, keys, skipped).values) == []
+    assert [each.stage for each in skipped[2:]] == ["KEY_CONVERTER"] * 2
+
+
 def test_a_registry_that_is_away_is_no_bad_record() -> None:
     keys = {
+        "errors.tolerance": "all",
         "value.converter": "io.confluent.connect.avro.AvroConverter",
         "value.converter.schema.registry.url": "http://localhost:1",
     }

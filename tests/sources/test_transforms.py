@@ -30,7 +30,7 @@ def applied(records: ConnectRecords, **stages: dict[str, str]) -> list[ConnectRe
     config = {"transforms": ",".join(stages)}
     for name, options in stages.items():
         config |= {f"transforms.{name}.{k}": v for k, v in options.items()}
-    return SourceChain(plan_source({**RAW, **config}).connector).applied(records)
+    return SourceChain(plan_source({**RAW, **config}).connector).applied(records, [])
 
 
 def test_a_key_is_made_of_the_value_and_the_topic_renamed() -> None:

@@ -25,6 +25,7 @@ from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.source.chain import SourceChain
 from semel.engine.source.encoder import Encoder
+from semel.engine.source.skipped import Skipped
 from semel.errors import NothingToAudit, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -119,13 +120,15 @@ class TopicAudit:
 @dataclass(frozen=True, slots=True)
 class SourceAuditReport:
     """The audit's verdict. ``broken`` tells whether it found what the declared guarantee rules
-    out; ``findings`` say of the first wrong records where they stand; ``not_judged`` lists the
-    topics that it could not judge, with the reasons."""
+    out; ``skipped`` counts the records before the stored offsets that ``errors.tolerance=all``
+    leaves out; ``findings`` say of the first wrong records where they stand; ``not_judged`` lists
+    the topics that it could not judge, with the reasons."""
 
     connector: str
     delivery: str
     topics: Sequence[TopicAudit]
     broken: bool
+    skipped: int = 0
     findings: Sequence[str] = ()
     not_judged: Sequence[str] = ()
 
@@ -193,6 +196,7 @@ class _Auditor:
         """The source partitions, in the order in which they are read."""
         self._read = 0
         """Records of the present one."""
+        self._skipped = 0
         workspace.execute(_TABLE)
 
     def ends(self, topics: Collection[str]) -> dict[TopicPartition, int]:
@@ -248,13 +252,15 @@ class _Auditor:
 
     def _take(self, batch: SourceBatch, *, source: int, behind: int) -> None:
         """Count what the source has given."""
-        for records in (r for read in batch.records for r in self._chain.applied(read)):
-            keys, values = self._encoder.encoded(records)
+        skipped: list[Skipped] = []
+        for records in (r for read in batch.records for r in self._chain.applied(read, skipped)):
+            _, keys, values = self._encoder.encoded(records, skipped)
             table = pa.table({"key": keys, "value": values})
             numbers = pa.array(np.arange(self._read, self._read + len(table)))
             place = pa.repeat(len(self._places) - 1, len(table))
             self._count(table, records.topic, source, 0, behind, place, numbers)
             self._read += len(table) if source > 0 else 0
+        self._skipped += source * len(skipped)
 
     def kafka(self, ends: Mapping[TopicPartition, int]) -> None:
         """Count what a read_committed consumer sees."""
@@ -316,6 +322,7 @@ class _Auditor:
                 t.lost or t.changed or (exactly_once and (t.duplicated or t.disordered))
                 for t in topics
             ),
+            skipped=self._skipped,
             findings=self._findings(),
             not_judged=tuple(self._not_judged),
         )

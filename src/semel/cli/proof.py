@@ -134,6 +134,7 @@ def _audit_source(
         out.print(
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
             + "".join(f", {getattr(report, n)} {n}" for n in wrong)
+            + (f", {report.skipped} skipped" if report.skipped else "")
             + f" ({report.delivery}; audited record by record)"
         )
         for line in report.findings:

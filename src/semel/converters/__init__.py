@@ -7,11 +7,21 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 
 from semel import aliases
-from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.errors import ConfigError
 from semel.extras import entries
 
-__all__ = ["GROUP", "Converter", "Decoded", "Failure", "create", "find", "full_name", "names"]
+__all__ = [
+    "GROUP",
+    "Converter",
+    "Decoded",
+    "Failure",
+    "Unwritable",
+    "create",
+    "find",
+    "full_name",
+    "names",
+]
 
 GROUP = "semel.converters"
 """The entry point group of converters from elsewhere: name -> a :class:`Converter` class."""

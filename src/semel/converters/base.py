@@ -29,6 +29,10 @@ class Decoded:
     failures: Sequence[Failure] = field(default=())
 
 
+class Unwritable(ConfigError):
+    """No value of this type can be written, whatever it is; only null may be."""
+
+
 class Converter(ABC):
     """Decodes the keys or the values of one topic.
 
@@ -75,9 +79,10 @@ class Converter(ABC):
         of a primitive type, to a binary array.
 
         Raises:
-            ConfigError: the converter only reads, or cannot write these.
+            Unwritable: the converter only reads, or cannot write values of this type.
+            ConfigError: it cannot write one of these.
         """
-        raise ConfigError(
+        raise Unwritable(
             f"{type(self).__name__} cannot write what a transform returns. Use JsonConverter, or "
             "let the transform return one column of bytes, named value"
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from semel.converters.base import Converter, Decoded
-from semel.errors import ConfigError
+from semel.converters.base import Converter, Decoded, Unwritable
 
 
 class ByteArrayConverter(Converter):
@@ -17,7 +16,7 @@ class ByteArrayConverter(Converter):
     def encode(self, values: pa.Array) -> pa.Array:
         kind = values.type
         if not any(is_(kind) for is_ in (pa.types.is_binary, pa.types.is_null)):
-            raise ConfigError(
+            raise Unwritable(
                 f"ByteArrayConverter writes bytes as they are, but was given {kind}. Set the "
                 "converter to StringConverter or JsonConverter"
             )

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters import json_duck
+from semel.converters.base import Unwritable
 from semel.converters.bytestrings import unscaled
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError, Problem
@@ -205,7 +206,7 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
     for matches, found in _LOGICAL:
         if matches(kind):
             return found
-    raise ConfigError(
+    raise Unwritable(
         f"field {name}: {kind} has no place in Kafka Connect's schemas. Let the transform change "
         "it, or set value.converter.schemas.enable=false"
     )

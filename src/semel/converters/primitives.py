@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.converters.json_text import place
-from semel.errors import ConfigError
 from semel.records import DATA_EXCEPTION
 
 
@@ -40,7 +39,7 @@ class NumberConverter(Converter):
         if pa.types.is_null(values.type):
             return values.cast(pa.binary())
         if values.type != self.TYPE:
-            raise ConfigError(self._refusal(values.type))
+            raise Unwritable(self._refusal(values.type))
         filled = pc.fill_null(self._numbers(values), 0).to_numpy(zero_copy_only=False)
         content = pa.py_buffer(np.ascontiguousarray(filled).astype(self.LAYOUT).tobytes())
         width = self.LAYOUT.itemsize

@@ -51,11 +51,13 @@ class Reporter:
         self._untold = True
         self.report_in_time()
 
-    def sent(self, records: int, by_topic: Mapping[str, int]) -> None:
-        """Count a commit of so many records, of which each was written."""
+    def sent(self, records: int, by_topic: Mapping[str, int], failed: int) -> None:
+        """Count a commit of so many records: those that were written, by topic, and those that were
+        left out because they are bad."""
         self._sent.update(by_topic)
         self._records += records
-        self._rows += records
+        self._rows += sum(by_topic.values())
+        self._failed += failed
         self._commits += 1
         self._untold = True
         self.report_in_time()

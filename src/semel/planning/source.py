@@ -42,7 +42,7 @@ _OF_WORKERS = {
 _DEAD_LETTERS = dict.fromkeys(
     [d.name for d in definitions(ConnectorConfig) if d.name.startswith("errors.deadletterqueue.")],
     "dead letters are for sink connectors, in Kafka Connect too. A source's record that cannot be "
-    "written stops the connector",
+    "transformed or converted stops the connector, or is skipped with errors.tolerance=all",
 )
 _OUTSIDE = (
     "{key} keeps the source offsets in a {what}, which no Kafka transaction holds. Remove it to "
@@ -235,10 +235,4 @@ def _warnings(raw: Mapping[str, str], found: type[Source] | None) -> list[str]:
         return []
     sections = [SourceConnectorConfig, found.section]
     ignored = {**_DEAD_LETTERS, **found.ignored}
-    warnings = check_keys(raw, sections, ignored, (*found.prefixes, _TOPICS))
-    if raw.get("errors.tolerance", "").strip().lower() == "all":
-        warnings.append(
-            "errors.tolerance=all drops no record of a source connector: one that cannot be "
-            "written stops it"
-        )
-    return warnings
+    return check_keys(raw, sections, ignored, (*found.prefixes, _TOPICS))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.converters.json_merge import Part, together
 from semel.converters.json_text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
@@ -99,7 +99,8 @@ class RegistryConverter(Converter):
         """See :meth:`Converter.encode`.
 
         Raises:
-            ConfigError: the values have no place in the format or in the schema.
+            Unwritable: the type has no place in the format or in the schema.
+            ConfigError: a value has none.
             Unavailable: the registry cannot be reached.
             ServiceError: it refuses the login.
         """
@@ -110,6 +111,10 @@ class RegistryConverter(Converter):
             return pa.nulls(len(values), pa.binary())
         try:
             schema_id, write = self._writer_of(present.type)
+        except (ValueError, ConfigError) as error:
+            at = "" if isinstance(error, ConfigError) else f"{self._where}: "
+            raise Unwritable(f"{at}{error}") from None
+        try:
             written = framed(schema_id, write(present))
         except ValueError as error:
             raise ConfigError(f"{self._where}: {error}") from None

@@ -8,6 +8,7 @@ import pyarrow as pa
 from semel import transforms
 from semel.config import SourceConnectorConfig
 from semel.engine.chains import by_topic, chained
+from semel.engine.source.skipped import Skipped
 from semel.errors import BadRecord
 from semel.records import HEADERS_TYPE, ConnectRecords
 
@@ -18,12 +19,14 @@ class SourceChain:
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._chain = transforms.chain_of(connector.originals)
+        self._skips = connector.errors_tolerance == "all"
 
-    def applied(self, records: ConnectRecords) -> list[ConnectRecords]:
-        """The records by where they go; those that transforms drop are left out.
+    def applied(self, records: ConnectRecords, skipped: list[Skipped]) -> list[ConnectRecords]:
+        """The records by where they go; those that transforms drop are left out. Those that they
+        refuse are added to ``skipped``.
 
         Raises:
-            BadRecord: a transform refuses one. No record of a source is passed over.
+            BadRecord: a transform refuses one, with ``errors.tolerance=none``.
         """
         if not self._chain or not len(records):
             return [records]
@@ -34,7 +37,12 @@ class SourceChain:
             )
         index = np.arange(len(records))
         made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
-        if refused:
+        if refused and self._skips:
+            skipped += [
+                Skipped(records.topic, f.stage, f.message, records.values[f.index].as_py())
+                for f in refused
+            ]
+        elif refused:
             first = min(refused, key=lambda f: f.index)
             raise BadRecord(
                 f"connector {self._name}: a record for topic {records.topic} failed in "

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from semel.config import SourceConnectorConfig
 from semel.delivery import Delivery, Guarantee
 from semel.engine.deliveries import Counter, Deliveries
+from semel.engine.source.skipped import Skipped
 from semel.errors import BadRecord
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
@@ -27,13 +28,15 @@ Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
 @dataclass(slots=True)
 class Work:
     """What one commit writes: messages, and the offsets behind them by partition. ``begun`` are the
-    partitions whose transaction has not ended yet, where the source says where it does."""
+    partitions whose transaction has not ended yet, where the source says where it does. ``skipped``
+    are those of its records that it leaves out."""
 
     messages: list[Messages] = field(default_factory=list)
     reached: dict[object, Reached] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     records: int = 0
     nbytes: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
 
     @property
     def by_topic(self) -> dict[str, int]:

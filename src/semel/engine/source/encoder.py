@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel import converters
 from semel.config import SourceConnectorConfig, under
-from semel.converters import Converter
+from semel.converters import Converter, Unwritable
+from semel.engine.source.skipped import Skipped
 from semel.errors import BadRecord, ConfigError
 from semel.kafka.messages import ANY, Messages, headers, objects, timestamps
 from semel.records import HEADERS, PARTITION, ConnectRecords
 from semel.transforms.naming import named
+
+_UNWRITTEN = (ConfigError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What a converter raises for what it cannot write."""
 
 
 class Encoder:
@@ -22,16 +27,13 @@ class Encoder:
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
+        self._skips = connector.errors_tolerance == "all"
         self._key = _converter(connector, "key.converter", connector.key_converter)
         self._value = _converter(connector, "value.converter", connector.value_converter)
 
-    def messages(self, records: ConnectRecords) -> Messages:
-        """The messages for the records' topic.
-
-        Raises:
-            BadRecord: a converter cannot write keys or values of this type.
-        """
-        keys, values = self.encoded(records)
+    def messages(self, records: ConnectRecords, skipped: list[Skipped]) -> Messages:
+        """The messages for the records' topic; see :meth:`encoded`."""
+        records, keys, values = self.encoded(records, skipped)
         origin = records.origin
         if records.headers is not None:
             origin = origin.append_column(HEADERS, records.headers)
@@ -46,24 +48,75 @@ class Encoder:
             itertools.repeat(None) if found is None else found,
         )
 
-    def encoded(self, records: ConnectRecords) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """Keys and values in bytes.
+    def encoded(
+        self, records: ConnectRecords, skipped: list[Skipped]
+    ) -> tuple[ConnectRecords, pa.ChunkedArray, pa.ChunkedArray]:
+        """The records that can be written, with their keys and values in bytes. The others are
+        added to ``skipped``.
 
         Raises:
-            BadRecord: a converter cannot write keys or values of this type.
+            BadRecord: a converter cannot write keys or values, with ``errors.tolerance=none``.
         """
         try:
-            keys = self._bytes(self._key.for_topic(records.topic), records.keys)
-            return keys, self._bytes(self._value.for_topic(records.topic), records.values)
-        except ConfigError as error:
-            raise BadRecord(
-                f"connector {self._name}: records for topic {records.topic}: {error}"
-            ) from None
+            return records, *self._bytes(records)
+        except _Refused as refused:
+            if not self._skips:
+                raise BadRecord(
+                    f"connector {self._name}: records for topic {records.topic}: {refused.error}"
+                ) from None
+        left = records.take(pa.array(self._fitting(records, np.arange(len(records)), skipped)))
+        none = pa.chunked_array([], pa.binary())
+        return left, *(self._bytes(left) if len(left) else (none, none))
 
-    def _bytes(self, converter: Converter, column: pa.Array) -> pa.ChunkedArray:
-        if pa.types.is_null(column.type):
-            return pa.chunked_array([column.cast(pa.binary())])
-        return pa.chunked_array([converter.encode(column)], pa.binary())
+    def _fitting(
+        self, records: ConnectRecords, rows: np.ndarray, skipped: list[Skipped]
+    ) -> np.ndarray:
+        """Those of ``rows`` that both converters can write, found by bisecting."""
+        if not len(rows):
+            return rows
+        try:
+            self._bytes(records.take(pa.array(rows)))
+            return rows
+        except _Refused as error:
+            refused = error
+        column = records.keys if refused.is_key else records.values
+        if len(rows) > 1 and not isinstance(refused.error, Unwritable):
+            halves = np.array_split(rows, 2)
+            return np.concatenate([self._fitting(records, half, skipped) for half in halves])
+        absent = column.is_null().to_numpy(zero_copy_only=False)[rows]
+        wrong = rows[~absent]  # nulls alone are written
+        stage = f"{'KEY' if refused.is_key else 'VALUE'}_CONVERTER"
+        skipped += [
+            Skipped(records.topic, stage, str(refused.error), column[row].as_py())
+            for row in wrong.tolist()
+        ]
+        return self._fitting(records, np.setdiff1d(rows, wrong), skipped)
+
+    def _bytes(self, records: ConnectRecords) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Raises _Refused: a converter cannot write them."""
+        sides = ((self._key, records.keys, True), (self._value, records.values, False))
+        written = []
+        for converter, column, is_key in sides:
+            try:
+                written.append(_written(converter.for_topic(records.topic), column))
+            except _UNWRITTEN as error:
+                raise _Refused(error, is_key) from None
+        return written[0], written[1]
+
+
+class _Refused(Exception):
+    """Keys, or values, that a converter cannot write."""
+
+    def __init__(self, error: Exception, is_key: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.is_key = is_key
+
+
+def _written(converter: Converter, column: pa.Array) -> pa.ChunkedArray:
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column), pa.binary())])
+    return pa.chunked_array([converter.encode(column)], pa.binary())
 
 
 def _partitions(origin: pa.Table) -> Iterable[int]:

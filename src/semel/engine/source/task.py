@@ -177,9 +177,9 @@ class SourceTask:
             self._overdue.begin()
             hit("task.after_poll")
             for read in batch.records:
-                for records in self._chain.applied(read):
+                for records in self._chain.applied(read, work.skipped):
                     self._ensure(records.topic)
-                    work.messages.append(self._encoder.messages(records))
+                    work.messages.append(self._encoder.messages(records, work.skipped))
             work.reached.update(readers.reached(number, batch))
             if self._of_source:
                 work.begun.discard(number) if batch.ends_transaction else work.begun.add(number)
@@ -221,7 +221,9 @@ class SourceTask:
         self._overdue.end()
         self._retries.succeeded()
         self._conflicts = 0
-        self._reporter.sent(work.records, work.by_topic)
+        for skipped in work.skipped if self._connector.errors_log else ():
+            self._reporter.tell(skipped.described(content=self._connector.errors_log_messages))
+        self._reporter.sent(work.records, work.by_topic, len(work.skipped))
         self._garbage.note(work.nbytes)
         for partition, offset in work.reached.values():
             self._source.committed(partition, offset)

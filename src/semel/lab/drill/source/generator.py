@@ -56,7 +56,7 @@ class Made(dict[bytes | None, int]):
         self._asked += 1
         while value not in self and self._next < self._asked + _AHEAD:
             for records in next(self._batches).records:
-                _, encoded = self._encoder.encoded(records)
+                _, _, encoded = self._encoder.encoded(records, [])
                 found = encoded.to_pylist()
                 self.update(zip(found, range(self._next, self._next + len(found)), strict=True))
                 self._next += len(found)

@@ -114,7 +114,7 @@ class SourceStage(Processes):
 
     def expect(self, numbers: Sequence[int], values: pa.Array) -> None:
         """Expect records that are about to be written."""
-        _, encoded = self._encoder.encoded(source_records(self.topics[0], values))
+        _, _, encoded = self._encoder.encoded(source_records(self.topics[0], values), [])
         self.expected.update(zip(encoded.to_pylist(), numbers, strict=True))
 
     def findings(self) -> Findings:
