@@ -98,6 +98,43 @@ def test_a_file_replaced_under_its_name_is_read_anew_and_told(
     assert reading.all() == [*lines(3), "another"]
 
 
+def test_a_replacement_of_the_same_size_and_time_is_read_and_a_chmod_changes_nothing(
+    make: Make, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "a.txt"
+    write(path, ["one", "two"])
+    kept = path.stat()
+    reading = Reading(make(cleanup_policy="none"))
+    assert reading.all() == ["one", "two"]
+    path.chmod(0o600)
+    (folder.parent / "link").hardlink_to(path)
+    reading.restart()
+    assert reading.all() == ["one", "two"]
+    write(path, ["six", "ten"])
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    assert reading.all() == ["one", "two", "six", "ten"]
+    assert "file a.txt is another one than before (size 8, " in caplog.text
+    reading.stored["a.txt"] = {  # as an earlier semel has stored it
+        n: v for n, v in reading.stored["a.txt"].items() if n not in ("changed", "checksum")
+    }
+    path.chmod(0o640)
+    reading.restart()
+    assert reading.all() == ["one", "two", "six", "ten"]
+
+
+def test_a_file_of_the_name_size_and_time_of_a_deleted_one_is_not_deleted_unread(
+    make: Make, folder: Path
+) -> None:
+    path = folder / "a.txt"
+    write(path, ["one"])
+    kept = path.stat()
+    reading = Reading(make(cleanup_policy="DELETE"))
+    assert reading.all() == ["one"]
+    write(path, ["two"])
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    assert reading.all() == ["one", "two"]
+
+
 def test_a_file_that_changes_while_it_is_read_is_not_done(make: Make, folder: Path) -> None:
     write(folder / "a.txt", lines(30))
     reading = Reading(make(batch_size="9"))

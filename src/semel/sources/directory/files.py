@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from semel.sources.directory.places import Found
+from semel.sources.directory.places import Found, Places
 
 FILE_NAME, OFFSET = "fileName", "offset"
 """The names of kafka-connect-spooldir in the source partition and offset."""
 _POSITION, _STATE = "position", "state"
+_CHANGED, _CHECKSUM = "changed", "checksum"
 DONE, BROKEN = "done", "broken"
 _VERSION = ("size", "modified", "etag")
 
@@ -18,11 +19,12 @@ _VERSION = ("size", "modified", "etag")
 @dataclass(frozen=True, slots=True)
 class Reached:
     """How far a file was read: the number of records and, for formats in bytes, the position in its
-    content."""
+    content; at its end, the checksum of what is there."""
 
     records: int = 0
     position: int = 0
     state: str = ""
+    checksum: int | None = None
 
     def offset(self, found: Found) -> dict[str, Any]:
         """As a source offset."""
@@ -31,6 +33,8 @@ class Reached:
             offset[_POSITION] = self.position
         if self.state:
             offset[_STATE] = self.state
+        if self.checksum is not None:
+            offset |= {_CHANGED: found.changed, _CHECKSUM: self.checksum}
         return offset
 
 
@@ -40,7 +44,7 @@ def reached(offset: Mapping[str, Any]) -> Reached:
     Raises:
         ValueError: it makes no sense.
     """
-    for name in (OFFSET, _POSITION):
+    for name in (OFFSET, _POSITION, _CHANGED, _CHECKSUM):
         given = offset.get(name, 0)
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise ValueError(f"{name} must be a whole number of 0 or more")
@@ -49,10 +53,36 @@ def reached(offset: Mapping[str, Any]) -> Reached:
     state = offset.get(_STATE, "")
     if state not in ("", DONE, BROKEN):
         raise ValueError(f"{_STATE} must be {DONE} or {BROKEN}")
-    return Reached(offset[OFFSET], offset.get(_POSITION, 0), state)
+    return Reached(offset[OFFSET], offset.get(_POSITION, 0), state, offset.get(_CHECKSUM))
 
 
 def is_of(offset: Mapping[str, Any], found: Found) -> bool:
-    """Whether an offset belongs to this very file. Offsets that spooldir stored do not say."""
+    """Whether an offset belongs to a file of this size and time, wherever it is now. Offsets that
+    spooldir stored do not say."""
     given = {n: offset[n] for n in _VERSION if n in offset}
     return not given or given == found.version
+
+
+class Versions:
+    """Tells a file of one place from another one that took its name, even with the same size and
+    time (``cp -p``)."""
+
+    def __init__(self, places: Places, place: str) -> None:
+        self._places = places
+        self._place = place
+        self._known: dict[str, int] = {}
+        """When files changed whose content is known to be the same."""
+
+    def same(self, offset: Mapping[str, Any], found: Found) -> bool:
+        """Whether an offset belongs to this very file. What the kernel notes as a change may have
+        been ``chmod`` or a copy to another disk, so the content decides then."""
+        if not is_of(offset, found):
+            return False
+        known = (offset.get(_CHANGED, found.changed), self._known.get(found.name))
+        if _CHECKSUM not in offset or found.changed in known:
+            return True
+        checksum = self._places.checksum(self._place, found.name)
+        if checksum not in (None, offset[_CHECKSUM]):
+            return False
+        self._known[found.name] = found.changed
+        return True

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,14 @@ except ModuleNotFoundError as missing:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file. ``version`` tells it from another file of the same name."""
+    """A file. ``version`` tells it from another file of the same name. ``changed`` is when a local
+    file, or only its permissions or links, last changed, in microseconds; 0 if that is unknown."""
 
     name: str
     size: int
     modified_ms: int
     tag: str
+    changed: int = 0
 
     @property
     def version(self) -> Mapping[str, Any]:
@@ -39,6 +42,11 @@ class Found:
         if self.tag:
             return {"size": self.size, "etag": self.tag}
         return {"size": self.size, "modified": self.modified_ms}
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The version, and when the file changed if that is known."""
+        return {**self.version, "changed": self.changed} if self.changed else self.version
 
 
 class Places:
@@ -102,6 +110,19 @@ class Places:
             path = self._store.path(self._name(place, name))
             stream: BinaryIO = self._store.filesystem.open(path, "rb")
             return stream
+
+    def checksum(self, place: str, name: str) -> int | None:
+        """The CRC-32 of a local file; None of others, or if it is gone."""
+        if not self._is_local:
+            return None
+        found = 0
+        try:
+            with self.open(place, name) as file:
+                while block := file.read(1 << 20):
+                    found = zlib.crc32(block, found)
+        except FileNotFoundError:
+            return None
+        return found
 
     def reading(self) -> Any:
         """Where the store's errors become semel's."""
@@ -175,7 +196,8 @@ def _local(root: Path, recursive: bool) -> list[Found] | None:
 
 
 def _found(name: str, stat: os.stat_result) -> Found:
-    return Found(name, stat.st_size, stat.st_mtime_ns // 1_000_000, "")
+    modified_ms, changed = stat.st_mtime_ns // 1_000_000, stat.st_ctime_ns // 1000
+    return Found(name, stat.st_size, modified_ms, "", changed)
 
 
 def _object(name: str, info: Mapping[str, Any]) -> Found:

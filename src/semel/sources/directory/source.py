@@ -37,7 +37,7 @@ from semel.sources.base import (
 )
 from semel.sources.directory import filepulse, files
 from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, DirectoryConfig
-from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached
+from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached, Versions
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.gathering import Gathered
 from semel.sources.directory.places import Found, Places
@@ -77,6 +77,7 @@ class DirectorySource(Source):
             _ERROR: config.error_path,
         }
         self._places = Places(self._paths, options_of(connector.originals))
+        self._versions = Versions(self._places, _INPUT)
         self._pattern = re.compile(config.pattern)
         self._known: dict[str, list[Found]] = {}
         self._said: set[str] = set()
@@ -210,11 +211,11 @@ class DirectorySource(Source):
     ) -> Iterator[tuple[ConnectRecords | None, Reached]]:
         """The records of a file after its offset."""
         reached = Reached()
-        if offset is not None and files.is_of(offset, found):
+        if offset is not None and self._versions.same(offset, found):
             reached = self._reached(offset)
         elif offset is not None:
             self._warn(
-                f"file {found.name} is another one than before ({_told(found.version)} instead of "
+                f"file {found.name} is another one than before ({_told(found.facts)} instead of "
                 f"{_told(offset)}): reading it from its beginning"
             )
         if reached.state:
@@ -230,12 +231,11 @@ class DirectorySource(Source):
             if broken.chunk is not None:
                 reached = broken.chunk.reached
                 yield self._records(broken.chunk.values, found), reached
-            if self._is_still(found):
+            for end in self._end(found, replace(reached, state=BROKEN)):
                 self._note(found, broken)
-                yield None, replace(reached, state=BROKEN)
+                yield end
             return
-        if self._is_still(found):
-            yield None, replace(reached, state=DONE)
+        yield from self._end(found, replace(reached, state=DONE))
 
     def _chunks(self, place: str, found: Found, reached: Reached) -> Iterator[Chunk]:
         """Raises Broken, or FileNotFoundError."""
@@ -249,11 +249,12 @@ class DirectorySource(Source):
                 if len(chunk.values):
                     yield chunk
 
-    def _is_still(self, found: Found) -> bool:
-        """Whether a file that was read is still the one that was listed. If not, it is read
-        again."""
+    def _end(self, found: Found, reached: Reached) -> Iterator[tuple[None, Reached]]:
+        """The end of a file, if it is still the one that was listed. If not, reading goes on."""
+        checksum = self._places.checksum(_INPUT, found.name)
         now = self._places.find(_INPUT, found.name)
-        return now is None or now.version == found.version
+        if now is None or now == found:
+            yield None, replace(reached, checksum=checksum)
 
     def _records(self, values: pa.Array, found: Found) -> ConnectRecords:
         config = self._config
@@ -317,7 +318,9 @@ class DirectorySource(Source):
     def _finish(self, found: Found, offset: SourceOffset) -> None:
         """Move or delete a file whose end is committed. It may have been replaced since."""
         reached = self._reached(offset)
-        if not reached.state or not files.is_of(offset, found) or not self._moves(reached):
+        if not reached.state or not self._moves(reached):
+            return
+        if not self._versions.same(offset, found):
             return
         with contextlib.suppress(FileNotFoundError):  # an earlier run does the same
             self._clean(found, reached)
@@ -390,5 +393,5 @@ _ORDERS: Mapping[str, Callable[[Found], Any]] = {
 
 
 def _told(version: Mapping[str, Any]) -> str:
-    names = ("size", "modified", "etag")
+    names = ("size", "modified", "changed", "etag")
     return ", ".join(f"{n} {version[n]}" for n in names if n in version)
