@@ -214,3 +214,4 @@ def test_dead_letters_are_for_sinks() -> None:
     letters, converter = plan_source({**RAW, **keys}).warnings
     assert letters.startswith("errors.deadletterqueue.topic.name has no effect: dead letters are")
     assert converter.startswith("value.converter")
+    assert "counted and skipped" in facts_of(plan_any({**RAW, **keys}))["bad records"]

@@ -19,6 +19,12 @@ def _of_source(planned: SourcePlan) -> dict[str, Any]:
     boundary = connector.transaction_boundary
     if boundary == "interval":
         boundary = f"every {connector.transaction_interval_ms:,} ms, or 64 MiB"
+    bad = "a record that cannot be written stops the connector; everything before it is committed"
+    if connector.errors_tolerance == "all":
+        bad = (
+            "records that a transform or a converter refuses are counted and skipped "
+            "(errors.tolerance=all); one that a broker refuses stops the connector"
+        )
     return {
         "name": connector.name,
         **planned.source.describe(),
@@ -28,8 +34,7 @@ def _of_source(planned: SourcePlan) -> dict[str, Any]:
         "delivery": str(guarantee),
         "because": guarantee.why,
         "transactions": boundary if guarantee.mechanism else "none",
-        "bad records": "a record that cannot be written stops the connector; everything before it "
-        "is committed",
+        "bad records": bad,
         "engine": planned.engine,
         "tasks": connector.tasks_max,
         "warnings": planned.warnings or ["none"],
