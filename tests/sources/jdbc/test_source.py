@@ -30,6 +30,7 @@ pytestmark = pytest.mark.integration
 ORDERS = (
     "CREATE TABLE orders (id INTEGER PRIMARY KEY, text VARCHAR(9), changed TIMESTAMP(6) NOT NULL)"
 )
+OTHERS = ("sqlite", "duckdb", "mariadb")
 EARLY, LATER = "2024-01-01 00:00:00.250", "2024-01-01 00:00:01"
 
 
@@ -51,6 +52,45 @@ def test_incrementing_reads_new_rows_once_in_their_order(make: Make, execute: Ex
     execute(insert((3, "c", EARLY)))
     assert ids(rows(source, offset)[0]) == [3]
     assert rows(source, {"incrementing": 3}) == ([], None)
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("ranges", ["0", "2"])
+def test_a_number_beyond_64_bits_is_named_at_once(
+    ranges: str, make: Make, execute: Execute
+) -> None:
+    execute(
+        "CREATE TABLE t (id numeric(20) PRIMARY KEY, at timestamptz NOT NULL)",
+        "INSERT INTO t SELECT n, now() - interval '1 day' "
+        f"FROM unnest(ARRAY[1, 2, {2**63 - 1}, {2**63}]) n",
+    )
+    keys = {"incrementing_column_name": "id", "first_load_range_rows": ranges}
+    told = r"table public\.t: column id of type .* has the value 9223372036854775808, but source"
+    with pytest.raises(ConfigError, match=told):
+        rows(make(mode="incrementing", **keys))
+    with pytest.raises(ConfigError, match=told):
+        rows(make(mode="timestamp+incrementing", timestamp_column_name="at", **keys))
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql", *(pytest.param(d, marks=pytest.mark.long) for d in OTHERS)], indirect=True
+)
+def test_a_table_whose_numbers_begin_again_is_told_once(
+    make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {"mode": "incrementing", "incrementing_column_name": "id", "table_whitelist": "orders"}
+    execute(ORDERS, insert((1, "a", EARLY), (9, "b", EARLY)))
+    source = make(**keys)
+    assert rows(source)[1] == {"incrementing": 9}
+    execute("DELETE FROM orders", insert((1, "new", EARLY)))
+    assert rows(source, {"incrementing": 9}) == ([], None)
+    told = "orders: the largest id is 1, but rows were read up to 9."
+    assert told not in caplog.text  # the table was looked at a moment ago
+    source.close()
+    again = make(**keys)
+    for _ in range(2):
+        assert rows(again, {"incrementing": 9}) == ([], None)
+    assert caplog.text.count(told) == 1
 
 
 def test_a_reader_goes_on_with_rows_that_come_later(make: Make, execute: Execute) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.sources.jdbc.offsets import Position
-from semel.sources.jdbc.queries import Shape, Unreadable, null_of
+from semel.sources.jdbc.database import Column
+from semel.sources.jdbc.offsets import LONG, Position
+from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of
 from semel.sources.jdbc.values import converted, shown, struct
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
             ) from None
     numbers = times = None
     if shape.number is not None:
-        numbers = arrays[shape.number.name].cast(pa.int64())
+        numbers = _numbers(arrays[shape.number.name], shape.number)
     if shape.times:
         times = pc.coalesce(*(arrays[c.name] for c in shape.times)).cast(pa.int64())
         if times.null_count:  # the query leaves nulls out, so the client could not read the time
@@ -89,6 +90,14 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
                 f"granularity={granularity} has no number. Set it to micros_long"
             ) from None
     return Rows(struct(values, shape.columns), numbers, times)
+
+
+def _numbers(values: pa.Array, column: Column) -> pa.Array:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowException:
+        beyond = (n for n in values.to_pylist() if n is not None and not -LONG <= n < LONG)
+        raise Unreadable(beyond_long(column, next(beyond))) from None
 
 
 def in_order(found: Iterable[Rows]) -> Iterator[Together]:

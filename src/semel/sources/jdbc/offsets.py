@@ -27,7 +27,8 @@ _LOADED, _LOAD_UNTIL, _LOAD_TIME, _LOAD_NUMBER = (
 _SECOND, _MICROSECOND = 10**9, 10**3
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, in milliseconds since 1970."""
-_LONG = 2**63
+LONG = 2**63
+"""The first number that an offset cannot hold."""
 
 QUERY: SourcePartition = {_QUERY: _QUERY}
 """The only partition of a connector that reads a query."""
@@ -156,6 +157,6 @@ def _number(offset: SourceOffset, name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"source offset {dict(offset)}: {name} must be a whole number")
-    if not -_LONG <= value < _LONG:
+    if not -LONG <= value < LONG:
         raise ValueError(f"source offset {dict(offset)}: {name} must have 64 bits at most")
     return value

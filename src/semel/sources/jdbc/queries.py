@@ -10,7 +10,7 @@ import pyarrow as pa
 from semel.sinks.sql.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.offsets import Position
+from semel.sources.jdbc.offsets import LONG, Position
 from semel.sources.jdbc.values import INSTANT
 
 ROWS = "semel_rows"
@@ -94,6 +94,15 @@ def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
         there = ", ".join(c.name for c in columns)
         raise Unreadable(f"has no column {name}, which {key} names. It has {there}")
     return found[0]
+
+
+def beyond_long(column: Column, number: object) -> str:
+    """Why a number cannot be a position."""
+    return (
+        f"column {column.name} of type {column.type} has the value {number}, but source offsets "
+        f"hold numbers from {-LONG} to {LONG - 1} only. Correct the row, or find new rows by "
+        "another column, or by a time: incrementing.column.name, mode=timestamp"
+    )
 
 
 @dataclass(frozen=True, slots=True)

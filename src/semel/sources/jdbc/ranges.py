@@ -20,8 +20,16 @@ from semel.sources.jdbc import batches
 from semel.sources.jdbc.batches import Together
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.offsets import Load, Position
-from semel.sources.jdbc.queries import Shape, ordered, selected, time_of, widest
+from semel.sources.jdbc.offsets import LONG, Load, Position
+from semel.sources.jdbc.queries import (
+    Shape,
+    Unreadable,
+    beyond_long,
+    ordered,
+    selected,
+    time_of,
+    widest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,8 @@ class Ranges:
             f"SELECT max(n) AS last_number, count(*) AS row_count "
             f"FROM ({self.database.limited(query, most)}) AS semel_range"
         )
+        if last is not None and not -LONG <= last < LONG:
+            raise Unreadable(beyond_long(self._column, last))
         return None if last is None else Range(last, (count or 0) >= most)
 
     def load(self, before: int) -> Load | None:
@@ -77,6 +87,8 @@ class Ranges:
             return None
         until, _ = self._one(f"SELECT max({number}) AS n, 1 AS one FROM {self.table.quoted}")
         assert until is not None
+        if until >= LONG:
+            raise Unreadable(beyond_long(self._column, until))
         found = last.position
         assert found.timestamp is not None
         assert found.incrementing is not None
@@ -92,8 +104,7 @@ class Ranges:
         by_number = replace(self.shape, times=())
         rows = self._rows(load, step.last)
         columns = ", ".join(map(selected, self.shape.columns))
-        assert self.shape.number is not None
-        sql = f"SELECT {columns} {rows} ORDER BY {ordered(self.shape.number, self.table)}"
+        sql = f"SELECT {columns} {rows} ORDER BY {ordered(self._column, self.table)}"
         with closing(self.database.stream(sql, widest(self.shape.columns, rows))) as stream:
             granularity = self.config.timestamp_granularity
             found = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
@@ -118,13 +129,16 @@ class Ranges:
 
     @property
     def _keys(self) -> list[Column]:
-        assert self.shape.number is not None
-        return [*self.shape.times, self.shape.number]
+        return [*self.shape.times, self._column]
 
     @property
     def _number(self) -> str:
+        return quote(self._column.name)
+
+    @property
+    def _column(self) -> Column:
         assert self.shape.number is not None
-        return quote(self.shape.number.name)
+        return self.shape.number
 
     def _instant(self, microseconds: int) -> str:
         return self.database.instant(microseconds, self.shape.times[0], self.config.timezone)

@@ -24,6 +24,7 @@ from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
 from semel.sources.jdbc.ignored import IGNORED
 from semel.sources.jdbc.modes import NOT_READ, WHY
+from semel.sources.jdbc.numbering import Numbering
 from semel.sources.jdbc.offsets import QUERY, Load, Position
 from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, shape, without
 from semel.sources.jdbc.ranges import Ranges
@@ -47,6 +48,7 @@ class JdbcSource(Source):
             lambda: database_of(self._config, connector.name),
         )
         self._database: Database = opened[1]
+        self._numbering = Numbering(connector.name, self._database)
         self._check_kinds()
         self._query_columns: Sequence[Column] = ()
         self._described_until = 0.0
@@ -286,13 +288,19 @@ class JdbcSource(Source):
                     self._goes_on = step is not None and step.goes_on
                     last = step.last if step is not None and step.goes_on else None
             query = Query(config, database, table, found, self._after(position), until, last)
+            nothing = True
             # Closed before the snapshot ends, where reading is left in the middle.
             with closing(database.stream(query.sql, query.widest)) as stream:
                 read = (
                     batches.rows(b, found, config.timezone, config.timestamp_granularity)
                     for b in stream
                 )
-                yield from self._together(read, position, now)
+                for each in self._together(read, position, now):
+                    nothing = False
+                    yield each
+            stored = position.incrementing if config.mode == INCREMENTING else None
+            if nothing and table is not None and found.number is not None and stored is not None:
+                self._numbering.look(table, found.number, stored)
 
     def _load(self, ranges: Ranges, position: Position, until: int | None) -> Load | None:
         """The load in progress, or the one that a large table begins with."""
