@@ -12,6 +12,7 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit_source
+from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
@@ -120,6 +121,28 @@ def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
     assert drive(config, points) == -9
     start(config, until_caught_up=True).wait()
     assert seen(config) == list(range(1, 151))
+
+
+def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
+    source: Callable[..., Config], start: Start
+) -> None:
+    config = of_table(source(mode="incrementing"))
+    topic = f"{config['topic.prefix']}orders"
+    created = {k: v for k, v in config.items() if not k.startswith("topic.creation.")}
+    forbidden = {**created, "topic.creation.enable": "false"}
+    with pytest.raises(ConfigError, match=rf"topic {topic} does not exist .*enable=false\. Create"):
+        start(forbidden, until_caught_up=True).wait()
+    with pytest.raises(ConfigError, match=rf"topic {topic} .*auto\.create\.topics\.enable=false"):
+        start(created, until_caught_up=True).wait()
+    assert start(config, until_caught_up=True).wait().records == 0
+    assert topic not in topics(config)  # it comes with the first record
+    routed = {
+        "transforms": "one",
+        "transforms.one.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms.one.regex": ".*",
+        "transforms.one.replacement": config["topic.prefix"],
+    }
+    assert start({**forbidden, **routed}, until_caught_up=True).wait().records == 0
 
 
 def test_an_audit_compares_the_table_with_kafka(

@@ -149,6 +149,15 @@ class Sharded(Protocol):
         more will come soon."""
 
 
+@runtime_checkable
+class TopicEach(Protocol):
+    """A source whose partitions have a topic each, such as the tables of a database. At the start,
+    these are checked, too: each exists or may be created, which happens with its first record."""
+
+    def topic_of(self, partition: SourcePartition) -> str:
+        """The topic of a partition's records."""
+
+
 class Source(ABC):
     """A system that records are read from. The module says how it is used."""
 

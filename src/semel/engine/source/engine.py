@@ -35,7 +35,7 @@ from semel.engine.source.topics import Topics
 from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
-from semel.sources.base import Source
+from semel.sources.base import Source, TopicEach
 from semel.sources.offsets.owner import own, taken_over
 from semel.sources.offsets.store import Owner, SourceOffsets
 from semel.transforms import known_chain
@@ -89,6 +89,8 @@ class SourceEngine:
         for topic in run.source.topics() if chain.goes_by_topic else ():
             topics.ensure(chain.route(topic))
         partitions = run.source.partitions()
+        if isinstance(run.source, TopicEach) and chain.goes_by_topic:
+            topics.check([chain.route(run.source.topic_of(p)) for p in partitions])
         if not run.orders.share.is_whole:
             return self._run_share(partitions)
         owner = Owner()

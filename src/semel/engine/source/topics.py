@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 
 from semel.config import SourceConnectorConfig
+from semel.config.topic_creation import TopicGroup
 from semel.errors import ConfigError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.presence import check_replicas, description
@@ -39,20 +40,44 @@ class Topics:
         """
         if topic in self._known:
             return
-        connector = self._connector
-        where = f"connector {connector.name}: topic {topic}"
-        if topic == connector.offsets_topic:
-            raise ConfigError(
-                f"{where} holds the source offsets: records there would be taken for offsets. "
-                "Write to another topic, or set offsets.storage.topic"
-            )
-        if topic not in self._cluster.topics() and description(self._cluster, topic) is None:
+        where = self._where(topic)
+        if not self._exists(topic, self._cluster.topics()):
             self._create(topic, where)
         check_replicas(where, self._cluster, topic)
         largest = self._cluster.largest_batch(topic)
         if largest is not None:
             self.largest = min(largest, self.largest or largest)
         self._known.add(topic)
+
+    def check(self, topics: Iterable[str]) -> None:
+        """Check topics whose first records may come later, or never: each exists or may be created.
+
+        Raises:
+            ConfigError: one is missing and may not be created.
+            ServiceError: one may not be described.
+        """
+        there = self._cluster.topics()
+        missing = [t for t in topics if t not in self._known and not self._exists(t, there)]
+        for topic in missing:
+            self._check_creation(topic)
+        if missing and self._connector.topic_creation.as_brokers_do:
+            self._ask_brokers(self._where(missing[0]))
+
+    def _where(self, topic: str) -> str:
+        return f"connector {self._connector.name}: topic {topic}"
+
+    def _exists(self, topic: str, there: Container[str]) -> bool:
+        """Whether a topic is there; ``there`` are those that a broker has listed.
+
+        Raises:
+            ConfigError: it is the topic of the source offsets.
+        """
+        if topic == self._connector.offsets_topic:
+            raise ConfigError(
+                f"{self._where(topic)} holds the source offsets: records there would be taken for "
+                "offsets. Write to another topic, or set offsets.storage.topic"
+            )
+        return topic in there or description(self._cluster, topic) is not None
 
     def _ask_brokers(self, where: str) -> None:
         """Raises ConfigError: the brokers would not create a topic for a producer."""
@@ -67,14 +92,19 @@ class Topics:
             "set topic.creation.default.partitions and topic.creation.default.replication.factor"
         )
 
-    def _create(self, topic: str, where: str) -> None:
-        creation = self._connector.topic_creation
-        group = creation.group_of(topic)
+    def _check_creation(self, topic: str) -> TopicGroup:
+        """How a missing topic is created. Raises ConfigError: it may not be."""
+        group = self._connector.topic_creation.group_of(topic)
         if group is None:
             raise ConfigError(
-                f"{where} does not exist in {self._connector.bootstrap_servers}, and "
+                f"{self._where(topic)} does not exist in {self._connector.bootstrap_servers}, and "
                 "topic.creation.enable=false. Create it"
             )
+        return group
+
+    def _create(self, topic: str, where: str) -> None:
+        creation = self._connector.topic_creation
+        group = self._check_creation(topic)
         if creation.as_brokers_do:
             self._ask_brokers(where)
         try:

@@ -134,6 +134,11 @@ class JdbcSource(Source):
 
     # Partitions
 
+    def topic_of(self, partition: SourcePartition) -> str:
+        """See :class:`~semel.sources.base.TopicEach`."""
+        table = self._table(partition)
+        return f"{self._config.topic_prefix}{table.name if table else ''}"
+
     def partitions(self) -> Sequence[SourcePartition]:
         if self._config.query:
             return [QUERY]
@@ -184,7 +189,7 @@ class JdbcSource(Source):
                 "from: reading from the beginning",
                 *(self._name, dict(offset), table or "the query", lacking, self._config.mode),
             )
-        topic = f"{self._config.topic_prefix}{table.name if table else ''}"
+        topic = self.topic_of(partition)
         due = self._first(position)
         behind = self._in_ranges
         while True:
