@@ -81,6 +81,33 @@ def imported(path: Path) -> Iterator[str]:
                 yield inside if inside in NAMES else inside.rpartition(".")[0]
 
 
+def drawn() -> list[set[str]]:
+    """The floors as docs/architecture.md shows them, from the ground up: places, two spaces, and
+    what they are. A line that is indented belongs to the one before."""
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    picture = page.partition("## The floors")[2].split("```")[1].strip("\n")
+    floors: list[set[str]] = []
+    for line in picture.splitlines():
+        if not line.startswith(" "):
+            floors.append(set())
+        for place in line.strip().partition("  ")[0].split():
+            floors[-1].update(rooms_at(place))
+    return floors[::-1]
+
+
+def rooms_at(place: str) -> Iterator[str]:
+    """Of ``sources/{jdbc,directory}/``: sources.jdbc and sources.directory."""
+    head, _, rest = place.partition("{")
+    names, _, tail = rest.partition("}")
+    for name in names.split(","):
+        path = f"{head}{name}{tail}".rstrip("/").removesuffix(".py").replace("/", ".")
+        yield "" if path == "__init__" else path
+
+
+def test_the_picture_of_the_floors_is_true() -> None:
+    assert drawn() == FLOORS
+
+
 def test_every_room_has_its_floor() -> None:
     placed = [r for floor in FLOORS for r in floor]
     assert len(placed) == len(set(placed))
@@ -125,10 +152,11 @@ def lines(path: Path) -> list[str]:
 
 
 def runs(folder: str) -> dict[tuple[str, ...], str]:
-    """Where each run of lines occurs in a room."""
+    """Where each run of lines occurs in a room; one that other rooms are in is only its modules."""
+    within = "*.py" if folder in HOUSES else "**/*.py"
     return {
         tuple(found[at : at + SHARED]): path.name
-        for path in sorted((SOURCE / folder).rglob("*.py"))
+        for path in sorted((SOURCE / folder).glob(within))
         for found in [lines(path)]
         for at in range(len(found) - SHARED + 1)
     }
@@ -138,7 +166,7 @@ def runs(folder: str) -> dict[tuple[str, ...], str]:
     "rooms",
     [
         ("sinks/sql", "sinks/postgresql"),
-        ("engine/direct", "engine/bounded", "engine/microbatch", "engine/source"),
+        ("engine", "engine/direct", "engine/bounded", "engine/microbatch", "engine/source"),
     ],
 )
 def test_rooms_of_one_kind_do_not_repeat_each_other(rooms: tuple[str, ...]) -> None:
