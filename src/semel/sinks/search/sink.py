@@ -182,19 +182,23 @@ class SearchSink(Sink):
 
     def describe(self) -> dict[str, str]:
         config = self._config
-        unique = "record key" if self._any_keys else "topic+partition+offset"
         name = streams.name(config, "${topic}") if config.streams else config.index_format
         return {
             "writes": f"{config.kind} {name} at {self._client.where}",
-            "documents": "the server makes ids"
-            if config.makes_ids
-            else f"appended; id: {unique}"
-            if config.streams
-            else f"id: {unique}; fields are merged"
-            if config.merges
-            else f"id: {unique}; version: the record's offset",
+            "documents": self._documents(),
             "ledger": f"index {INDEX} at {self._client.where}",
         }
+
+    def _documents(self) -> str:
+        """What a document's id is, and what becomes of one that has it already."""
+        if self._config.makes_ids:
+            return "the server makes ids"
+        unique = "record key" if self._any_keys else "topic+partition+offset"
+        if self._config.streams:
+            return f"appended; id: {unique}"
+        if self._config.merges:
+            return f"id: {unique}; fields are merged"
+        return f"id: {unique}; version: the record's offset"
 
     def support(self) -> Mapping[Mechanism, Support]:
         return support(self._config)
