@@ -610,10 +610,18 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"admin.override.nonsense": "1"}, r"admin\.override\.nonsense: No such .*nonsense"),
-        ({"producer.override.linger.ms": "x"}, r"producer\.override\.\*: Invalid value"),
+        ({"producer.override.linger.ms": "x"}, r"producer\.override\.linger\.ms: Invalid value"),
         (
             {"producer.override.max.in.flight.requests.per.connection": "10"},
-            r"producer\.override\.\*: .*idempotence",
+            r"producer\.override\.max\.in\.flight\.requests\.per\.connection: .*idempotence",
+        ),
+        (
+            {"consumer.override.session.timeout.ms": "600000"},  # and not the interval's default
+            r"consumer\.override\.session\.timeout\.ms: .*`max\.poll\.interval\.ms` ?must be >=",
+        ),
+        (
+            {"consumer.override.fetch.max.bytes": "10"},
+            r"consumer\.override\.fetch\.max\.bytes: .*must be >= `message\.max\.bytes`",
         ),
         (
             {"consumer.override.session.timeout.ms": "3000"},

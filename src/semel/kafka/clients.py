@@ -207,7 +207,7 @@ def _check_client(connector: CommonConfig, kind: str) -> None:
             break
         except KafkaException as error:
             reason = error.args[0].str()
-            named = next((n for n in _QUOTED.findall(reason) if n in config), "")
+            named = _named(reason, config, connector.originals)
             key = f"{kind}.override.{_as_given(named) or '*'}"
             problems.append(
                 Problem(
@@ -223,7 +223,22 @@ def _check_client(connector: CommonConfig, kind: str) -> None:
         raise ConfigError(*problems)
 
 
-_QUOTED = re.compile(r'"([\w.]+)"')
+_QUOTED = re.compile(r'["`]([\w.]+)["`]')
+_ALIASES = {
+    "queue.buffering.max.ms": "linger.ms",
+    "compression.codec": "compression.type",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+}
+"""Settings that librdkafka's errors call by another name than Java's, which it knows, too."""
+
+
+def _named(reason: str, config: Mapping[str, Any], originals: Mapping[str, str]) -> str:
+    """The setting that an error of librdkafka's is about: of several the one that the user has
+    set; empty if there is none."""
+    quoted = [name for n in _QUOTED.findall(reason) for name in (n, _ALIASES.get(n, ""))]
+    found = [name for name in quoted if name in config]
+    given = {key.partition(".override.")[2] for key in originals}
+    return next((n for n in found if {n, _as_given(n)} & given), next(iter(found), ""))
 
 
 def _as_given(name: str) -> str:
