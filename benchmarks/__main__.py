@@ -66,14 +66,14 @@ def main(
     suite: Annotated[Suite, typer.Argument(help="Which benchmark to run.")] = Suite.all,
     records: Annotated[int, typer.Option(min=1000, help="Records of one run.")] = 2_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each contest.")] = 3,
-    tasks: Annotated[int, typer.Option(min=1, help="tasks.max of both sides.")] = 2,
+    tasks: Annotated[int, typer.Option(min=1, help="tasks.max of both systems.")] = 2,
     rate: Annotated[
         list[int] | None, typer.Option(help="Latency: records a second; may be repeated.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Latency: seconds measured at each rate.")] = 10.0,
     connectors: Annotated[int, typer.Option(min=1, help="Worker: connectors at once.")] = 50,
     requests: Annotated[int, typer.Option(min=100, help="Worker: requests timed.")] = 10_000,
-    faults: Annotated[int, typer.Option(min=1, help="Peers: faults of each side.")] = 21,
+    faults: Annotated[int, typer.Option(min=1, help="Peers: faults of each system.")] = 21,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where the services' data may lie meanwhile.")
     ] = None,

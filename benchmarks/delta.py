@@ -22,7 +22,7 @@ from benchmarks.rig import Rig
 
 PARTITIONS = 4
 TRIGGERS = 5
-SIDES = ("Spark's Delta writer", "semel")
+SYSTEMS = ("Spark's Delta writer", "semel")
 MIB = 1024 * 1024
 
 
@@ -41,20 +41,20 @@ class Sample:
 
 
 def delta(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
-    """Append and upsert, both sides, ``repeats`` times each, in turn, in the same triggers."""
+    """Append and upsert, both systems, ``repeats`` times each, in turn, in the same triggers."""
     samples: dict[tuple[str, str], list[Sample]] = {}
     for mode in ("append", "upsert"):
         workload = Workload.of(records, PARTITIONS, updates=mode == "upsert", envelope=False)
         rig.say(f"{mode}: producing {workload.records:,} x {workload.bytes_each()} bytes")
         topic = produce(rig, workload)
-        for side in SIDES:  # files and jars are read from disk once: not counted
-            warm_up = _once(rig, side, mode, topic, workload, tasks)
-            rig.say(f"{mode}: {side}: warm-up, {_shown(warm_up)}")
+        for system in SYSTEMS:  # files and jars are read from disk once: not counted
+            warm_up = _once(rig, system, mode, topic, workload, tasks)
+            rig.say(f"{mode}: {system}: warm-up, {_shown(warm_up)}")
         for repeat in range(repeats):
-            for side in random.Random(repeat).sample(SIDES, len(SIDES)):
-                sample = _once(rig, side, mode, topic, workload, tasks)
-                samples.setdefault((mode, side), []).append(sample)
-                rig.say(f"{mode}: {side}: {repeat + 1}/{repeats}, {_shown(sample)}")
+            for system in random.Random(repeat).sample(SYSTEMS, len(SYSTEMS)):
+                sample = _once(rig, system, mode, topic, workload, tasks)
+                samples.setdefault((mode, system), []).append(sample)
+                rig.say(f"{mode}: {system}: {repeat + 1}/{repeats}, {_shown(sample)}")
     return _figures(samples, records, tasks, repeats)
 
 
@@ -62,7 +62,7 @@ def _shown(sample: Sample) -> str:
     return f"{sample.overall_rate:,.0f}/s with start, {sample.rate:,.0f}/s warm"
 
 
-def _once(rig: Rig, side: str, mode: str, topic: str, workload: Workload, tasks: int) -> Sample:
+def _once(rig: Rig, system: str, mode: str, topic: str, workload: Workload, tasks: int) -> Sample:
     name = rig.unique("delta")
     lake = rig.directory / "lake"
     facts = {
@@ -74,7 +74,7 @@ def _once(rig: Rig, side: str, mode: str, topic: str, workload: Workload, tasks:
         "upsert": mode == "upsert",
     }
     command = [sys.executable, "-m", "benchmarks.peer_delta", json.dumps(facts)]
-    if side == "semel":
+    if system == "semel":
         command = [sys.executable, "-m", "semel", "run", "--until-caught-up"]
         command.append(str(_config(rig, name, facts, lake)))
     began = time.monotonic()
@@ -83,8 +83,8 @@ def _once(rig: Rig, side: str, mode: str, topic: str, workload: Workload, tasks:
     )
     took = time.monotonic() - began
     if done.returncode:
-        raise RuntimeError(f"{side} has failed: {(done.stderr or done.stdout)[-2000:]}")
-    return _measured(DeltaTable(str(lake / name)), workload, took, side)
+        raise RuntimeError(f"{system} has failed: {(done.stderr or done.stdout)[-2000:]}")
+    return _measured(DeltaTable(str(lake / name)), workload, took, system)
 
 
 def _config(rig: Rig, name: str, facts: dict[str, Any], lake: Path) -> Path:
@@ -107,11 +107,11 @@ def _config(rig: Rig, name: str, facts: dict[str, Any], lake: Path) -> Path:
     return path
 
 
-def _measured(table: DeltaTable, workload: Workload, took: float, side: str) -> Sample:
+def _measured(table: DeltaTable, workload: Workload, took: float, system: str) -> Sample:
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     rows = sum(f["num_records"] for f in files)
     if rows != workload.keys:
-        raise RuntimeError(f"{side}: {rows} rows in the table, {workload.keys} expected")
+        raise RuntimeError(f"{system}: {rows} rows in the table, {workload.keys} expected")
     sizes = [f["size_bytes"] for f in files]
     log = sorted(Path(table.table_uri.removeprefix("file://"), "_delta_log").glob("*.json"))
     commits = []
@@ -121,7 +121,7 @@ def _measured(table: DeltaTable, workload: Workload, took: float, side: str) -> 
             at = next(a["commitInfo"]["timestamp"] for a in actions if "commitInfo" in a)
             commits.append(at / 1000)
     if len(commits) != TRIGGERS:
-        raise RuntimeError(f"{side}: {len(commits)} commits, {TRIGGERS} expected")
+        raise RuntimeError(f"{system}: {len(commits)} commits, {TRIGGERS} expected")
     records = workload.records
     warm = records * (1 - 1 / TRIGGERS) / (commits[-1] - commits[0])
     return Sample(records, records / took, warm, len(files), statistics.median(sizes))
@@ -135,12 +135,12 @@ def _figures(
         contest: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
         for contest, taken in samples.items()
     }
-    for (mode, side), taken in samples.items():
-        middle, base = middles[mode, side], middles[mode, SIDES[0]]
+    for (mode, system), taken in samples.items():
+        middle, base = middles[mode, system], middles[mode, SYSTEMS[0]]
         rows.append(
             {
                 "mode": mode,
-                "side": side,
+                "system": system,
                 **middle,
                 "rates": [s.rate for s in taken],
                 "ratio": middle["rate"] / base["rate"],
@@ -154,7 +154,7 @@ def _figures(
         f"{tasks} tasks: medians of {repeats}",
         columns=[
             Column("mode", "mode"),
-            Column("side", "side"),
+            Column("system", "system"),
             Column("rate", "records/s", count),
             Column("rates", "range", span),
             Column("ratio", "ratio", ratio),
@@ -165,8 +165,8 @@ def _figures(
         ],
         rows=rows,
         notes=[
-            f"Both sides take {TRIGGERS} triggers of the same size, compress with snappy, and "
-            "write into a new local table. Spark's side is a structured stream with from_json and, "
+            f"Both systems take {TRIGGERS} triggers of the same size, compress with snappy, and "
+            "write into a new local table. Spark runs a structured stream with from_json and, "
             "in foreachBatch, an idempotent Delta write (txnAppId, txnVersion), or MERGE of the "
             "last change of each key. In upsert every key is written twice.",
             "records/s: from the first commit to the last, by the commits' own timestamps.",

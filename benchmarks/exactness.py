@@ -14,7 +14,7 @@ from benchmarks.measure import Sample, median, run
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, percent, seconds, span
 from benchmarks.rig import Rig
-from benchmarks.sides import PLAIN, Semel
+from benchmarks.systems import PLAIN, Semel
 
 PARTITIONS = 4
 MORE = 2
@@ -38,7 +38,7 @@ VARIANTS = (
 def exactness(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
     """Insert and upsert of plain JSON, the variants in turn."""
     records, repeats = records // MORE, repeats * MORE
-    side = Semel(rig, {"PYTHONPATH": _python_path(rig.directory / "entry-point")})
+    system = Semel(rig, {"PYTHONPATH": _python_path(rig.directory / "entry-point")})
     positions = str(rig.directory / "positions")
     rows = []
     for mode in ("insert", "upsert"):
@@ -51,7 +51,7 @@ def exactness(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
             for variant in VARIANTS[turn:] + VARIANTS[:turn]:
                 sample = run(
                     rig,
-                    side,
+                    system,
                     topic,
                     workload,
                     upsert=mode == "upsert",
@@ -96,7 +96,7 @@ def exactness(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         notes=[
             "Without positions the sink is the same but for the ledger: rows are copied and "
             "committed, and only a small file knows how far it came. A difference is the median "
-            "of those between runs that follow each other; that of CPU seconds counts both sides."
+            "of those between runs that follow each other; that of CPU seconds counts both systems."
         ],
         facts={"tasks": tasks, "repeats": repeats},
     )

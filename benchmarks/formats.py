@@ -16,7 +16,7 @@ from benchmarks.measure import WARM, Sample, median, run
 from benchmarks.records import FIRST_TS, Workload
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
-from benchmarks.sides import Peer, Semel, Side
+from benchmarks.systems import Peer, Semel, System
 from semel import converters, jars
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.registry import SchemaRegistry
@@ -57,9 +57,9 @@ ROW = pa.schema(
 
 @dataclass(frozen=True)
 class Contest:
-    """A side with the format of its records."""
+    """A system with the format of its records."""
 
-    side: str
+    system: str
     format: str
 
 
@@ -68,7 +68,7 @@ CONTESTS = (Contest("peer", "Avro"), Contest("semel", "Avro"), Contest("semel", 
 
 
 def settings(format_: str, registry: SchemaRegistry) -> dict[str, str]:
-    """The converter, which both sides are given alike."""
+    """The converter, which both systems are given alike."""
     if format_ == "Protobuf":
         return {
             "value.converter": PROTOBUF,
@@ -98,7 +98,7 @@ def formats(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
             settings={"plugin.discovery": "hybrid_warn"},
         ) as worker,
     ):
-        sides: dict[str, Side] = {"peer": Peer(worker), "semel": Semel(rig)}
+        systems: dict[str, System] = {"peer": Peer(worker), "semel": Semel(rig)}
         topics = {}
         for format_ in ("Avro", "Protobuf"):
             rig.say(f"producing {workload.records:,} records in {format_}")
@@ -107,7 +107,7 @@ def formats(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         def once(contest: Contest) -> Sample:
             return run(
                 rig,
-                sides[contest.side],
+                systems[contest.system],
                 topics[contest.format],
                 workload,
                 upsert=False,
@@ -117,16 +117,16 @@ def formats(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
             )
 
         for contest in CONTESTS:  # warm the worker's JVM and PostgreSQL's files: not counted
-            rig.say(f"{_name(contest, sides)}: warm-up, {once(contest).rate:,.0f}/s")
+            rig.say(f"{_name(contest, systems)}: warm-up, {once(contest).rate:,.0f}/s")
         for repeat in range(repeats):
             for contest in random.Random(repeat).sample(CONTESTS, len(CONTESTS)):
                 sample = once(contest)
                 samples.setdefault(contest, []).append(sample)
                 rig.say(
-                    f"{_name(contest, sides)}: {repeat + 1}/{repeats}, {sample.rate:,.0f}/s "
+                    f"{_name(contest, systems)}: {repeat + 1}/{repeats}, {sample.rate:,.0f}/s "
                     f"({sample.cpu:.1f} CPU s per million)"
                 )
-    return _figures(samples, sides, records, repeats, tasks)
+    return _figures(samples, systems, records, repeats, tasks)
 
 
 def produce(rig: Rig, workload: Workload, converter: Mapping[str, str]) -> str:
@@ -177,13 +177,13 @@ def rows(numbers: Any) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(ROW))
 
 
-def _name(contest: Contest, sides: Mapping[str, Side]) -> str:
-    return f"{sides[contest.side].name}, {contest.format}"
+def _name(contest: Contest, systems: Mapping[str, System]) -> str:
+    return f"{systems[contest.system].name}, {contest.format}"
 
 
 def _figures(
     samples: Mapping[Contest, list[Sample]],
-    sides: Mapping[str, Side],
+    systems: Mapping[str, System],
     records: int,
     repeats: int,
     tasks: int,
@@ -195,7 +195,7 @@ def _figures(
         middle = median(taken)
         table.append(
             {
-                "side": sides[contest.side].name,
+                "system": systems[contest.system].name,
                 "format": contest.format,
                 **middle,
                 "rates": [s.rate for s in taken],
@@ -208,7 +208,7 @@ def _figures(
         title=f"Kafka to PostgreSQL, {records:,} records with a schema registry, {PARTITIONS} "
         f"partitions, {tasks} tasks, insert, warm: medians of {repeats}",
         columns=[
-            Column("side", "side"),
+            Column("system", "system"),
             Column("format", "records"),
             Column("rate", "records/s", count),
             Column("rates", "range", span),

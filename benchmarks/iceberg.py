@@ -20,7 +20,7 @@ from benchmarks.peer_iceberg import IcebergConnect
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
-from benchmarks.sides import JSON, PLAIN, Semel, Side
+from benchmarks.systems import JSON, PLAIN, Semel, System
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.jars import ICEBERG_CONNECT
 
@@ -78,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Lake:
-    """Where the tables of both sides are."""
+    """Where the tables of both systems are."""
 
     uri: str
     warehouse: str
@@ -88,7 +88,7 @@ class Lake:
 
 
 def iceberg(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
-    """Append on both sides, in turn, ``repeats`` times each; upsert, which only semel has."""
+    """Append on both systems, in turn, ``repeats`` times each; upsert, which only semel has."""
     directory = rig.directory / "lake"
     directory.mkdir()
     lake = Lake(f"sqlite:///{directory}/catalog.db", f"file://{directory}/warehouse")
@@ -101,22 +101,22 @@ def iceberg(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         plugin=ICEBERG_CONNECT,
     )
     with worker:
-        contests: dict[str, list[Side]] = {
+        contests: dict[str, list[System]] = {
             "append": [IcebergConnect(rig, worker), Semel(rig)],
             "upsert": [Semel(rig)],
         }
-        for mode, sides in contests.items():
+        for mode, systems in contests.items():
             workload = Workload.of(records, PARTITIONS, updates=mode == "upsert", envelope=False)
             rig.say(f"{mode}: producing {workload.records:,} x {workload.bytes_each()} bytes")
             topic = produce(rig, workload)
-            for side in sides:  # not counted
-                warm_up = _once(rig, lake, side, mode, topic, workload, tasks)
-                rig.say(f"{mode}: {side.name}: warm-up, {_shown(warm_up)}")
+            for system in systems:  # not counted
+                warm_up = _once(rig, lake, system, mode, topic, workload, tasks)
+                rig.say(f"{mode}: {system.name}: warm-up, {_shown(warm_up)}")
             for repeat in range(repeats):
-                for side in random.Random(repeat).sample(sides, len(sides)):
-                    sample = _once(rig, lake, side, mode, topic, workload, tasks)
-                    samples.setdefault((mode, side.name), []).append(sample)
-                    rig.say(f"{mode}: {side.name}: {repeat + 1}/{repeats}, {_shown(sample)}")
+                for system in random.Random(repeat).sample(systems, len(systems)):
+                    sample = _once(rig, lake, system, mode, topic, workload, tasks)
+                    samples.setdefault((mode, system.name), []).append(sample)
+                    rig.say(f"{mode}: {system.name}: {repeat + 1}/{repeats}, {_shown(sample)}")
     return _figures(samples, records, tasks, repeats)
 
 
@@ -125,7 +125,7 @@ def _shown(sample: Sample) -> str:
 
 
 def connector(lake: Lake, topic: str, table: str, *, most: int, tasks: int) -> dict[str, str]:
-    """A sink connector that both sides understand."""
+    """A sink connector that both systems understand."""
     return {
         "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
         "topics": topic,
@@ -144,7 +144,7 @@ def connector(lake: Lake, topic: str, table: str, *, most: int, tasks: int) -> d
 
 
 def _once(
-    rig: Rig, lake: Lake, side: Side, mode: str, topic: str, workload: Workload, tasks: int
+    rig: Rig, lake: Lake, system: System, mode: str, topic: str, workload: Workload, tasks: int
 ) -> Sample:
     """Fill a fresh table from the topic and check that it holds every row once."""
     name = rig.unique("iceberg")
@@ -157,28 +157,28 @@ def _once(
     assert rig.kafka.pid
     began = time.time()
     try:
-        with Meter({"kafka": rig.kafka.pid}, weigh=("side",)) as meter:
-            side.start(rig.unique("bench"), config)
-            meter.add("side", side.pid)
-            _follow(table, side, workload)
+        with Meter({"kafka": rig.kafka.pid}, weigh=("system",)) as meter:
+            system.start(rig.unique("bench"), config)
+            meter.add("system", system.pid)
+            _follow(table, system, workload)
     finally:
-        side.stop()
-    _check(table, side, workload)
-    return _sample(table, side, meter, workload, began)
+        system.stop()
+    _check(table, system, workload)
+    return _sample(table, system, meter, workload, began)
 
 
-def _follow(table: Table, side: Side, workload: Workload) -> None:
+def _follow(table: Table, system: System, workload: Workload) -> None:
     """Wait until the table holds as many rows as there are keys, and all records were read."""
     deadline = time.monotonic() + 90 + workload.records / SLOWEST
     last = workload.record(PARTITIONS - 1, workload.records // PARTITIONS - 1)[1]
     while True:
         time.sleep(EVERY)
-        side.check()
+        system.check()
         table.refresh()
         if _rows(table) >= workload.keys and _newest(table) >= last:
             return
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{side.name}: {_rows(table):,} of {workload.keys:,} rows in time")
+            raise RuntimeError(f"{system.name}: {_rows(table):,} of {workload.keys:,} rows in time")
 
 
 def _rows(table: Table) -> int:
@@ -201,18 +201,18 @@ def _commits(table: Table) -> list[tuple[float, int]]:
     ]
 
 
-def _check(table: Table, side: Side, workload: Workload) -> None:
+def _check(table: Table, system: System, workload: Workload) -> None:
     table.refresh()
     ids = table.scan(selected_fields=("id",)).to_arrow().column("id")
     distinct = pc.count_distinct(ids).as_py()
     if (len(ids), distinct) != (workload.keys, workload.keys):
         raise RuntimeError(
-            f"{side.name}: {len(ids):,} rows of {distinct:,} ids in the table, "
+            f"{system.name}: {len(ids):,} rows of {distinct:,} ids in the table, "
             f"{workload.keys:,} expected"
         )
 
 
-def _sample(table: Table, side: Side, meter: Meter, workload: Workload, began: float) -> Sample:
+def _sample(table: Table, system: System, meter: Meter, workload: Workload, began: float) -> Sample:
     commits = _commits(table)
     since, until, records = window([(began, 0), *commits], workload)
     clock = time.time() - time.monotonic()
@@ -221,13 +221,13 @@ def _sample(table: Table, side: Side, meter: Meter, workload: Workload, began: f
     return Sample(
         records=workload.records,
         rate=records / (until - since),
-        overall_rate=workload.records / (side.start_seconds + commits[-1][0] - began),
+        overall_rate=workload.records / (system.start_seconds + commits[-1][0] - began),
         commits=len(commits),
         files=len(sizes),
         file_bytes=statistics.median(sizes),
-        cpu=cpu["side"] / (records / 1e6),
+        cpu=cpu["system"] / (records / 1e6),
         cpu_kafka=cpu["kafka"] / (records / 1e6),
-        peak_pss=meter.usage["side"].peak_pss,
+        peak_pss=meter.usage["system"].peak_pss,
     )
 
 
@@ -251,13 +251,13 @@ def _figures(
 ) -> Figures:
     peer = samples["append", IcebergConnect.name]
     rows: list[dict[str, Any]] = []
-    for (mode, side), taken in samples.items():
+    for (mode, system), taken in samples.items():
         middle = _median(taken)
         base = _median(peer) if mode == "append" else {}
         rows.append(
             {
                 "mode": mode,
-                "side": side,
+                "system": system,
                 **middle,
                 "rates": [s.rate for s in taken],
                 "ratio": middle["rate"] / base["rate"] if base else None,
@@ -273,7 +273,7 @@ def _figures(
         f"{tasks} tasks: medians of {repeats}",
         columns=[
             Column("mode", "mode"),
-            Column("side", "side"),
+            Column("system", "system"),
             Column("rate", "records/s", count),
             Column("rates", "range", span),
             Column("ratio", "ratio", _ratio),
@@ -289,7 +289,7 @@ def _figures(
         ],
         rows=rows,
         notes=[
-            "Both sides write into a new local table of one SQL catalog (SQLite), with zstd at "
+            "Both systems write into a new local table of one SQL catalog (SQLite), with zstd at "
             f"level 3. The peer commits every {INTERVAL_MS / 1000:.0f} s, semel {TRIGGERS} times "
             "in all. Rows and distinct ids are counted after every run.",
             "records/s: from the first commit to the last but one, by the snapshots' timestamps. "

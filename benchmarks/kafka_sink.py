@@ -26,9 +26,9 @@ LOOP = "a loop by hand"
 ALONE = "a producer alone"
 SEMEL = "semel"
 SEMEL_PROVENANCE = "semel, with provenance"
-SIDES = (SPARK, LOOP, SEMEL, SEMEL_PROVENANCE, ALONE)
+SYSTEMS = (SPARK, LOOP, SEMEL, SEMEL_PROVENANCE, ALONE)
 PRODUCER = {"compression.type": "lz4", "acks": "all", "linger.ms": "5"}
-"""The same for all sides."""
+"""The same for all systems."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,18 @@ class Sample:
 
 
 def kafka_sink(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
-    """All sides, ``repeats`` times each, in turn, into a new topic each time."""
+    """All systems, ``repeats`` times each, in turn, into a new topic each time."""
     workload = Workload.of(records, PARTITIONS, updates=False, envelope=False)
     rig.say(f"producing {workload.records:,} x {workload.bytes_each()} bytes")
     source = produce(rig, workload)
-    samples: dict[str, list[Sample]] = {side: [] for side in SIDES}
-    for side in SIDES:  # jars are read from disk once: not counted
-        rig.say(f"{side}: warm-up, {_shown(_once(rig, side, source, workload, tasks))}")
+    samples: dict[str, list[Sample]] = {system: [] for system in SYSTEMS}
+    for system in SYSTEMS:  # jars are read from disk once: not counted
+        rig.say(f"{system}: warm-up, {_shown(_once(rig, system, source, workload, tasks))}")
     for repeat in range(repeats):
-        for side in random.Random(repeat).sample(SIDES, len(SIDES)):
-            sample = _once(rig, side, source, workload, tasks)
-            samples[side].append(sample)
-            rig.say(f"{side}: {repeat + 1}/{repeats}, {_shown(sample)}")
+        for system in random.Random(repeat).sample(SYSTEMS, len(SYSTEMS)):
+            sample = _once(rig, system, source, workload, tasks)
+            samples[system].append(sample)
+            rig.say(f"{system}: {repeat + 1}/{repeats}, {_shown(sample)}")
     return _figures(samples, workload.records, tasks, repeats)
 
 
@@ -62,7 +62,7 @@ def _shown(sample: Sample) -> str:
     return f"{sample.rate:,.0f}/s warm, {sample.overall_rate:,.0f}/s with start"
 
 
-def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> Sample:
+def _once(rig: Rig, system: str, source: str, workload: Workload, tasks: int) -> Sample:
     target = rig.unique("copy")
     # Copies are as old as their originals: a broker would soon remove them.
     rig.kafka.create_topic(target, PARTITIONS, config={"retention.ms": "-1"})
@@ -76,10 +76,10 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
         "most": -(-workload.records // TRIGGERS),
         "producer": PRODUCER,
     }
-    name = {SPARK: "spark", LOOP: "loop", ALONE: "producer"}.get(side)
+    name = {SPARK: "spark", LOOP: "loop", ALONE: "producer"}.get(system)
     command = [sys.executable, "-m", "benchmarks.peer_kafka", str(name), json.dumps(facts)]
     if name is None:
-        file = _config(rig, facts, provenance=side == SEMEL_PROVENANCE)
+        file = _config(rig, facts, provenance=system == SEMEL_PROVENANCE)
         command = [sys.executable, "-m", "semel", "run", "--until-caught-up", str(file)]
     log = rig.directory / f"{target}.log"
     times, counts = [], []
@@ -99,12 +99,12 @@ def _once(rig: Rig, side: str, source: str, workload: Workload, tasks: int) -> S
             process.wait()
     took = time.monotonic() - began
     if process.returncode:
-        raise RuntimeError(f"{side} has failed: {log.read_text(errors='replace')[-2000:]}")
+        raise RuntimeError(f"{system} has failed: {log.read_text(errors='replace')[-2000:]}")
     times.append(time.monotonic())
     counts.append(visible(cluster, target, PARTITIONS))
     copied = records_of(facts["servers"], target, PARTITIONS)
     if copied != workload.records:
-        raise RuntimeError(f"{side}: {copied} records, {workload.records} expected")
+        raise RuntimeError(f"{system}: {copied} records, {workload.records} expected")
     return Sample(copied, Warm.of(times, counts).rate(copied), copied / took)
 
 
@@ -125,28 +125,28 @@ def _config(rig: Rig, facts: dict[str, Any], *, provenance: bool) -> Path:
 
 def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats: int) -> Figures:
     middles = {
-        side: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
-        for side, taken in samples.items()
+        system: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
+        for system, taken in samples.items()
     }
     rows = [
         {
-            "side": side,
-            **middles[side],
+            "system": system,
+            **middles[system],
             "rates": [s.rate for s in taken],
-            "ratio": middles[side]["rate"] / middles[SPARK]["rate"],
-            "loop": middles[side]["rate"] / middles[LOOP]["rate"],
-            "alone": middles[side]["rate"] / middles[ALONE]["rate"],
-            "overall_ratio": middles[side]["overall_rate"] / middles[SPARK]["overall_rate"],
+            "ratio": middles[system]["rate"] / middles[SPARK]["rate"],
+            "loop": middles[system]["rate"] / middles[LOOP]["rate"],
+            "alone": middles[system]["rate"] / middles[ALONE]["rate"],
+            "overall_ratio": middles[system]["overall_rate"] / middles[SPARK]["overall_rate"],
             "samples": [asdict(s) for s in taken],
         }
-        for side, taken in samples.items()
+        for system, taken in samples.items()
     ]
     return Figures(
         name="kafka",
         title=f"Kafka to Kafka, {records:,} JSON records, {PARTITIONS} partitions, {tasks} tasks: "
         f"medians of {repeats}",
         columns=[
-            Column("side", "side"),
+            Column("system", "system"),
             Column("rate", "records/s", count),
             Column("rates", "range", span),
             Column("ratio", "ratio to Spark", ratio),
@@ -158,8 +158,8 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
         rows=rows,
         notes=[
             "records/s: between 15 % and 85 % of the records visible to a read_committed consumer. "
-            "All sides compress with lz4 and wait for acks=all.",
-            f"Spark's side is a structured stream of {TRIGGERS} triggers, at-least-once. The loop "
+            "All systems compress with lz4 and wait for acks=all.",
+            f"Spark runs a structured stream of {TRIGGERS} triggers, at-least-once. The loop "
             "by hand is exactly-once: confluent-kafka's consumers and transactional producers, a "
             "process a task, which copy values, keys, headers and timestamps as they are. The "
             "producer alone reads nothing and has its records in memory: what one transactional "

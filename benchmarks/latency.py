@@ -2,9 +2,9 @@
 
 A procedure inside the server looks for new rows every few milliseconds, each time with a new
 snapshot, and notes the clock; the record carries the clock of its producer, on the same machine.
-What is seen is therefore late by half a look on average and never early, equally for both sides.
+What is seen is therefore late by half a look on average and never early, equally for both systems.
 
-Both sides run all the time, each on a topic of its own, and are measured in turn: what else the
+Both systems run all the time, each on a topic of its own, and are measured in turn: what else the
 machine does meanwhile falls on both.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.pace import SHIFT
 from benchmarks.records import TABLE
 from benchmarks.report import Column, Figures, count, milliseconds
 from benchmarks.rig import Rig
-from benchmarks.sides import ENVELOPE, Peer, Semel, Side, connector
+from benchmarks.systems import ENVELOPE, Peer, Semel, System, connector
 from semel.lab.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
@@ -41,7 +41,7 @@ WARM_UP = (20_000, 5.0)
 ARRIVAL = 120.0
 
 BUSY = 500
-"""Records a second from which on to look less often: looking takes CPU time from both sides."""
+"""Records a second from which on to look less often: looking takes CPU time from both systems."""
 
 PAUSE, LONG_PAUSE = 0.0005, 0.0025
 """Seconds from the end of one look to the next."""
@@ -93,11 +93,11 @@ class Seen:
 
 
 class Watched:
-    """One side's connector with its topic and table, at different rates one after another."""
+    """One system's connector with its topic and table, at different rates one after another."""
 
-    def __init__(self, rig: Rig, side: Side) -> None:
+    def __init__(self, rig: Rig, system: System) -> None:
         self._rig = rig
-        self._side = side
+        self._system = system
         self._next = 0
         self._topic = rig.unique("paced")
         self._table = rig.unique("target")
@@ -112,11 +112,11 @@ class Watched:
         config = connector(
             self._rig, self._topic, self._table, upsert=False, converter=ENVELOPE, tasks=TASKS
         )
-        self._side.start(self._rig.unique("bench"), config)
+        self._system.start(self._rig.unique("bench"), config)
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._side.stop()
+        self._system.stop()
         self._rig.execute(f"DROP PROCEDURE {self._watch}", f"DROP TABLE {self._table}")
 
     def pass_through(self, rate: float, seconds: float) -> Seen:
@@ -149,10 +149,10 @@ class Watched:
         finally:
             producer.kill()
             producer.wait()
-        self._side.check()
+        self._system.check()
         if len(rows["ts"]) != records:
             raise RuntimeError(
-                f"{self._side.name}: {len(rows['ts'])} of {records} rows seen at {rate}/s"
+                f"{self._system.name}: {len(rows['ts'])} of {records} rows seen at {rate}/s"
             )
         skipped = (
             rows["ts"] < rows["ts"].min() + LEAD * 1e6 if seconds > 2 * LEAD else rows["ts"] < 0
@@ -183,21 +183,21 @@ class Watched:
 
 
 def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Figures:
-    """Both sides in turn at each rate; the very same records, with envelope."""
+    """Both systems in turn at each rate; the very same records, with envelope."""
     taken: dict[tuple[int, str], list[dict[str, Any]]] = {}
     with ExitStack() as running:
         worker = running.enter_context(
             ConnectWorker(rig.directory / "connect-latency", rig.kafka.bootstrap_servers)
         )
-        sides = [
+        systems = [
             (s.name, running.enter_context(Watched(rig, s))) for s in (Peer(worker), Semel(rig))
         ]
-        for name, watched in sides:
+        for name, watched in systems:
             rig.say(f"latency: {name}: warming up")
             watched.pass_through(*WARM_UP)
         for repeat in range(repeats):
             for rate in rates:
-                for name, watched in sides if repeat % 2 == 0 else reversed(sides):
+                for name, watched in systems if repeat % 2 == 0 else reversed(systems):
                     _settle(rig)
                     found = _percentiles(watched.pass_through(rate, LEAD + seconds))
                     taken.setdefault((rate, name), []).append(found)
@@ -206,7 +206,7 @@ def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Fig
                         f"p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms"
                     )
     rows = [
-        {"rate": rate, "side": name, **_median(samples), "samples": samples}
+        {"rate": rate, "system": name, **_median(samples), "samples": samples}
         for (rate, name), samples in taken.items()
     ]
     rows.sort(key=lambda row: row["rate"])
@@ -218,7 +218,7 @@ def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Fig
         f"({seconds:.0f} s at each rate): medians of {repeats}",
         columns=[
             Column("rate", "records/s", count),
-            Column("side", "side"),
+            Column("system", "system"),
             Column("p50", "p50", milliseconds),
             Column("p90", "p90", milliseconds),
             Column("p99", "p99", milliseconds),
@@ -229,7 +229,7 @@ def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Fig
             f"The table is looked at every {often}, from {BUSY} records/s on every {seldom}, from "
             "inside the server, so a latency is too high by half of that on average, never too "
             "low. Producer: acks=all, linger.ms=0, lz4. The clock starts when the record is "
-            "handed to the producer. Both sides run all the time and are measured in turn."
+            "handed to the producer. Both systems run all the time and are measured in turn."
         ],
         facts={"seconds": seconds, "repeats": repeats, "tasks": TASKS, "partitions": PARTITIONS},
     )

@@ -1,4 +1,4 @@
-"""One run of one side over a topic that is full already, measured."""
+"""One run of one system over a topic that is full already, measured."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.meter import Meter
 from benchmarks.progress import INSTANT, Curve, follow
 from benchmarks.records import TABLE, Workload
 from benchmarks.rig import Rig
-from benchmarks.sides import Side, connector
+from benchmarks.systems import System, connector
 
 WARM = (0.15, 0.85)
-"""The warm window lies between these shares of the records committed. Both sides read ahead, so
+"""The warm window lies between these shares of the records committed. Both systems read ahead, so
 at its end as at its beginning some records are read that are not committed yet."""
 
 SLOWEST = 8_000  # records a second; below it a run is given up
@@ -42,7 +42,7 @@ class Sample:
 
 def run(
     rig: Rig,
-    side: Side,
+    system: System,
     topic: str,
     workload: Workload,
     *,
@@ -61,23 +61,23 @@ def run(
     roots = {"kafka": rig.kafka.pid, "postgres": rig.postgres.pid}
     began = time.monotonic()
     try:
-        with Meter(roots, weigh=("side",)) as meter:
-            side.start(rig.unique("bench"), {**config, **(extra or {})})
-            meter.add("side", side.pid)
-            curve = follow(rig, table, workload, side.check, timeout)
+        with Meter(roots, weigh=("system",)) as meter:
+            system.start(rig.unique("bench"), {**config, **(extra or {})})
+            meter.add("system", system.pid)
+            curve = follow(rig, table, workload, system.check, timeout)
     finally:
-        side.stop()
+        system.stop()
     rows = rig.value(f"SELECT count(*) FROM {table}")
     if rows != workload.keys:
-        raise RuntimeError(f"{side.name}: {rows} rows in the table, {workload.keys} expected")
+        raise RuntimeError(f"{system.name}: {rows} rows in the table, {workload.keys} expected")
     rig.execute(f"DROP TABLE {table}", "CHECKPOINT")
-    return _sample(side, curve, meter, began)
+    return _sample(system, curve, meter, began)
 
 
-def _sample(side: Side, curve: Curve, meter: Meter, began: float) -> Sample:
+def _sample(system: System, curve: Curve, meter: Meter, began: float) -> Sample:
     since, until = (curve.reached(share) for share in WARM)
     if until <= since:
-        raise RuntimeError(f"{side.name} committed it all at once: take more --records")
+        raise RuntimeError(f"{system.name} committed it all at once: take more --records")
     records = curve.workload.records
     warm = curve.committed(until + INSTANT) - curve.committed(since + INSTANT)
     cpu = {n: u.between(since, until) / (warm / 1e6) for n, u in meter.usage.items()}
@@ -85,14 +85,14 @@ def _sample(side: Side, curve: Curve, meter: Meter, began: float) -> Sample:
     return Sample(
         records=records,
         rate=warm / (until - since),
-        overall_rate=records / (side.start_seconds + seconds),
-        first_seconds=side.start_seconds + curve.first - began,
+        overall_rate=records / (system.start_seconds + seconds),
+        first_seconds=system.start_seconds + curve.first - began,
         seconds=seconds,
-        cpu=cpu["side"],
+        cpu=cpu["system"],
         cpu_postgres=cpu["postgres"],
         cpu_kafka=cpu["kafka"],
-        peak_rss=meter.usage["side"].peak_rss,
-        peak_pss=meter.usage["side"].peak_pss,
+        peak_rss=meter.usage["system"].peak_rss,
+        peak_pss=meter.usage["system"].peak_pss,
     )
 
 

@@ -8,14 +8,14 @@ from benchmarks.measure import Sample, median, run
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, ratio, seconds
 from benchmarks.rig import Rig
-from benchmarks.sides import PLAIN, Semel
+from benchmarks.systems import PLAIN, Semel
 
 FEW, MANY, TASKS = 4, 256, 4
 
 
 def partitions(rig: Rig, records: int, repeats: int) -> Figures:
     """Insert plain JSON from both topics, in turn."""
-    side = Semel(rig)
+    system = Semel(rig)
     topics = {}
     for number in (FEW, MANY):
         workload = Workload.of(records, number, updates=False, envelope=False, apart=True)
@@ -25,7 +25,7 @@ def partitions(rig: Rig, records: int, repeats: int) -> Figures:
     for repeat in range(repeats):
         for number in (FEW, MANY) if repeat % 2 == 0 else (MANY, FEW):
             topic, workload = topics[number]
-            sample = run(rig, side, topic, workload, upsert=False, converter=PLAIN, tasks=TASKS)
+            sample = run(rig, system, topic, workload, upsert=False, converter=PLAIN, tasks=TASKS)
             samples[number].append(sample)
             rig.say(f"partitions: {number}: {repeat + 1}/{repeats}, {sample.rate:,.0f}/s")
     few = median(samples[FEW])

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from benchmarks.rig import Rig
-from benchmarks.sides import Side
+from benchmarks.systems import System
 from semel.errors import ServiceError
 from semel.lab.embedded.connect import ConnectWorker
 
 TUNING = {"consumer.override.max.poll.records": "5000"}
 
 
-class IcebergConnect(Side):
+class IcebergConnect(System):
     """Takes the connector that semel takes; its catalog and control topic are its own."""
 
     name = "Kafka Connect"

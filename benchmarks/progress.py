@@ -2,7 +2,7 @@
 
 The records of a partition become visible in order, so it is enough to look for some of them: a
 marker is a record whose row is looked up by primary key. It costs the same, next to nothing, on
-both sides, and needs neither side's own figures.
+both systems, and needs neither system's own figures.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def follow(
 ) -> Curve:
     """Watch the table until every partition's last record is visible.
 
-    ``check`` is called now and then and raises when the side has failed.
+    ``check`` is called now and then and raises when the system has failed.
     """
     each = workload.records // workload.partitions
     steps = min(each, max(4, _STEPS // workload.partitions))

@@ -46,7 +46,7 @@ class Sample:
     cpu_kafka: float
 
 
-class Side(ABC):
+class System(ABC):
     """Runs one connector at a time."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Side(ABC):
     def stop(self) -> None: ...
 
 
-class Peer(Side):
+class Peer(System):
     """A worker of Kafka Connect that is warm already."""
 
     def __init__(self, worker: DistributedConnect) -> None:
@@ -79,7 +79,7 @@ class Peer(Side):
         self._worker.delete(self._name)
 
 
-class Semel(Side):
+class Semel(System):
     """``semel run``, a new process each time."""
 
     def __init__(self, rig: Rig) -> None:
@@ -117,11 +117,11 @@ class Semel(Side):
 
 @dataclass(frozen=True)
 class Contestant:
-    """A side under one configuration: ``connector`` gives it for a run with this unique name,
+    """A system under one configuration: ``connector`` gives it for a run with this unique name,
     together with the topic that it writes."""
 
     name: str
-    side: Side
+    system: System
     connector: Callable[[str], tuple[Mapping[str, str], str]]
 
 
@@ -147,7 +147,7 @@ def _shown(sample: Sample) -> str:
 
 
 def _once(rig: Rig, contestant: Contestant, records: int) -> Sample:
-    name, side = rig.unique("copy"), contestant.side
+    name, system = rig.unique("copy"), contestant.system
     config, topic = contestant.connector(name)
     rig.kafka.create_topic(topic, 1)
     cluster = Cluster({"bootstrap.servers": rig.kafka.bootstrap_servers})
@@ -156,18 +156,18 @@ def _once(rig: Rig, contestant: Contestant, records: int) -> Sample:
     times, counts = [began], [0]
     try:
         with Meter({"kafka": rig.kafka.pid}) as meter:
-            side.start(name, config)
-            meter.add("side", side.pid())
+            system.start(name, config)
+            meter.add("system", system.pid())
             while counts[-1] < records or time.monotonic() - times[-1] < ENDED:
                 time.sleep(EVERY)
                 if (seen := visible(cluster, topic, 1)) != counts[-1]:
                     counts.append(seen)
                     times.append(time.monotonic())
                 if time.monotonic() - began > 90 + records / SLOWEST:
-                    side.pid()  # tells why, if it knows
+                    system.pid()  # tells why, if it knows
                     raise RuntimeError(f"{contestant.name}: {counts[-1]} of {records} in time")
     finally:
-        side.stop()
+        system.stop()
     found = records_of(rig.kafka.bootstrap_servers, topic, 1)
     if found != records:
         raise RuntimeError(f"{contestant.name}: {found} records, {records} expected")
@@ -176,7 +176,7 @@ def _once(rig: Rig, contestant: Contestant, records: int) -> Sample:
     return Sample(
         rate=warm.rate(records),
         overall_rate=records / (times[-1] - began),
-        cpu=meter.usage["side"].between(warm.since, warm.until) / millions,
+        cpu=meter.usage["system"].between(warm.since, warm.until) / millions,
         cpu_kafka=meter.usage["kafka"].between(warm.since, warm.until) / millions,
     )
 
@@ -190,7 +190,7 @@ def compared(samples: Samples, peers: Mapping[str, str]) -> list[dict[str, Any]]
     }
     return [
         {
-            "side": name,
+            "system": name,
             **middles[name],
             "rates": [s.rate for s in taken],
             **{k: middles[name]["rate"] / middles[peer]["rate"] for k, peer in peers.items()},
@@ -203,7 +203,7 @@ def compared(samples: Samples, peers: Mapping[str, str]) -> list[dict[str, Any]]
 def columns(what: str, ratios: Mapping[str, str]) -> list[Column]:
     """Those of :func:`compared`; ``what`` is counted, ``ratios`` are titles by key."""
     return [
-        Column("side", "side"),
+        Column("system", "system"),
         Column("rate", f"{what}/s", count),
         Column("rates", "range", span),
         *(Column(key, title, ratio) for key, title in ratios.items()),

@@ -23,17 +23,17 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     SEMEL: {"producer.override.compression.type": "lz4"},
     AT_LEAST_ONCE: {"producer.override.compression.type": "lz4", "delivery": "at-least-once"},
 }
-"""What each side has besides the file and the topic. The tuned settings were the fastest for Kafka
+"""What each system has besides the file and topic. The tuned settings were the fastest for Kafka
 Connect when they were tried."""
 
 
 def sources(rig: Rig, records: int, repeats: int) -> Figures:
-    """All sides, ``repeats`` times each, in turn, into a new topic each time."""
+    """All systems, ``repeats`` times each, in turn, into a new topic each time."""
     file = rig.directory / "lines.txt"
     size = round(_write(file, records) / records)
     rig.say(f"{records:,} lines of {size} bytes")
 
-    def connector(side: str, topic: str) -> tuple[Mapping[str, str], str]:
+    def connector(system: str, topic: str) -> tuple[Mapping[str, str], str]:
         return {
             "connector.class": "FileStreamSource",
             "tasks.max": "1",
@@ -41,7 +41,7 @@ def sources(rig: Rig, records: int, repeats: int) -> Figures:
             "topic": topic,
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-            **KEYS[side],
+            **KEYS[system],
         }, topic
 
     worker = DistributedConnect(
@@ -50,12 +50,14 @@ def sources(rig: Rig, records: int, repeats: int) -> Figures:
     with worker:
         peer, semel = Peer(worker), Semel(rig)
         contestants = [
-            Contestant(side, peer if side.startswith(PEER) else semel, partial(connector, side))
-            for side in KEYS
+            Contestant(
+                system, peer if system.startswith(PEER) else semel, partial(connector, system)
+            )
+            for system in KEYS
         ]
         samples = take_turns(rig, contestants, records, repeats)
     rows = compared(samples, {"ratio": PEER, "tuned": PEER_TUNED})
-    rates = {row["side"]: row["rate"] for row in rows}
+    rates = {row["system"]: row["rate"] for row in rows}
     cost = rates[AT_LEAST_ONCE] / rates[SEMEL] - 1
     return Figures(
         name="sources",

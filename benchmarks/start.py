@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.records import TABLE, Workload, produce
 from benchmarks.report import Column, Figures
 from benchmarks.rig import BROKER_HEAP, Rig
-from benchmarks.sides import ENVELOPE, Semel, connector
+from benchmarks.systems import ENVELOPE, Semel, connector
 from semel.archives import SWITCH
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.connect import ConnectWorker
@@ -39,7 +39,7 @@ class Start:
 
 
 def start(rig: Rig, repeats: int) -> Figures:
-    """All sides in turn, on both brokers."""
+    """All systems in turn, on both brokers."""
     warm_up_spark()
     rows: list[dict[str, Any]] = []
     for delay in DELAYS:
@@ -47,15 +47,17 @@ def start(rig: Rig, repeats: int) -> Figures:
         with Kafka(rig.directory / f"delay-{delay}", heap=BROKER_HEAP, settings=settings) as kafka:
             mine = Rig(rig.directory, kafka, rig.postgres, rig.console, rig._numbers)
             samples = _in_turn(mine, repeats, delay)
-        for side, taken in samples.items():
+        for system, taken in samples.items():
             middle = {n: statistics.median(asdict(s)[n] for s in taken) for n in ("first", "exit")}
-            rows.append({"delay": delay, "side": side, **middle, "samples": [*map(asdict, taken)]})
+            rows.append(
+                {"delay": delay, "system": system, **middle, "samples": [*map(asdict, taken)]}
+            )
     return Figures(
         name="start",
         title=f"start and stop, {TASKS} tasks: medians of {repeats}",
         columns=[
             Column("delay", "initial rebalance delay, ms"),
-            Column("side", "side"),
+            Column("system", "system"),
             Column("first", "to the first row, s", _hundredths),
             Column("exit", "SIGTERM to exit, s", _hundredths),
         ],
@@ -68,14 +70,14 @@ def start(rig: Rig, repeats: int) -> Figures:
 def _in_turn(rig: Rig, repeats: int, delay: int) -> dict[str, list[Start]]:
     workload = Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
     topic = produce(rig, workload)
-    sides: dict[str, Callable[[Rig, str], Start]] = {
+    systems: dict[str, Callable[[Rig, str], Start]] = {
         "semel": lambda r, t: _semel(r, t, {}),
         "semel, cold": lambda r, t: _semel(r, t, {SWITCH: "off"}),
         "connect-standalone": _connect,
     }
-    samples: dict[str, list[Start]] = {name: [] for name in sides}
+    samples: dict[str, list[Start]] = {name: [] for name in systems}
     for repeat in range(repeats):
-        for name, run in sides.items():
+        for name, run in systems.items():
             sample = run(rig, topic)
             samples[name].append(sample)
             rig.say(
@@ -86,16 +88,16 @@ def _in_turn(rig: Rig, repeats: int, delay: int) -> dict[str, list[Start]]:
 
 
 def _semel(rig: Rig, topic: str, environment: Mapping[str, str]) -> Start:
-    side = Semel(rig, environment)
+    system = Semel(rig, environment)
     table, config = _target(rig, topic)
     seen = Seen(rig, table)
-    side.start(rig.unique("start"), config)
+    system.start(rig.unique("start"), config)
     try:
         first = seen.wait()
         time.sleep(IDLE)
     finally:
         ended = time.monotonic()
-        side.stop()
+        system.stop()
     return Start(first, time.monotonic() - ended)
 
 

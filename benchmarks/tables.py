@@ -31,7 +31,7 @@ FROM generate_series(1, %d) AS n
 
 
 def tables(rig: Rig, records: int, repeats: int) -> Figures:
-    """Both sides, ``repeats`` times each, in turn, into a new topic each time."""
+    """Both systems, ``repeats`` times each, in turn, into a new topic each time."""
     logical = {"wal_level": "logical"}  # Debezium's connector does not start without it
     with Postgres(rig.directory / "logical", settings=logical) as postgres:
         _fill(postgres, records)

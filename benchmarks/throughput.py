@@ -11,7 +11,7 @@ from benchmarks.measure import WARM, Sample, median, run
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
-from benchmarks.sides import ENVELOPE, PLAIN, PLAIN_WITH_SCHEMA, Peer, Semel, Side
+from benchmarks.systems import ENVELOPE, PLAIN, PLAIN_WITH_SCHEMA, Peer, Semel, System
 from semel.lab.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
@@ -19,9 +19,9 @@ PARTITIONS = 4
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """A side with the records it is given."""
+    """A system with the records it is given."""
 
-    side: str
+    system: str
     records: str
     envelope: bool
     converter: Mapping[str, str]
@@ -57,7 +57,7 @@ def throughput(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
     samples: dict[tuple[str, Contest], list[Sample]] = {}
     workloads: dict[tuple[bool, bool], tuple[str, Workload]] = {}
     with ConnectWorker(rig.directory / "connect", rig.kafka.bootstrap_servers) as worker:
-        sides: dict[str, Side] = {"peer": Peer(worker), "semel": Semel(rig)}
+        systems: dict[str, System] = {"peer": Peer(worker), "semel": Semel(rig)}
         for mode in MODES:
             for envelope in (True, False):
                 if (mode.updates, envelope) in workloads:
@@ -70,7 +70,7 @@ def throughput(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
                 topic, workload = workloads[mode.updates, contest.envelope]
                 return run(
                     rig,
-                    sides[contest.side],
+                    systems[contest.system],
                     topic,
                     workload,
                     upsert=mode.upsert,
@@ -79,22 +79,22 @@ def throughput(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
                 )
 
             for contest in CONTESTS:  # warm the worker's JVM and PostgreSQL's files: not counted
-                rig.say(f"{mode.name}: {_name(contest, sides)}: warm-up, {_shown(once(contest))}")
+                rig.say(f"{mode.name}: {_name(contest, systems)}: warm-up, {_shown(once(contest))}")
             for repeat in range(repeats):
                 order = random.Random(repeat).sample(CONTESTS, len(CONTESTS))
                 for contest in order:
                     sample = once(contest)
                     samples.setdefault((mode.name, contest), []).append(sample)
                     rig.say(
-                        f"{mode.name}: {_name(contest, sides)}: {repeat + 1}/{repeats}, "
+                        f"{mode.name}: {_name(contest, systems)}: {repeat + 1}/{repeats}, "
                         f"{_shown(sample)}"
                     )
         start = worker.start_seconds
-    return _figures(samples, sides, tasks, records, repeats, start)
+    return _figures(samples, systems, tasks, records, repeats, start)
 
 
-def _name(contest: Contest, sides: Mapping[str, Side]) -> str:
-    return f"{sides[contest.side].name}, {contest.records}"
+def _name(contest: Contest, systems: Mapping[str, System]) -> str:
+    return f"{systems[contest.system].name}, {contest.records}"
 
 
 def _shown(sample: Sample) -> str:
@@ -103,7 +103,7 @@ def _shown(sample: Sample) -> str:
 
 def _figures(
     samples: Mapping[tuple[str, Contest], list[Sample]],
-    sides: Mapping[str, Side],
+    systems: Mapping[str, System],
     tasks: int,
     records: int,
     repeats: int,
@@ -116,13 +116,13 @@ def _figures(
         base = next(
             median(s)
             for (m, c), s in samples.items()
-            if m == mode and c.side == "peer" and c.envelope == contest.envelope
+            if m == mode and c.system == "peer" and c.envelope == contest.envelope
         )
         middle = median(taken)
         rows.append(
             {
                 "mode": mode,
-                "side": sides[contest.side].name,
+                "system": systems[contest.system].name,
                 **middle,
                 "form": contest.records,
                 "rates": [s.rate for s in taken],
@@ -132,10 +132,10 @@ def _figures(
             }
         )
     enveloped = {
-        (r["mode"], r["side"]): r["rate"] for r in rows if r["form"] == CONTESTS[0].records
+        (r["mode"], r["system"]): r["rate"] for r in rows if r["form"] == CONTESTS[0].records
     }
-    plain = {(r["mode"], r["side"]): r["rate"] for r in rows if r["form"] == "plain"}
-    semel, peer = sides["semel"].name, sides["peer"].name
+    plain = {(r["mode"], r["system"]): r["rate"] for r in rows if r["form"] == "plain"}
+    semel, peer = systems["semel"].name, systems["peer"].name
     headline = {
         mode: plain[mode, semel] / enveloped[mode, peer]
         for mode in dict.fromkeys(m for m, _ in plain)
@@ -146,7 +146,7 @@ def _figures(
         f"{tasks} tasks, warm: medians of {repeats}",
         columns=[
             Column("mode", "mode"),
-            Column("side", "side"),
+            Column("system", "system"),
             Column("form", "records"),
             Column("rate", "records/s", count),
             Column("rates", "range", span),
@@ -161,7 +161,7 @@ def _figures(
         ],
         rows=rows,
         notes=[
-            "Headline ratio, each side with the records that suit it (semel plain, Kafka Connect "
+            "Headline ratio, each system with the records that suit it (semel plain, Kafka Connect "
             "with the envelope): "
             + ", ".join(f"{mode} {value:.2f}x" for mode, value in headline.items())
             + ".",
@@ -169,7 +169,7 @@ def _figures(
             f"{WARM[0]:.0%} and {WARM[1]:.0%} of the records committed, seen by their rows in the "
             "table. CPU: of that window, per million records, with that of PostgreSQL and Kafka "
             "meanwhile apart.",
-            "Peak memory is the sum of proportional set sizes of all processes of a side. "
+            "Peak memory is the sum of proportional set sizes of all processes of a system. "
             "Kafka Connect's worker is started once and stays warm from run to run; its start "
             f"({start:.1f} s) is added where the start is included. semel starts anew each time.",
         ],

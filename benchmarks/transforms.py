@@ -11,7 +11,7 @@ from benchmarks.measure import Sample, median, run
 from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, ratio, seconds, span
 from benchmarks.rig import Rig
-from benchmarks.sides import ENVELOPE, PLAIN, Semel
+from benchmarks.systems import ENVELOPE, PLAIN, Semel
 
 PARTITIONS = 4
 KAFKA = "org.apache.kafka.connect.transforms."
@@ -60,7 +60,7 @@ FORMS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
 
 def transforms(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
     """Both forms, with and without the chain, in turn."""
-    side = Semel(rig)
+    system = Semel(rig)
     rows: list[dict[str, Any]] = []
     for form, (envelope, converter) in FORMS.items():
         workload = Workload.of(records, PARTITIONS, updates=False, envelope=envelope)
@@ -73,7 +73,7 @@ def transforms(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
             for variant in variants[turn:] + variants[:turn]:
                 sample = run(
                     rig,
-                    side,
+                    system,
                     topic,
                     workload,
                     upsert=False,

@@ -22,8 +22,8 @@ from benchmarks.meter import Meter
 from benchmarks.records import FIRST_TS, TABLE, Workload, produce, template
 from benchmarks.report import Column, Figures, count, megabytes, milliseconds, text
 from benchmarks.rig import BROKER_HEAP, Rig
-from benchmarks.sides import ENVELOPE, connector
 from benchmarks.start import DELAYS, Seen
+from benchmarks.systems import ENVELOPE, connector
 from semel.lab.embedded import Kafka, Postgres
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
@@ -50,7 +50,7 @@ class Missing(RuntimeError):
     """An answer of 404."""
 
 
-class Side(ABC):
+class System(ABC):
     """A worker that is running."""
 
     name: str
@@ -83,7 +83,7 @@ class Side(ABC):
         """The first process of its tree."""
 
 
-class Semel(Side):
+class Semel(System):
     """``semel worker`` alone."""
 
     name = "semel"
@@ -97,7 +97,7 @@ class Semel(Side):
         return self._process.pid
 
 
-class Peer(Side):
+class Peer(System):
     """``connect-standalone``."""
 
     name = "Kafka Connect"
@@ -111,7 +111,7 @@ class Peer(Side):
 
 
 @contextmanager
-def _semel(rig: Rig) -> Iterator[Side]:
+def _semel(rig: Rig) -> Iterator[System]:
     directory, port = rig.directory / rig.unique("worker"), free_port()
     directory.mkdir()
     file = directory / "worker.properties"
@@ -129,14 +129,14 @@ def _semel(rig: Rig) -> Iterator[Side]:
 
 
 @contextmanager
-def _connect(rig: Rig) -> Iterator[Side]:
+def _connect(rig: Rig) -> Iterator[System]:
     directory = rig.directory / rig.unique("connect")
     with ConnectWorker(directory, rig.kafka.bootstrap_servers) as worker:
         yield Peer(worker)
 
 
 def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
-    """Both sides, one after the other, on brokers with and without an initial delay of groups."""
+    """Both systems, one after the other, on brokers with and without an initial delay of groups."""
     warm_up_spark()
     rows: list[dict[str, Any]] = []
     for begin in (_semel, _connect):
@@ -152,20 +152,20 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
                 topic = produce(
                     mine, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True)
                 )
-                with begin(mine) as side:
+                with begin(mine) as system:
                     row |= {
-                        "side": side.name,
-                        f"first_{delay}": _firsts(mine, side, topic, repeats),
+                        "system": system.name,
+                        f"first_{delay}": _firsts(mine, system, topic, repeats),
                     }
                     if not delay:
-                        row |= _many_or_why_not(mine, side, topic, connectors, requests)
-            rig.say(f"worker: {side.name}, delay {delay}: {row}")
+                        row |= _many_or_why_not(mine, system, topic, connectors, requests)
+            rig.say(f"worker: {system.name}, delay {delay}: {row}")
         rows.append(row)
     return Figures(
         name="worker",
         title=f"a worker with {connectors} connectors, and {requests:,} requests",
         columns=[
-            Column("side", "side"),
+            Column("system", "system"),
             *(Column(f"first_{d}", f"POST to row, delay {d} ms: s", _median) for d in DELAYS),
             Column("pss", "memory, MB", _unless_failed(megabytes)),
             Column("idle", "idle CPU, % of a core", _unless_failed(_tenths)),
@@ -182,74 +182,76 @@ def worker(rig: Rig, repeats: int, connectors: int, requests: int) -> Figures:
     )
 
 
-def _firsts(rig: Rig, side: Side, topic: str, repeats: int) -> list[float]:
+def _firsts(rig: Rig, system: System, topic: str, repeats: int) -> list[float]:
     """Seconds from a request to the first row, each time of a new connector; the first of a worker
     does not count."""
     found = []
     for _ in range(repeats + 1):
         name, config = _sink(rig, topic)
         seen = Seen(rig, name)
-        side.ask("POST", "/connectors", {"name": name, "config": config})
+        system.ask("POST", "/connectors", {"name": name, "config": config})
         found.append(seen.wait())
-        side.ask("DELETE", f"/connectors/{name}")
+        system.ask("DELETE", f"/connectors/{name}")
         rig.execute(f"DROP TABLE {name}")
     return found[1:]
 
 
 def _many_or_why_not(
-    rig: Rig, side: Side, topic: str, connectors: int, requests: int
+    rig: Rig, system: System, topic: str, connectors: int, requests: int
 ) -> dict[str, Any]:
-    """The figures of :func:`_many`, or why there are none: the other side is still measured."""
+    """The figures of :func:`_many`, or why there are none: the other system is still measured."""
     try:
-        return _many(rig, side, topic, connectors, requests)
+        return _many(rig, system, topic, connectors, requests)
     except (OSError, RuntimeError) as error:
-        rig.say(f"worker: {side.name}: {error}")
+        rig.say(f"worker: {system.name}: {error}")
         return dict.fromkeys(("idle", "pss", "p50", "p99", "rate")) | {"error": str(error)}
 
 
-def _many(rig: Rig, side: Side, topic: str, connectors: int, requests: int) -> dict[str, Any]:
+def _many(rig: Rig, system: System, topic: str, connectors: int, requests: int) -> dict[str, Any]:
     """Memory and CPU of many connectors that have caught up, then requests while data flows."""
     live = produce(rig, Workload.of(RECORDS, PARTITIONS, updates=False, envelope=True))
     names = []
-    with Meter({"side": side.pid}, weigh=("side",)) as begun:
+    with Meter({"system": system.pid}, weigh=("system",)) as begun:
         for number in range(connectors):
             name, config = _sink(rig, live if number < BUSY else topic)
-            side.ask("POST", "/connectors", {"name": name, "config": config})
+            system.ask("POST", "/connectors", {"name": name, "config": config})
             names.append(name)
         for name in names:
-            _wait(lambda name=name: _caught_up(rig, side, name), f"{side.name}: {name} is behind")
-    idle = _idle(side)
-    rig.say(f"worker: {side.name}: {connectors} connectors take {idle:.1f} % of a core")
-    with Meter({"side": side.pid}, weigh=("side",), every=SELDOM, weigh_every=SELDOM) as busy:
-        times = _timed(rig, side, live, names, requests)
+            _wait(
+                lambda name=name: _caught_up(rig, system, name), f"{system.name}: {name} is behind"
+            )
+    idle = _idle(system)
+    rig.say(f"worker: {system.name}: {connectors} connectors take {idle:.1f} % of a core")
+    with Meter({"system": system.pid}, weigh=("system",), every=SELDOM, weigh_every=SELDOM) as busy:
+        times = _timed(rig, system, live, names, requests)
     for name in names:
-        side.ask("DELETE", f"/connectors/{name}")
+        system.ask("DELETE", f"/connectors/{name}")
     return {
         "idle": idle,
-        "pss": max(meter.usage["side"].peak_pss for meter in (begun, busy)),
+        "pss": max(meter.usage["system"].peak_pss for meter in (begun, busy)),
         "p50": 1000 * float(np.percentile(times, 50)),
         "p99": 1000 * float(np.percentile(times, 99)),
         "rate": requests / sum(times),
     }
 
 
-def _idle(side: Side) -> float:
+def _idle(system: System) -> float:
     """Percent of a core, once what has caught up is idle. Nothing is sampled in between: weighing
     dozens of processes evicts the caches of those that are measured."""
     time.sleep(CALM)
-    with Meter({"side": side.pid}, every=2 * IDLE) as meter:
+    with Meter({"system": system.pid}, every=2 * IDLE) as meter:
         time.sleep(IDLE)
-    usage = meter.usage["side"]
+    usage = meter.usage["system"]
     began, ended = usage.times[0], usage.times[-1]
     return 100 * usage.between(began, ended) / (ended - began)
 
 
-def _timed(rig: Rig, side: Side, topic: str, names: list[str], requests: int) -> list[float]:
+def _timed(rig: Rig, system: System, topic: str, names: list[str], requests: int) -> list[float]:
     """Seconds of each of so many requests, on one connection."""
     stop = threading.Event()
     flow = threading.Thread(target=_flow, args=(rig, topic, stop), daemon=True)
     flow.start()
-    link = http.client.HTTPConnection(LOOPBACK, side.port, timeout=PATIENCE)
+    link = http.client.HTTPConnection(LOOPBACK, system.port, timeout=PATIENCE)
     times = []
     try:
         for number in range(requests):
@@ -259,7 +261,7 @@ def _timed(rig: Rig, side: Side, topic: str, names: list[str], requests: int) ->
             answer.read()
             times.append(time.monotonic() - began)
             if answer.status != 200:
-                raise RuntimeError(f"{side.name}: status {answer.status}")
+                raise RuntimeError(f"{system.name}: status {answer.status}")
     finally:
         stop.set()
         flow.join(PATIENCE)
@@ -286,17 +288,17 @@ def _sink(rig: Rig, topic: str) -> tuple[str, Mapping[str, str]]:
     return table, connector(rig, topic, table, upsert=False, converter=ENVELOPE, tasks=1)
 
 
-def _caught_up(rig: Rig, side: Side, name: str) -> bool:
+def _caught_up(rig: Rig, system: System, name: str) -> bool:
     """Raises RuntimeError: it has failed."""
     if _rows(rig, name) == RECORDS:
         return True
     try:
-        status = side.ask("GET", f"/connectors/{name}/status")
+        status = system.ask("GET", f"/connectors/{name}/status")
     except Missing:  # its worker has yet to write one
         return False
     for part in (status["connector"], *status["tasks"]):
         if part["state"] == "FAILED":
-            raise RuntimeError(f"{side.name}: {name} has failed: {part['trace'][:500]}")
+            raise RuntimeError(f"{system.name}: {name} has failed: {part['trace'][:500]}")
     return False
 
 

@@ -15,7 +15,7 @@ from benchmarks.meter import Meter
 from benchmarks.progress import Curve
 from benchmarks.records import FIRST_TS, Workload
 from benchmarks.report import Column, Figures, count
-from benchmarks.sides import Peer, Semel
+from benchmarks.systems import Peer, Semel
 from benchmarks.throughput import CONTESTS, _figures
 from benchmarks.visible import Warm
 from deltalake import DeltaTable, write_deltalake
@@ -117,7 +117,9 @@ def test_a_lake_is_measured_by_the_commits_that_hold_data(tmp_path: Path) -> Non
     assert sample.overall_rate == workload.records / 2
     assert sample.files == 1
     assert 0 < sample.rate < 0.8 * workload.records / 0.04
-    samples = {(mode, side): [sample] for mode in ("append", "upsert") for side in delta.SIDES}
+    samples = {
+        (mode, system): [sample] for mode in ("append", "upsert") for system in delta.SYSTEMS
+    }
     figures = delta._figures(samples, 1000, 2, 1)
     assert [row["ratio"] for row in figures.rows] == [1.0] * 4
 

@@ -29,7 +29,7 @@ _VOLATILE = ("worker_id", "version", "commit", "trace", "last_modified", "connec
 
 
 @dataclass
-class Side:
+class System:
     """A worker, and the name and the configuration of the connector there."""
 
     client: Any
@@ -98,7 +98,7 @@ class Side:
 
 
 @pytest.fixture
-def sides(
+def systems(
     worker: Worker,
     kafka: Kafka,
     postgres: Postgres,
@@ -106,7 +106,7 @@ def sides(
     topic: MakeTopic,
     produce: Produce,
     tmp_path: Path,
-) -> Iterator[list[Side]]:
+) -> Iterator[list[System]]:
     """Kafka Connect, and semel."""
     source = topic(partitions=2)
     produce(source, records(20), partition=0)  # Debezium's tasks would both create the table
@@ -131,19 +131,19 @@ def sides(
 
     with ConnectWorker(tmp_path / "connect", kafka.bootstrap_servers) as theirs:
         client = httpx.Client(base_url=f"http://{LOOPBACK}:{theirs.port}", timeout=90)
-        names = [f"{source}-{side}" for side in ("connect", "semel")]
+        names = [f"{source}-{system}" for system in ("connect", "semel")]
         files = [tmp_path / name for name in names]
         for file in files:
             file.write_text("one\ntwo\nthree\n")
         yield [
-            Side(client, names[0], config(names[0]), files[0]),
-            Side(worker(), names[1], config(names[1]), files[1]),
+            System(client, names[0], config(names[0]), files[0]),
+            System(worker(), names[1], config(names[1]), files[1]),
         ]
         client.close()
 
 
-def test_answers_are_those_of_kafka_connect(sides: list[Side]) -> None:
-    theirs, ours = sides
+def test_answers_are_those_of_kafka_connect(systems: list[System]) -> None:
+    theirs, ours = systems
     different = []
     asks = [ask for asked in ASKED for ask in asked()]
     assert len(asks) >= 150

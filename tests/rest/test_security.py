@@ -152,9 +152,9 @@ def test_a_client_without_a_trusted_certificate_is_turned_away(
     with pytest.raises(httpx.TransportError):
         get(port, trusting(authority))
     (tmp_path / "other").mkdir()
-    stranger = Authority(tmp_path / "other").pem_store("client")
+    untrusted = Authority(tmp_path / "other").pem_store("client")
     with pytest.raises(httpx.TransportError):
-        get(port, trusting(authority, stranger))
+        get(port, trusting(authority, untrusted))
 
 
 def test_the_name_in_a_certificate_may_be_one_that_only_reads(

@@ -51,7 +51,7 @@ Found = Iterator[Lines | None]
 
 
 def is_directory(connector: str, path: Path) -> ConfigError:
-    """What is said of a file that is none."""
+    """The error for a path that is a directory."""
     return ConfigError(f"connector {connector}: file={path} is a directory. Name a file in it")
 
 

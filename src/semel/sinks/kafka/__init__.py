@@ -10,8 +10,9 @@ can have moved since they were read:
   group's present generation only; partitions that have moved are another generation's.
 - Another cluster does not know the group. There a task that takes partitions fences the producers
   of all tasks that are not in the group, and looks whether the group still gives it these
-  partitions after it has made its own producer: of two that believe to own a partition, the later
-  one has fenced the earlier one, or the earlier one finds out that it owns it no more.
+  partitions after it has made its own producer: if two tasks believe that they own a partition,
+  either the later one has fenced the earlier one, or the earlier one finds out that it no longer
+  owns it.
 
 After an error whose outcome is unknown the producer is thrown away, and all of this is done again.
 Positions stand in a compacted topic and, beside it, in the group's offsets: see

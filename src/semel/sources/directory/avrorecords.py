@@ -132,7 +132,7 @@ def _one_of(skips: Sequence[Skip]) -> Skip:
     def skip(block: bytes, at: int) -> int:
         branch, at = _long(block, at)
         if not 0 <= branch < len(skips):
-            raise ValueError(f"branch {branch} of a union is none")
+            raise ValueError(f"a union has no branch {branch}: it has {len(skips)}")
         return skips[branch](block, at)
 
     return skip

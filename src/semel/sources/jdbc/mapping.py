@@ -21,7 +21,7 @@ def by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tup
         match = form.fullmatch(entry.strip())
         if match is None:
             example = "shop\\..*:[updated|created]" if form is NAMES else "shop\\..*:id"
-            raise ValueError(f"must be a list of entries such as {example}, but {entry} is none")
+            raise ValueError(f"must be a list of entries such as {example}; {entry!r} is not one")
         pattern = match[1].strip()
         try:
             re.compile(pattern)

@@ -1,4 +1,4 @@
-"""The two sides: semel as a process of its own, Kafka Connect as a worker that stays warm.
+"""The two systems: semel as a process of its own, Kafka Connect as a worker that stays warm.
 
 Both get the same connector configuration, in Debezium's names.
 """
@@ -43,7 +43,7 @@ def connector(
     converter: Mapping[str, str],
     tasks: int,
 ) -> dict[str, str]:
-    """A sink connector that both sides understand."""
+    """A sink connector that both systems understand."""
     return {
         "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
         "topics": topic,
@@ -73,7 +73,7 @@ PLAIN_WITH_SCHEMA = {"schemas.enable": "true", "schema.content": CONNECT_SCHEMA}
 """Plain JSON, with the schema in the converter's configuration (Kafka 4.2, KIP-1054)."""
 
 
-class Side(ABC):
+class System(ABC):
     """Something that runs a connector."""
 
     name: str
@@ -98,7 +98,7 @@ class Side(ABC):
         """Stop the connector that was started last."""
 
 
-class Semel(Side):
+class Semel(System):
     """``semel run``: driver, JVM and Python workers begin and end with the connector."""
 
     name = "semel"
@@ -138,7 +138,7 @@ class Semel(Side):
         self._process.stop(SIGTERM, 30.0)
 
 
-class Peer(Side):
+class Peer(System):
     """A Connect worker that is started once and keeps its warm JVM from run to run."""
 
     name = "Kafka Connect"
