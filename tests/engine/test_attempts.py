@@ -14,6 +14,7 @@ import pytest
 
 from semel.engine import attempt, control
 from semel.engine.control import Address, ControlLine, ControlServer, Report
+from semel.engine.direct.liveness import Liveness
 from semel.engine.direct.subscription import Subscription
 from semel.errors import Displaced, Fenced, ServiceError
 from tests.engine.harness import wait_until
@@ -165,7 +166,7 @@ def test_the_place_of_task_0_decides_between_two_runs(task: int, ends: bool) -> 
     there: Any = SimpleNamespace(
         replaced=lambda: True,
         index=task,
-        _lost_at=float("-inf"),
+        _liveness=Liveness(45.0),
         _mistaken_until=float("-inf"),
     )
     assert (Subscription.excuse(there, Displaced("fenced")) == "") is ends

@@ -356,7 +356,7 @@ class _BlindTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.engine.direct import subscription
+        from semel.engine.direct import liveness
         from semel.kafka import topicids
 
         consumer, made = topicids.Consumer, []
@@ -366,7 +366,7 @@ class _BlindTask:
             nowhere = {"bootstrap.servers": "127.0.0.1:1"} if len(made) == 1 else {}
             return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
 
-        subscription._OUT = 1.0
+        liveness._OUT = 1.0
         topicids.Consumer = blind_at_first  # type: ignore[misc,assignment]
         self._run_task(*arguments)  # type: ignore[operator]
 
@@ -390,7 +390,7 @@ def test_a_consumer_that_hears_nothing_more_of(
     produce(source, records(300))
 
     def deaf(rows: pa.Table) -> pa.Table:
-        from semel.engine.direct import subscription
+        from semel.engine.direct import liveness, subscription
 
         consumers: list[Any] = []
 
@@ -401,8 +401,8 @@ def test_a_consumer_that_hears_nothing_more_of(
                 self.consumer.pause([p for p in given if p.partition in deaf_for])
             find_back(self, *arguments)
 
-        if subscription._OUT > 1 and parent_process() is not None:
-            subscription._OUT = 0.5
+        if liveness._OUT > 1 and parent_process() is not None:
+            liveness._OUT = 0.5
             find_back = subscription.Subscription.find_back
             subscription.Subscription.find_back = pause  # type: ignore[method-assign]
         return rows

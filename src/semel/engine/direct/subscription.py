@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.engine.consumer import METADATA_AGE, consumer_config
+from semel.engine.direct.liveness import OWN_LOSS, Liveness
 from semel.errors import Displaced, Fenced, SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.closing import close
@@ -36,17 +37,9 @@ _WAIT = 900
 """Milliseconds for which a broker holds a fetch that finds nothing, so that an idle task asks
 rarely. The first fetch of a partition that is assigned meanwhile has to wait for it; from 1000 on,
 librdkafka sends other requests to other brokers."""
-_OUT = 30.0
-"""A consumer gets at least so many seconds to reconnect to Kafka by itself."""
 _MEETS_IN = 1.0
-_NAP = 5.0
-"""Seconds between two polls, at least, after which silence says nothing: the task was busy, or
-frozen."""
 _LOOK = 1.0
 """About the seconds that partitions without a leader may keep the others from being read."""
-_OWN_LOSS = 30.0
-"""Seconds after the end of a session, or after a consumer was replaced, in which Kafka may mistake
-the task for one of another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,6 @@ class Subscription:
         self.member: Membership | None = None
         """The task as a member of the group; None while it has no place there."""
         self._said: list[Assigned | Revoked] = []
-        self._lost_at = float("-inf")
         self._mistaken_until = float("-inf")
         """Until when a consumer that was given up may join in the task's place."""
         self._admin = client_config(connector, "admin")
@@ -97,13 +89,8 @@ class Subscription:
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._session = float(config[SESSION]) / 1000
+        self._liveness = Liveness(float(config[SESSION]) / 1000)
         self._has_place = False
-        self._backoff = 1.0
-        self._stands = ""
-        self._since = self._asked = self._awake = time.monotonic()
-        self._away_until = float("-inf")
-        self._looks: dict[TopicPartition, tuple[int, int]] = {}
         self._own: set[str] = set()
         self._topics: list[str] = []
         self._looked = 0.0
@@ -164,23 +151,16 @@ class Subscription:
 
         If a broker that restarts alone tells a consumer of no brokers, the consumer forgets them
         all and waits for the group's coordinator for ever (librdkafka's issue 5301). If the leaders
-        of its partitions change again and again, it may stop fetching some of them. A fetch may
-        also simply take long, so the consumer gets more time at each attempt.
+        of its partitions change again and again, it may stop fetching some of them.
         """
-        now = time.monotonic()
-        gap, self._awake = now - self._awake, now
-        if gap > self._session:
-            self._away_until = now
         owned = self.member is not None and self.member.partitions
         stands = "in" if positions or not owned else "unconfirmed"
         stands = stands if self._has_place else "out"
-        if stands != self._stands or gap > max(_NAP, self._session):
-            self._stands = stands
-            self._watch()
-        most = self._backoff * max(_OUT, 3 * self._session)
-        if not self._topics or now - max(self._since, self._asked) < most:
+        alive = self._liveness
+        alive.polls(stands)
+        if not self._topics or not alive.is_doubtful:
             return
-        group, waited = f"consumer group {self._connector.group_id}", f"{now - self._since:.0f} s"
+        group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
         try:
             if stands == "unconfirmed":
                 trouble = f"{group} has not confirmed its membership for {waited}"
@@ -190,31 +170,23 @@ class Subscription:
                 Cluster(self._admin).topics()
                 trouble = f"has not been a member of {group} for {waited}"
         except SemelError as error:
-            self._looks = {}
+            alive.look_anew()
             log.info("%s", error)
             return
         finally:
-            self._asked = self._awake = time.monotonic()
+            alive.asked()
         if trouble:
             self._tell(f"{trouble}; reconnecting")
-            self._backoff *= 2
+            alive.replaced()
             self._connect_anew()
 
     def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
-        """The partitions that have not moved since the last check although records were waiting,
-        while all others have reached the end that they had then."""
-        before = self._looks
+        """Why the consumer is to be replaced although it has its place; empty if it is not."""
         if not self.cluster.is_met:
             self.meet()  # which may take as long as the question
         latest = self.cluster.latest(positions, timeout=_LOOK)
-        self._looks = {tp: (at, latest[tp]) for tp, at in positions.items()}
-        behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}
-        still = sorted(tp for tp, at in behind.items() if positions[tp] == at)
-        if before and not behind:
-            self._backoff = 1.0
-        if not still or len(still) < len(behind):
-            return ""
-        return f"gets none of the records that wait for it in {', '.join(map(str, still))}"
+        still = ", ".join(map(str, self._liveness.standing_still(positions, latest)))
+        return f"gets none of the records that wait for it in {still}" if still else ""
 
     def _connect_anew(self) -> None:
         """Replace the consumer, and ignore what the old one reports from now on."""
@@ -251,7 +223,7 @@ class Subscription:
         if self._closing:
             return
         self._given(True)
-        self._mistaken_until = min(self._mistaken_until, time.monotonic() + _OWN_LOSS)
+        self._mistaken_until = min(self._mistaken_until, time.monotonic() + OWN_LOSS)
         self._own.add(str(consumer.memberid()))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
@@ -264,7 +236,7 @@ class Subscription:
         if self._hears(consumer):
             if self._closing:
                 self.stay_out()
-            self._give_up(away=self._was_away())
+            self._give_up(away=self._liveness.was_away)
             self._given(False)
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
@@ -272,7 +244,7 @@ class Subscription:
         if self._hears(consumer):
             if self._closing:
                 self.stay_out()
-            self._lost_at = time.monotonic()
+            self._liveness.lost()
             self._give_up(away=True)
             self._given(False)
 
@@ -299,12 +271,6 @@ class Subscription:
         """Do not join the group again: that would displace a successor."""
         with suppress(KafkaException):  # a consumer that closes does not join any more
             self.consumer.unsubscribe()
-
-    def _was_away(self) -> bool:
-        """Whether the task was busy or frozen for so long that its session may be over. librdkafka
-        does not report the end of a session if partitions are assigned first."""
-        now = time.monotonic()
-        return now - self._awake > self._session or now - self._away_until < self._session
 
     def replaced(self) -> bool | None:
         """Whether another consumer has taken this one's place in the group; None if Kafka does not
@@ -339,12 +305,11 @@ class Subscription:
         run could displace a task of the other, and both would end. The others only start again:
         if their run has lost, its task 0 says so.
         """
-        now = time.monotonic()
-        if now - self._lost_at < _OWN_LOSS:
+        if self._liveness.was_lost:
             return "its session had just expired"
         if not isinstance(fence, Displaced):
             return ""
-        if now < self._mistaken_until:
+        if time.monotonic() < self._mistaken_until:
             return "its former consumer may have joined after it"
         replaced = self.replaced()
         if replaced is None:
@@ -355,13 +320,8 @@ class Subscription:
 
     def look_anew(self) -> None:
         """Forget which partitions stood still: the positions have been read from the ledger."""
-        self._looks = {}
+        self._liveness.look_anew()
 
     def _given(self, has_place: bool) -> None:
         self._has_place = has_place
-        self._watch()
-
-    def _watch(self) -> None:
-        """Restart the count of silent seconds."""
-        self._since = self._awake = time.monotonic()
-        self._looks = {}
+        self._liveness.restart()

@@ -1,0 +1,76 @@
+"""Whether a consumer that reads nothing has been forgotten, or has nothing to read."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.engine.direct.liveness import Liveness
+from semel.ledger import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("then", "ends", "now", "still"),
+    [
+        ({A: 5, B: 5}, {A: 9, B: 5}, {A: 5, B: 5}, [A]),
+        ({A: 5, B: 5}, {A: 9, B: 9}, {A: 5, B: 5}, [A, B]),
+        ({A: 5, B: 5}, {A: 9, B: 9}, {A: 5, B: 9}, [A]),
+        ({A: 5, B: 5}, {A: 9, B: 9}, {A: 5, B: 7}, []),  # it still has to read elsewhere
+        ({A: 5, B: 5}, {A: 9, B: 5}, {A: 9, B: 5}, []),
+        ({A: 5, B: 5}, {A: 9, B: 5}, {B: 5}, []),  # no longer its own
+        ({A: 5, B: 5}, {A: 5, B: 5}, {A: 5, B: 5}, []),
+    ],
+)
+def test_partitions_stand_still_if_records_wait_there_and_nowhere_else(
+    then: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+    now: dict[TopicPartition, int],
+    still: list[TopicPartition],
+) -> None:
+    liveness = Liveness(45.0)
+    assert liveness.standing_still(then, ends) == []  # nothing to compare with yet
+    assert liveness.standing_still(now, {A: 20, B: 20}) == still
+
+
+def test_a_look_is_forgotten_after_a_change() -> None:
+    liveness = Liveness(45.0)
+    for change in (liveness.restart, liveness.look_anew):
+        liveness.standing_still({A: 5}, {A: 9})
+        change()
+        assert liveness.standing_still({A: 5}, {A: 9}) == []
+
+
+def test_each_successor_gets_more_time_until_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    liveness = Liveness(10.0)
+    clock = 30.0
+    assert liveness.is_doubtful
+    liveness.replaced()
+    assert not liveness.is_doubtful
+    clock = 60.0
+    assert liveness.is_doubtful
+    liveness.standing_still({A: 5}, {A: 9})
+    liveness.standing_still({A: 9}, {A: 9})
+    liveness.asked()
+    clock = 90.0
+    assert liveness.is_doubtful
+
+
+def test_a_task_that_slept_longer_than_its_session_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock)
+    liveness = Liveness(10.0)
+    clock = 9.0
+    assert not liveness.was_away
+    clock = 11.0
+    assert liveness.was_away
+    liveness.polls("in")
+    clock = 20.0
+    liveness.polls("in")
+    assert liveness.was_away  # what it hears may have been said meanwhile
+    clock = 22.0
+    assert not liveness.was_away
