@@ -435,6 +435,87 @@ def test_a_run_that_was_replaced_does_not_come_back_when_its_partitions_change(
         engine._own([], first)
 
 
+def test_offsets_that_are_gone_while_a_run_lives_stop_it_and_it_says_what_a_start_would_repeat(
+    kafka: Kafka, path: Path, source: Callable[..., Config], topic: MakeTopic, start: Start
+) -> None:
+    """In a cluster, too, where a fence would only begin the run again."""
+    mine = topic(config={"cleanup.policy": "compact"})
+    config = source(offsets_storage_topic=mine)
+    append(path, lines(5))
+    with Runtime(LocalSpark()) as runtime:  # type: ignore[arg-type]
+        connector = runtime.start(config, moves=True)
+        wait_until(lambda: len(seen(config)) == 5)
+        kafka.delete_topic(mine)
+        kafka.create_topic(mine, config={"cleanup.policy": "compact"})
+        connector.restart_task(0)
+        wait_until(lambda: connector.status().tasks[0].state is State.FAILED)
+        error = connector.status().tasks[0].trace
+    assert "names no run any more" in error
+    assert "from its beginning" in error
+    assert "semel offsets set" in error
+    assert seen(config) == lines(5)
+
+
+def test_a_start_without_offsets_warns_of_records_that_are_in_its_topics_already(
+    path: Path,
+    source: Callable[..., Config],
+    topic: MakeTopic,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    ask_offsets: Callable[..., Any],
+) -> None:
+    renamed = {
+        "transforms": "r",
+        "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms.r.regex": ".*",
+        "transforms.r.replacement": topic(),
+    }
+    config = source() | renamed
+    append(path, lines(5))
+    start(config, until_caught_up=True).wait()
+    start(config, until_caught_up=True).wait()
+    assert "records are in topic" not in caplog.text
+    other = config | {"name": name()}
+    start(other, until_caught_up=True).wait()
+    assert f"records are in topic {renamed['transforms.r.replacement']}:" in caplog.text
+    assert "semel offsets set" in caplog.text
+    caplog.clear()
+    ask_offsets(config, "reset", "--yes")  # the user has said what is wanted
+    start(config, until_caught_up=True).wait()
+    assert "records are in topic" not in caplog.text
+
+
+@pytest.mark.long
+def test_a_transactional_id_that_expires_while_the_source_is_idle_changes_nothing(
+    services_directory: Path, path: Path, source: Callable[..., Config], start: Start
+) -> None:
+    """Brokers forget it after a week (transactional.id.expiration.ms)."""
+    settings = {
+        "transactional.id.expiration.ms": 1000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
+    }
+    directory = services_directory / f"kafka-{uuid.uuid4().hex[:8]}"
+    with Kafka(directory, heap="256m", settings=settings, short_lived=True) as forgetful:
+        forgetful.create_topic("lines", config={"retention.ms": "-1"})
+        config = source(topic="lines", bootstrap_servers=forgetful.bootstrap_servers)
+        connector = plan_source(config).connector
+        mine = connector.transactional_id(0).encode()
+
+        def is_forgotten() -> bool:
+            known = consume(forgetful.bootstrap_servers, "__transaction_state")
+            return [r.value for r in known if (r.key or b"").endswith(mine)][-1:] == [None]
+
+        append(path, lines(5))
+        running = start(config)
+        running.until(lambda p: p.records == 5)
+        for count in (10, 15):
+            wait_until(is_forgotten)
+            append(path, lines(5, count - 5))
+            wait_until(lambda count=count: len(seen(config)) >= count)
+        running.stop()
+        assert seen(config) == lines(15)
+
+
 def spec_of(planned: SourcePlan, owner: Owner) -> SourceSpec:
     """What the tasks of a run are started with."""
     return SourceSpec(

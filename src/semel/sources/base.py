@@ -152,7 +152,8 @@ class Sharded(Protocol):
 @runtime_checkable
 class TopicEach(Protocol):
     """A source whose partitions have a topic each, such as the tables of a database. At the start,
-    these are checked, too: each exists or may be created, which happens with its first record."""
+    these are checked, too: each exists or may be created, which happens with its first record. If
+    they hold records although no source offset is stored, a warning says what is repeated."""
 
     def topic_of(self, partition: SourcePartition) -> str:
         """The topic of a partition's records."""

@@ -31,7 +31,7 @@ from semel.engine.base import Progress
 from semel.engine.lines import serving
 from semel.engine.orders import Orders
 from semel.engine.source.task import SourceSpec
-from semel.engine.source.topics import Topics
+from semel.engine.source.topics import Topics, with_records
 from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
@@ -188,8 +188,11 @@ class SourceEngine:
             ServiceError: no owner is stored any more.
         """
         run = self._run
-        if before.run and (found := self._offsets.owner()).run != before.run:
-            raise taken_over(run.connector, found, before)
+        stored = self._offsets.uncommitted()
+        if before.run and stored.owner.run != before.run:
+            raise taken_over(run.connector, stored.owner, before)
+        if not stored.owner.run and not stored.offsets:
+            self._warn_of_repetition(partitions)
         parts = run.source.divide(partitions, run.connector.tasks_max)
         return own(
             run.connector,
@@ -198,6 +201,24 @@ class SourceEngine:
             fences=run.guarantee.delivery is Delivery.EXACTLY_ONCE,
             shared=not run.orders.share.is_whole,
         )
+
+    def _warn_of_repetition(self, partitions: Partitions) -> None:
+        """Nothing is stored: where an earlier run has written records, they will come again."""
+        run = self._run
+        chain = known_chain(run.connector.originals)
+        if not chain.goes_by_topic:
+            return
+        topics = {chain.route(each) for each in run.source.topics()}
+        if isinstance(run.source, TopicEach):
+            topics |= {chain.route(run.source.topic_of(each)) for each in partitions}
+        if filled := with_records(run.cluster, topics):
+            log.warning(
+                "connector %s: %s holds no source offset, so the source is read from its "
+                "beginning. But records are in topic %s: if an earlier run has written them, they "
+                "are written once more. To continue after them, stop the connector and set its "
+                "source offsets with semel offsets set",
+                *(run.connector.name, self._offsets.where, ", ".join(filled)),
+            )
 
     def _run_tasks(self, owner: Owner, watch: _Watch) -> Progress:
         """Run tasks until the run is over, or the partitions have changed."""

@@ -10,8 +10,17 @@ from semel.config.topic_creation import TopicGroup
 from semel.errors import ConfigError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.presence import check_replicas, description
+from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+def with_records(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Those of these topics that hold records."""
+    counts = cluster.topics()
+    places = [TopicPartition(t, p) for t in sorted({*names}) for p in range(counts.get(t, 0))]
+    starts, ends = cluster.earliest(places), cluster.latest(places)
+    return sorted({tp.topic for tp in places if ends[tp] > starts[tp]})
 
 
 class Topics:

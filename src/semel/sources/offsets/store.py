@@ -162,9 +162,13 @@ class SourceOffsets:
     def owner(self) -> Owner:
         """Who owns the connector. The record is written without a transaction, so nobody's open
         transaction keeps the answer back."""
+        return self.uncommitted().owner
+
+    def uncommitted(self) -> StoredOffsets:
+        """What is there now, with what open and aborted transactions have written."""
         if self._outside is not None:
-            return self._parsed(self._outside.read(expected=True)).owner
-        return self._parsed(self._found(self._uncommitted, 0.0, expected=True).values).owner
+            return self._parsed(self._outside.read(expected=True))
+        return self._parsed(self._found(self._uncommitted, 0.0, expected=True).values)
 
     def _found(self, topic: CompactedTopic, timeout: float, *, expected: bool) -> Values:
         found = topic.read(self._is_mine, None, timeout, expected=expected)

@@ -59,8 +59,9 @@ class OffsetTable:
         if not expected:
             return {}
         raise ServiceError(
-            f"connector {self._connector}: {self.where} is gone, and the source would be read from "
-            "its beginning. Restore it, or start the connector again"
+            f"connector {self._connector}: {self.where} is gone. Restore it: without it, the next "
+            "start reads the source from its beginning and writes its records once more, unless "
+            "semel offsets set has stored where to go on"
         )
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
