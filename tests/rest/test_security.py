@@ -299,7 +299,7 @@ def test_users_that_would_let_in_everybody_are_refused(
         "set semel.rest.jaas.file": extension,
         "which is a Java class": {"rest.extension.classes": "com.example.Audit"},
         "has no entry KafkaConnect": with_jaas(jaas.read_text().replace("KafkaConnect", "Kafka")),
-        "names nobody: it would let in": with_jaas(
+        "names nobody: it would let anyone in": with_jaas(
             f'KafkaConnect {{ {MODULE} required file="{empty}"; }};'
         ),
         "has no option file": with_jaas(f"KafkaConnect {{ {MODULE} required; }};"),

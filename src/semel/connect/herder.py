@@ -152,11 +152,11 @@ class Herder(ABC):
         return {}
 
     def lead(self) -> None:  # noqa: B027
-        """See to it that this worker leads: who runs alone does.
+        """Make sure that this worker leads; a worker that runs alone always does.
 
         Raises:
             Elsewhere: another worker leads.
-            Nobody: nobody does at the moment.
+            Nobody: no worker leads at the moment.
         """
 
     # Configurations

@@ -51,8 +51,8 @@ def lag(planned: AnyPlan) -> Answer:
     """
     if isinstance(planned, SourcePlan):
         raise BadRequest(
-            f"connector {planned.connector.name} is a source: how much is left to read, only the "
-            "source could tell"
+            f"connector {planned.connector.name} is a source: only the source could tell how "
+            "much is left to read"
         )
     positions = {e.topic_partition: e.position for e in planned.sink.entries()}
     ends = Cluster(client_config(planned.connector, "admin")).latest(positions)

@@ -18,7 +18,7 @@ from semel.validation import validate
 VERSION = version("semel")
 _SUFFIX = "Connector"
 _OTHERS = {"transforms": "transformation", "predicates": "predicate"}
-"""What connectors are made of besides, by the types that Kafka Connect gives it."""
+"""The other kinds of plugins, with the types that Kafka Connect reports for them."""
 
 
 def listed(*, connectors_only: bool) -> list[dict[str, str]]:
@@ -93,7 +93,7 @@ def complain(infos: ConfigInfos) -> None:
     """Raise the errors of an answer, as a worker does when it gets such a configuration.
 
     Raises:
-        BadRequest: there are some.
+        BadRequest: the configuration has errors.
     """
     if not infos.error_count:
         return

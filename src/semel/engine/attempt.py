@@ -1,4 +1,4 @@
-"""One attempt of Spark's at a long-running task, and how it reports its end to the driver."""
+"""One of Spark's attempts at a long-running task, and how it reports its end to the driver."""
 
 from __future__ import annotations
 

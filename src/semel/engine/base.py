@@ -58,7 +58,7 @@ class Progress:
 class Run:
     """One run of a sink connector, and what it is asked to do (``orders``).
 
-    ``topics`` are those there were at the start, with their numbers of partitions; their targets
+    ``topics`` are those that existed at the start, with their numbers of partitions; their targets
     have been prepared. ``groups`` has begun to look for the consumer group's coordinator.
     """
 

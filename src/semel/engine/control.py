@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _HANDSHAKE = 10
 _TAKES = 10
-"""Seconds in which the other side takes what it is sent."""
+"""Seconds within which the other side must take what it is sent."""
 _BEAT = 20.0
 """Seconds between two signs of life of a task."""
 
@@ -56,9 +56,9 @@ class Report:
     """A task's report.
 
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
-    ``failed`` or ``stopped``; ``awake`` is of no task. Counts are totals since the task started;
-    ``sent`` counts a source's records by topic. ``caught_up``: there was nothing left to read;
-    ``failure`` is its end.
+    ``failed`` or ``stopped``; ``awake`` comes from no task. Counts are totals since the task
+    started; ``sent`` counts a source's records by topic. ``caught_up``: there was nothing left to
+    read; ``failure`` is its end.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class ControlServer:
         threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
 
     def address(self, host: str) -> Address:
-        """The address to give to tasks, under the name they reach this host by."""
+        """The address to give to tasks, under the name by which they reach this host."""
         return Address(host, self._port, self._key)
 
     def stop_tasks(self) -> None:
@@ -135,7 +135,7 @@ class ControlServer:
 
     def stop_task(self, task: int, *, for_good: bool = False) -> None:
         """Ask one task to finish its current work. Its next attempt is not affected, unless this is
-        ``for_good``: then that gets no plan."""
+        ``for_good``: then the next attempt gets no plan."""
         with self._lock:
             if for_good:
                 self._unwanted.add(task)

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 SETTLE = 20.0
 """Seconds that a stopping task gets to finish what is in hand."""
 _LAST_WORDS = 2.0
-"""Seconds for what a task has told at its end, unless a frozen one still holds its line."""
+"""Seconds to wait for the last reports of a task, unless a frozen one still holds its line."""
 FROZEN = 120.0
 """Seconds without a sign of life after which a task's process is ended: a native client that keeps
-Python's lock freezes all of its threads, those that watch it included."""
+Python's lock freezes all of its threads, including those that watch it."""
 _STANDS_STILL = 11.0
 """Seconds within which a driver looks again, unless it stands still itself."""
 _ATTEMPTS = 1_000_000

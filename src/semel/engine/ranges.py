@@ -309,7 +309,7 @@ def _truncated(
             epoch_offset=-1,
         )
         rebases.append(Rebase(e, new, _hole(tp, back, e.position, TRUNCATED)))
-        log.warning("%s; it is read on from there", _cut(e, at, ends[tp][0]))
+        log.warning("%s; reading continues from there", _cut(e, at, ends[tp][0]))
     sink.rebase(rebases)
     return forgotten | {r.new.topic_partition: r.new for r in rebases}
 

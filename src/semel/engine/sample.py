@@ -38,7 +38,7 @@ def schemas(
     transform: Transform | None,
     positions: Mapping[TopicPartition, int],
 ) -> dict[str, pa.Schema]:
-    """Infer the values' fields of each topic whose target does not say them, and make the target.
+    """Infer the fields of values for topics whose target does not define them, and make the target.
 
     An empty topic is left to the task that reads its first records.
     """

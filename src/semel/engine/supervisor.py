@@ -32,9 +32,9 @@ attempt."""
 _SILENT = 60.0
 _TIDIES_AFTER = 2.0
 _LISTENS = 0.1
-"""Seconds for which a look at the tasks waits for news, at most, while not all of them run."""
+"""The most seconds to wait for news before the next look, while not all tasks run."""
 _CALM = 10.0
-"""The same while they do: whatever changes then rings or reports."""
+"""The same while all of them run: any change then rings the bell or sends a report."""
 
 
 class Supervisor:
@@ -78,7 +78,7 @@ class Supervisor:
         self._look((), stopping=False)
 
     def give_up(self, server: ControlServer) -> None:
-        """End tasks that were begun for a run that cannot be prepared."""
+        """End tasks that were started for a run that cannot be prepared."""
         server.stop_tasks()
         self._end_jobs()
         self._orders.share.let_go()
@@ -154,8 +154,8 @@ class Supervisor:
         return self.progress
 
     def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
-        """Add the tasks that are to run here by now, and end those that are not any more. Whether
-        some were added or have ended: the next look is not to wait for others' reports."""
+        """Add the tasks that must run here now, and end those that no longer must. Returns whether
+        some were added or have ended: then the next look must not wait for others' reports."""
         wanted = self._orders.share.hold(count, self._tasks)
         added = sorted(wanted - self._tasks.keys())
         for n in added:
@@ -225,7 +225,7 @@ class Supervisor:
         self._warned = True
         log.warning(
             "no task has reached this driver at %s:%d for %.0f s: are there executors, and "
-            "does spark.driver.host lead here from them?",
+            "does spark.driver.host reach this host from them?",
             *(spec.control.host, spec.control.port, _SILENT),
         )
 

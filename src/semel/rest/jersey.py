@@ -60,7 +60,7 @@ Name = Annotated[str, AfterValidator(_with_slashes)]
 
 
 def _is_json(headers: Headers) -> bool:
-    """Whether the body is JSON, or there is none."""
+    """Whether the body is JSON or empty."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     return kind == _JSON or not (kind or has_body)

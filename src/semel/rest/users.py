@@ -114,8 +114,8 @@ def _credentials_file(config: RestConfig) -> Path:
     if more or name != _MODULE:
         other = more[0][0] if name == _MODULE else name
         raise ConfigError(
-            f"{jaas}: {_ENTRY} asks {other}, a Java class that cannot run here. {_MODULE} alone is "
-            "understood; for others, put a proxy in front"
+            f"{jaas}: {_ENTRY} asks {other}, a Java class that cannot run here. Only {_MODULE} is "
+            "supported; for other classes, put a proxy in front"
         )
     file = _FILE.search(options)
     if file is None:
@@ -140,7 +140,7 @@ def _properties(file: Path) -> dict[str, str]:
     empty = [name for name, secret in found.items() if not secret]
     if empty or not found:
         what = f"gives {empty[0]} no secret" if empty else "names nobody"
-        raise ConfigError(f"{file} {what}: it would let in whoever asks. Write name=secret lines")
+        raise ConfigError(f"{file} {what}: it would let anyone in. Write name=secret lines")
     return found
 
 

@@ -351,7 +351,7 @@ class _Run:
         return self.progress
 
     def _is_next(self, connector: str) -> bool:
-        """Wait until runs before have ended; returns whether they have, because this one may be
+        """Wait until earlier runs have ended; returns whether they have, because this run may be
         stopped meanwhile.
 
         Raises:
@@ -374,7 +374,7 @@ class _Run:
         return former is None
 
     def _former(self) -> _Run | None:
-        """The run before that has not ended: perhaps one that the last one waited for in vain."""
+        """The last run before this one that has not ended."""
         while self._before is not None and not self._before.alive:
             self._before = self._before._before
         return self._before

@@ -32,9 +32,9 @@ LEAVE = 25.0
 """Seconds from a stop until what does not end is left behind: the engines cancel what is under way
 after 20, and Kubernetes kills after 30."""
 _GAP, _CALM = 0.1, 10.0
-"""Seconds between two looks at the run, and for which one waits for news, at most."""
+"""Seconds between two looks at the run, at least and, without news, at most."""
 _AT_ONCE = 0.25
-"""Seconds in which a cluster answers that is there."""
+"""Seconds within which a cluster that can be reached answers."""
 
 
 def check_runnable(planned: AnyPlan, transform: Callable[..., Any] | None) -> None:

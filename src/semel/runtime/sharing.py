@@ -43,7 +43,7 @@ class SharedSpark:
             self._jvm = launch.begin(raw, for_any=for_any)
 
     def of(self, planned: AnyPlan) -> Callable[[], Any]:
-        """Spark for a connector's engine, on its way if there is none: call what is returned to
+        """Spark for a connector's engine, which is started if necessary: call what is returned to
         wait for it. The micro-batch engine gets a session, the others a context, which starts
         sooner."""
         from semel import spark

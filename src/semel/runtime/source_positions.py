@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]
 
 
 def source_offsets(planned: SourcePlan) -> Sequence[tuple[Facts, Facts]]:
-    """Each source partition with its offset; none if there is no offsets topic yet."""
+    """Each source partition with its offset; empty if there is no offsets topic yet."""
     with closing(_offsets(planned)) as offsets:
         return offsets.read(expected=False).offsets
 

@@ -67,7 +67,7 @@ def test_a_record_that_cannot_be_read_is_passed_over(
     configs = applied(("connector-a", {"properties": {"file": "f"}}))
     configs.apply(b"connector-a", value)
     assert configs.connectors == {"a": {"file": "f"}}
-    assert "connector-a is passed over" in caplog.text
+    assert "skipping the record connector-a" in caplog.text
 
 
 def test_a_stopped_connector_is_paused_for_older_workers() -> None:

@@ -181,7 +181,7 @@ class ClusterHerder(Herder):
     def _own(self, name: str, task: int) -> None:
         """Raises:
         Elsewhere: another worker runs this task.
-        Nobody: none does at the moment.
+        Nobody: no worker runs it at the moment.
         """
         with self._store.changed:
             owner = self._store.configs.assignment.owner(name, task)

@@ -48,7 +48,7 @@ class Leading:
         try:
             self._lead(group)
         except LedgerConflict:
-            log.info("worker %s leads no more: another one does", self._config.id)
+            log.info("worker %s no longer leads: another worker does", self._config.id)
 
     def _lead(self, group: Group) -> None:
         if not self._leadership.is_held:

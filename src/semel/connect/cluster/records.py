@@ -110,7 +110,7 @@ class Configs:
         try:
             return self._applied(name, _facts(value))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("config topic: the record %s is passed over: %r", name, error)
+            log.warning("config topic: skipping the record %s: %r", name, error)
             return None
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
@@ -224,7 +224,7 @@ class Statuses:
         try:
             self._applied(name, _facts(value))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("status topic: the record %s is passed over: %r", name, error)
+            log.warning("status topic: skipping the record %s: %r", name, error)
 
     def known(self) -> set[str]:
         """The connectors that have a record."""

@@ -71,7 +71,7 @@ class KnownLogs:
 
         Raises:
             LogChanged: they are not those of the positions that the batch begins at.
-            TransientError: Kafka does not tell.
+            TransientError: Kafka does not answer.
         """
         _compare(self._logs, self._cluster, {r.topic for r in ranges})
         ends = self._cluster.ends([r.topic_partition for r in ranges])

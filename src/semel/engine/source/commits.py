@@ -93,7 +93,7 @@ class Commits:
             self._transactions.open(self._id)
 
     def limit(self, batch: int | None) -> None:
-        """No batch may have more bytes than this. No commit may be under way."""
+        """Limit the bytes of a batch. Call this only while no commit is in progress."""
         if batch is not None and self._exactly_once:
             reopen = self._transactions.is_open
             self._transactions.limit(batch)

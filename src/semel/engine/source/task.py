@@ -97,7 +97,7 @@ class SourceTask:
         self._conflicts = 0
 
     def excuse(self, error: Fenced) -> str:
-        """Why a fence proves nothing: it always does, as the stored owner was compared."""
+        """Always empty: a fence does prove it, because the stored owner was compared."""
         return ""
 
     def run(self) -> None:
@@ -240,12 +240,12 @@ class SourceTask:
             pass
 
     def _conflict(self, conflict: LedgerConflict) -> None:
-        """Another producer has this one's place: that of a task which has replaced this one, of
-        another run, or none, where the broker has ended a transaction that lasted too long.
+        """This producer has lost its place to a task that has replaced this one or to another run;
+        or the broker has ended a transaction that lasted too long.
 
         Raises:
             Fenced: another run has taken over.
-            ServiceError: it is the brokers, again and again.
+            ServiceError: the brokers have ended too many transactions in a row.
         """
         if isinstance(conflict, Fenced):
             raise conflict
@@ -260,7 +260,7 @@ class SourceTask:
                 why = (
                     f"{self._conflicts} transactions in a row were aborted by the brokers, and no "
                     f"other run has taken over. Each may last for {self._commits.seconds:g} s: is "
-                    "that too little? Raise producer.override.transaction.timeout.ms"
+                    "that too short? Raise producer.override.transaction.timeout.ms"
                 )
             raise ServiceError(f"connector {self._connector.name}: {why}") from None
         self._reporter.tell(f"{conflict}; reading on from the stored offsets")

@@ -24,8 +24,8 @@ def with_records(cluster: Cluster, names: Iterable[str]) -> list[str]:
 
 
 class Topics:
-    """The topics of one connector. ``largest`` is the most bytes that all of those which were
-    looked at take at once; None as long as none says."""
+    """The topics of one connector. ``largest`` is the size in bytes that a batch may have in
+    all topics that were looked at; None until one of them says."""
 
     def __init__(
         self,
