@@ -1,14 +1,21 @@
-"""Validates a configuration key by key, as Kafka Connect does, without contacting any service."""
+"""Lists the keys of classes, and validates a configuration key by key, as Kafka Connect does,
+without contacting any service."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from semel import transforms
 from semel.config import ConnectorConfig, SourceConnectorConfig
-from semel.config.infos import ConfigInfos, config_infos
+from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
 from semel.errors import ConfigError, Problem
-from semel.planning import plan_any, sink_of, source_of
+from semel.planning import plan_any
+from semel.sinks import sink_class
+from semel.sources import is_source, source_class
+
+_OTHERS = ("transforms", "predicates")
+"""What connectors are made of besides."""
 
 
 def validate(
@@ -31,12 +38,35 @@ def validate(
     return config_infos(sections, raw, problems, defaults, transforms.declared(raw)), warnings
 
 
-def _sections(raw: Mapping[str, str]) -> tuple[Sequence[type], Mapping[str, str]]:
-    """What declares the keys of a connector, and the defaults that it sets instead of theirs."""
-    source = source_of(raw)
-    if source is not None:
+def keys_of(name: str) -> Sequence[ConfigKeyInfo]:
+    """The keys of a connector's class, or of a transform's or a predicate's.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    others = {each: found for kind in _OTHERS for each, found in transforms.classes(kind)}
+    sections, defaults = ([others[name].section], {}) if name in others else declared(name)
+    infos = config_infos(sections, {}, (), defaults)
+    return [info.definition for info in infos.configs if info.definition is not None]
+
+
+def declared(
+    name: str, raw: Mapping[str, str] | None = None
+) -> tuple[Sequence[type], Mapping[str, str]]:
+    """The sections that declare the keys of a connector's class, and the defaults that it sets
+    instead of theirs. Of a JDBC sink's class, ``raw`` may say which database is meant.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    if is_source(name):
+        source = source_class(name)
         return [SourceConnectorConfig, source.section], source.defaults
-    sink = sink_of(raw)
-    if sink is None:
-        return [ConnectorConfig], {}
+    sink = sink_class(name, raw)
     return [ConnectorConfig, sink.section], sink.defaults
+
+
+def _sections(raw: Mapping[str, str]) -> tuple[Sequence[type], Mapping[str, str]]:
+    with suppress(ConfigError):
+        return declared(raw.get("connector.class", "").strip(), raw)
+    return [ConnectorConfig], {}

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from semel.audit.report import AuditReport, PartitionAudit
 from semel.cli import connector, proof
 from semel.cli.commands import app
 from semel.config import group_of
+from semel.connect.plugins import definitions_of
 from semel.errors import SemelError
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
@@ -125,6 +127,24 @@ def test_describe_names_the_guarantee_and_why_it_holds(
     assert delivery in semel("describe", file).out
 
 
+def test_describe_lists_the_keys_of_a_class(semel: Callable[..., Ended]) -> None:
+    given = json.loads(semel("describe", "--keys", "sqlite", "--json").out)
+    answered = json.dumps([asdict(key) for key in definitions_of("sqlite")])  # by the REST API
+    assert given == json.loads(answered)
+    lines = semel("describe", "--keys", "sqlite").out.splitlines()
+    assert len(lines) == sum(1 + bool(key["documentation"]) for key in given)
+    at = lines.index("pk.mode  STRING, default none, HIGH")
+    assert lines[at + 1] == "    Where the primary key comes from."
+    assert "connection.url  PASSWORD, required, HIGH" in lines
+    cast = "org.apache.kafka.connect.transforms.Cast$Value"
+    assert "spec  LIST, required, HIGH" in semel("describe", "--keys", cast).out
+    ended = semel("describe", "--keys", "sqlit")
+    assert (ended.code, ended.out) == (2, "")
+    assert "connector.class='sqlit' is not a connector that semel has" in ended.err
+    for command in ("run", "validate"):
+        assert "semel describe --keys CLASS" in semel(command, "--help").out
+
+
 def test_the_demo_removes_nothing_but_a_demo(semel: Callable[..., Ended], tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.touch()
@@ -200,6 +220,8 @@ def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
     [
         (["validate"], "semel validate: Missing argument"),
         (["validate", "--jsno", "f"], "semel validate: No such option: --jsno"),
+        (["describe"], "semel describe: Invalid value for file: name a configuration, or a class"),
+        (["describe", "f", "--keys", "sqlite"], "semel describe: Invalid value for file"),
         (["frobnicate"], "semel: No such command 'frobnicate'"),
         (["offsets", "set", "f"], "semel offsets set: Missing argument"),
         (["drill", "f", "--faults", "many"], "semel drill: Invalid value for '--faults'"),

@@ -24,6 +24,7 @@ from rich.table import Table
 from semel import validation
 from semel.api import run_in
 from semel.cli.console import console
+from semel.cli.keys import list_keys
 from semel.cli.logs import Format, LogFormat, start_log
 from semel.cli.metrics import Metrics, MetricsPort
 from semel.config import load
@@ -38,9 +39,8 @@ from semel.runtime.sharing import SharedSpark
 if TYPE_CHECKING:
     from semel.engine.base import Progress
 
-File = Annotated[
-    Path, typer.Argument(help="Connector configuration: Connect's JSON, flat JSON or .properties.")
-]
+_FILE = "Connector configuration: Connect's JSON, flat JSON or .properties."
+File = Annotated[Path, typer.Argument(help=_FILE)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _VARIABLE = "SEMEL_BOOTSTRAP_SERVERS"
 Bootstrap = Annotated[
@@ -55,6 +55,7 @@ Environment = Annotated[
     bool,
     typer.Option("--env", help="Take the worker's keys from CONNECT_* variables, too; they win."),
 ]
+_KEYS = "Keys that can be set: semel describe --keys CLASS"
 _SERVERS = (
     "bootstrap.servers",
     "kafka.bootstrap.servers",
@@ -64,8 +65,9 @@ _SERVERS = (
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
-    app.command("run", epilog="Example: semel run flights.json --until-caught-up")(run_)
-    app.command(epilog="Example: semel validate flights.json")(validate)
+    run_epilog = f"Example: semel run flights.json --until-caught-up\n\n{_KEYS}"
+    app.command("run", epilog=run_epilog)(run_)
+    app.command(epilog=f"Example: semel validate flights.json\n\n{_KEYS}")(validate)
     app.command(epilog="Example: semel describe flights.json")(describe)
 
 
@@ -221,8 +223,24 @@ def _located(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, 
     return [asdict(located(Problem("", w), raw, raw.keys(), ())) for w in warnings]
 
 
-def describe(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
+def describe(
+    file: Annotated[Path | None, typer.Argument(help=_FILE)] = None,
+    bootstrap_server: Bootstrap = "",
+    as_json: AsJson = False,
+    keys: Annotated[
+        str,
+        typer.Option(
+            metavar="CLASS",
+            help="List the keys of a class instead: of a connector, transform or predicate.",
+        ),
+    ] = "",
+) -> None:
     """Explain what a connector does, which guarantee holds, and why."""
+    if (file is None) == (not keys):
+        raise typer.BadParameter("name a configuration, or a class by --keys", param_hint="file")
+    if file is None:
+        list_keys(keys, as_json=as_json)
+        return
     planned = plan_any(with_servers(file, bootstrap_server))
     facts = plain(facts_of(planned))
     if as_json:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 
 from semel import converters, sources, transforms
 from semel.aliases import matches
-from semel.config import ConnectorConfig, SourceConnectorConfig
-from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
+from semel.config.infos import ConfigInfos, ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.connect.errors import BadRequest, NotFound
 from semel.errors import ConfigError
-from semel.sinks import names, sink_class
-from semel.validation import validate
+from semel.sinks import names
+from semel.validation import declared, keys_of, validate
 
 VERSION = version("semel")
 _SUFFIX = "Connector"
@@ -42,10 +42,8 @@ def definitions_of(name: str) -> Sequence[ConfigKeyInfo]:
     Raises:
         NotFound: there is no such class.
     """
-    others = {each: found for kind in _OTHERS for each, found in transforms.classes(kind)}
-    sections, defaults = ([others[name].section], {}) if name in others else _declared(name)
-    infos = config_infos(sections, {}, (), defaults)
-    return [info.definition for info in infos.configs if info.definition is not None]
+    with _known(name):
+        return keys_of(_full(name))
 
 
 def sections_of(name: str) -> Sequence[type]:
@@ -54,20 +52,16 @@ def sections_of(name: str) -> Sequence[type]:
     Raises:
         NotFound: there is no such class.
     """
-    return _declared(name)[0]
+    with _known(name):
+        return declared(_full(name))[0]
 
 
-def _declared(name: str) -> tuple[Sequence[type], Mapping[str, str]]:
-    """The sections of a connector's class, and the defaults that it sets instead of theirs."""
-    full = _full(name)
+@contextmanager
+def _known(name: str) -> Iterator[None]:
     try:
-        if sources.is_source(full):
-            source = sources.source_class(full)
-            return [SourceConnectorConfig, source.section], source.defaults
-        sink = sink_class(full)
+        yield
     except ConfigError:
         raise NotFound(f"Unknown plugin {name}.") from None
-    return [ConnectorConfig, sink.section], sink.defaults
 
 
 def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> ConfigInfos:

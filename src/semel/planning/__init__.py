@@ -8,7 +8,7 @@ from typing import Any
 
 from semel.config import load
 from semel.errors import ConfigError
-from semel.planning.sink import Plan, plan, sink_of
+from semel.planning.sink import Plan, plan
 from semel.planning.source import SourcePlan, plan_source, source_of
 from semel.sources import is_source
 
@@ -19,7 +19,6 @@ __all__ = [
     "plan",
     "plan_any",
     "plan_source",
-    "sink_of",
     "source_of",
 ]
 
