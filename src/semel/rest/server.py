@@ -22,6 +22,9 @@ from semel.rest.guard import PEER
 log = logging.getLogger(__name__)
 
 _ENDS_IN = 5.0
+_IDLE = 30
+"""Seconds after which an idle connection is closed: Jetty's. Clients that keep theirs for 5 s, as
+httpx does, never meet one that is just being closed."""
 _TICK = 1.0
 
 
@@ -92,6 +95,7 @@ def _server(site: Site) -> _Server:
         log_config=None,
         lifespan="off",
         server_header=False,
+        timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=int(_ENDS_IN),
     )
     config.load()
