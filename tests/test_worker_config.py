@@ -140,6 +140,22 @@ def test_a_policy_that_is_not_here_is_refused() -> None:
         worker(connector_client_config_override_policy="com.example.Policy")
 
 
+@pytest.mark.parametrize(
+    ("given", "inherits"),
+    [
+        ({"topics": "t"}, True),
+        ({"topics": "t", "producer.override.bootstrap.servers": "target:1"}, True),
+        ({"topics": "t", "consumer.override.bootstrap.servers": "other:1"}, False),
+        ({"topics.regex": "t.*", "consumer.override.bootstrap.servers": "other:1"}, False),
+        ({"producer.override.bootstrap.servers": "other:1"}, False),
+    ],
+)
+def test_a_connector_may_override_the_brokers_of_its_worker(
+    given: dict[str, str], inherits: bool
+) -> None:
+    assert ("bootstrap.servers" in worker().inherited({"name": "c", **given})) is inherits
+
+
 def test_a_worker_may_forbid_that_connectors_create_topics() -> None:
     made = {"name": "c", "topic.creation.default.partitions": "1"}
     assert "topic.creation.enable" not in worker().inherited(made)
@@ -160,9 +176,17 @@ def test_a_worker_may_forbid_that_connectors_create_topics() -> None:
             "/nowhere.p12",
         ),
         ({"semel.rest.tokens.file": "/nowhere.tokens"}, "/nowhere.tokens"),
+        ({"value.converter": "org.apache.kafka.connect.json.JsnConverter"}, "JsnConverter"),
+        (
+            {
+                "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+                "key.converter.schemas.enable": "perhaps",
+            },
+            "key.converter.schemas.enable",
+        ),
     ],
 )
-def test_what_is_wrong_with_the_rest_api_is_said_before_kafka_is_asked(
+def test_what_is_wrong_with_a_worker_is_said_before_kafka_is_asked(
     keys: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     config = read(WorkerConfig, {"bootstrap.servers": NOWHERE, **keys})

@@ -54,6 +54,10 @@ class ConfigError(SemelError):
         super().__init__(title + text)
 
 
+class TopicMissing(ConfigError):
+    """A topic that a sink is to read does not exist."""
+
+
 class Unresolvable(ConfigError):
     """Nothing is known to be wrong, but references of the configuration have no value here. The
     warnings name them."""

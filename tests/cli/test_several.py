@@ -103,5 +103,25 @@ def test_connectors_share_a_process_and_what_their_worker_says(
         assert_nothing_lost_nothing_twice(config, range(30))
 
 
+@pytest.mark.integration
+def test_a_task_that_fails_ends_a_run_that_is_to_catch_up(
+    semel: Semel, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    spark: Any = LocalSpark()
+    monkeypatch.setattr("semel.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
+    bad, good = topic(), topic()
+    produce(bad, [*records(3), b"not JSON"])
+    produce(good, records(30))
+    configs = [configure(bad), configure(good)]
+    ended = semel(
+        "run", *(file(tmp_path, c["name"], c) for c in configs), "--until-caught-up", "--json"
+    )
+    assert ended.code == 5, ended.err
+    one, other = json.loads(ended.out)
+    assert (one["rows"], "not JSON" in one["error"]) == (3, True)
+    assert (other["rows"], "error" in other) == (30, False)
+
+
 def test_the_version_is_told(semel: Semel) -> None:
     assert semel("--version").out.startswith("semel 0.")

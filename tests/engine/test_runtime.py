@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from semel.engine import startup
 from semel.engine.states import State
 from semel.errors import BadRecord, ConfigError, ServiceError
+from semel.lab.embedded import Kafka
 from semel.ledger import UNKNOWN_LOG, TopicPartition, first
 from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
@@ -83,8 +85,9 @@ def test_a_paused_connector_keeps_its_tasks_and_reads_nothing_while_others_go_on
 
 
 def test_a_task_that_fails_leaves_the_others_running_and_can_be_restarted(
-    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
-) -> None:
+    runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     source, trouble = topic(partitions=2), tmp_path / "trouble"
     trouble.touch()
 
@@ -100,6 +103,7 @@ def test_a_task_that_fails_leaves_the_others_running_and_can_be_restarted(
     wait_until(lambda: State.FAILED in states(connector))
     failed = next(n for n, s in connector.status().tasks.items() if s.state is State.FAILED)
     assert "seven is bad luck" in connector.status().tasks[failed].trace
+    assert f"task {failed} has failed" in caplog.text
     produce(source, [b'{"id": 8}'], partition=1)
     wait_until(reached(connector, 1))
     assert state(connector) is State.RUNNING
@@ -125,6 +129,19 @@ def test_a_task_of_the_bounded_engine_is_restarted_with_the_others(
     produce(source, records(10, start=10))
     wait_until(reached(connector, 20))
     assert (state(connector), rows(connector)) == (State.RUNNING, 20)
+
+
+def test_a_topic_that_is_missing_at_the_start_is_waited_for(
+    runtime: Runtime, kafka: Kafka, produce: Produce, configure: Configure,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    later = f"later-{uuid.uuid4().hex[:8]}"
+    connector = runtime.start(configure(later))
+    wait_until(lambda: f"topic {later} does not exist" in caplog.text)
+    assert state(connector) is State.RUNNING
+    kafka.create_topic(later, 1)
+    produce(later, records(10))
+    wait_until(reached(connector, 10))
 
 
 def test_a_stopped_connector_has_no_tasks_until_it_resumes(

@@ -23,7 +23,7 @@ from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, listening, met
 from semel.config import check_keys, load, read, resolved
 from semel.config.environment import of_environment
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError
+from semel.errors import ConfigError, SemelError
 from semel.extras import require
 from semel.planning import AnyPlan, plan_any
 
@@ -142,9 +142,6 @@ def _connectors(files: Sequence[Path], worker: WorkerConfig | None, servers: str
             name = planned.connector.name
             if name in found:
                 raise ConfigError(f"{file}: name={name} is that of another connector: rename one")
-            for warning in planned.warnings:
-                log.warning("connector %s: %s", name, warning)
-            log.info("connector %s: %s, %s engine", name, planned.guarantee, planned.engine)
             found[name] = _Wanted(config, planned)
         plans.pop_all()
     return list(found.values())
@@ -169,14 +166,21 @@ def _ended(runtime: Runtime) -> bool:
     return all(connector.wait(0) for connector in runtime.connectors.values())
 
 
+def _error(connector: Connector) -> SemelError | None:
+    """What ended the connector, or the first of its tasks that have failed."""
+    progress = connector.progress
+    of_tasks = progress.errors.values() if progress is not None else ()
+    return connector.error or next(iter(of_tasks), None)
+
+
 def _tell(connectors: Sequence[Connector], seconds: float, *, as_json: bool) -> None:
     """Report what each connector has done; raises the error of the first one that failed."""
     summaries = []
     for connector in connectors:
-        error = connector.error
+        error = _error(connector)
         summary: Mapping[str, object] = summary_of(connector.name, connector.progress, seconds)
         summaries.append({**summary, "error": str(error)} if error is not None else summary)
-    failed = [connector.error for connector in connectors if connector.error is not None]
+    failed = [error for error in map(_error, connectors) if error is not None]
     if as_json:
         print(json.dumps(summaries))
         sys.exit(failed[0].exit_code if failed else 0)

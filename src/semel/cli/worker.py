@@ -17,7 +17,7 @@ from semel.cli.check import check_cluster
 from semel.cli.connector import AsJson, Environment, setting
 from semel.cli.console import console
 from semel.cli.logs import Format, LogFormat, start_log
-from semel.config import check_keys, load, read, resolved
+from semel.config import check_keys, load, read, resolved, under
 from semel.config.cluster import ClusterConfig
 from semel.config.environment import of_environment
 from semel.config.worker import WorkerConfig
@@ -130,13 +130,18 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
 
 
 def met(config: WorkerConfig) -> dict[str, Any]:
-    """The worker's own client, once Kafka has answered. What is wrong with the REST API's files is
-    said before."""
+    """The worker's own client, once Kafka has answered. What is wrong with the REST API's files, or
+    with the converters of connectors that name none, is said before."""
+    from semel.converters import create
     from semel.kafka.clients import worker_client
     from semel.kafka.contact import meet
     from semel.rest.listening import check
 
     check(config)
+    for side in ("key.converter", "value.converter"):
+        if side in config.originals:
+            settings = under(config.originals, f"{side}.")
+            create(config.originals[side], settings, is_key=side.startswith("key"), where=side)
     client = worker_client(config)
     meet(client, say=lambda line: log.warning("%s", line))
     return client

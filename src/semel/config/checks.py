@@ -20,6 +20,7 @@ PREFIXES = (
     "predicates.",
     "spark.",
     "topic.creation.enable",
+    *("group.id", "offsets.storage.topic", "offset.storage."),
 )
 """Keys under these belong to a converter, a Kafka client, a store, Spark, a config provider or the
 worker, and pass through."""

@@ -26,6 +26,12 @@ def _short(policy: str) -> str:
     return policy.rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
 
 
+def _names_brokers(connector: Mapping[str, str]) -> bool:
+    """Whether a connector overrides the brokers that it reads from, or as a source writes to."""
+    client = "consumer" if "topics" in connector or "topics.regex" in connector else "producer"
+    return f"{client}.override.bootstrap.servers" in connector
+
+
 def _policy(given: str) -> None:
     if _short(given).lower() not in {name.lower() for name in _POLICIES}:
         raise ValueError(f"is not one of {', '.join(_POLICIES)}; others are Java classes")
@@ -111,7 +117,9 @@ class WorkerConfig(RestConfig):
                     found[f"{client}.override.{name}"] = value
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
-        return {"bootstrap.servers": self.bootstrap_servers, **found, **own}
+        if not _names_brokers(own):
+            found["bootstrap.servers"] = self.bootstrap_servers
+        return {**found, **own}
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
         """The client settings that a connector may not override, but does (KIP-458, KIP-1188)."""

@@ -38,6 +38,8 @@ class Progress:
     sent: dict[str, int] = field(default_factory=dict)
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
+    errors: dict[int, SemelError] = field(default_factory=dict)
+    """of tasks that have failed while the others go on"""
 
     @property
     def topics(self) -> Counter[str]:

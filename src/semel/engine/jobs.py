@@ -111,6 +111,7 @@ class TaskJobs:
         self._silence = 0.0
         self._looked = time.monotonic()
         self._fences = FencesInARow()
+        self._told: SemelError | None = None
 
     @property
     def ended(self) -> bool:
@@ -138,6 +139,15 @@ class TaskJobs:
             self.status = Status(State.RUNNING, executor=self._place(report))
         elif report.kind == "paused":
             self.status = Status(State.PAUSED, executor=self._place(report))
+
+    def tell(self) -> None:
+        """Log why the task has failed, once."""
+        if self.error is not None and self.error is not self._told:
+            self._told = self.error
+            log.error(
+                "connector %s: task %d has failed, and stays so until it is restarted: %s",
+                *(self._spec.connector.name, self.index, self.error),
+            )
 
     def _place(self, report: Report) -> str:
         return f"{report.host}:{report.pid}" if self._elsewhere else ""

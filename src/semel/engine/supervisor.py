@@ -193,6 +193,9 @@ class Supervisor:
                 continue
             if self._fails_all(error):
                 self._end(error)
+            else:
+                task.tell()
+        self.progress.errors = {n: t.error for n, t in self._tasks.items() if t.error is not None}
         self.progress.states = {n: task.status for n, task in self._tasks.items()}
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from semel.abandoned import Started
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.errors import SemelError, ServiceError, TopicMissing, TransientError
 from semel.kafka import leaders
 from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.clients import QUIET
@@ -121,7 +121,7 @@ class Cluster:
         ``topics.regex`` must match the whole name; Kafka's internal topics are left out.
 
         Raises:
-            ConfigError: a topic named in ``topics`` does not exist; it is never created.
+            TopicMissing: a topic named in ``topics`` does not exist; it is never created.
         """
         found = self.topics(timeout)
         if connector.topics_regex:
@@ -130,7 +130,7 @@ class Cluster:
             return {n: p for n, p in chosen.items() if n not in _INTERNAL}
         missing = [t for t in connector.topics if t not in found]
         if missing:
-            raise ConfigError(
+            raise TopicMissing(
                 f"connector {connector.name}: topic {missing[0]} does not exist in "
                 f"{self._servers}, and semel creates no source topics. Create it, or correct topics"
             )

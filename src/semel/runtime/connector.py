@@ -15,10 +15,10 @@ from semel.engine import fences
 from semel.engine.fences import FencesInARow
 from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
-from semel.errors import LedgerConflict, SemelError, ServiceError
+from semel.errors import LedgerConflict, SemelError, ServiceError, TopicMissing
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
-from semel.runtime.driving import LEAVE, check_runnable, drive
+from semel.runtime.driving import LEAVE, check_runnable, drive, introduce
 from semel.runtime.sharing import SharedSpark
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _FORMER_ENDS_IN = LEAVE + 5.0
 """Seconds for which a run waits for the one before, which leaves behind what does not end."""
 _FIRST_WORD = 2.0
 _LOOK = 0.1
+_LOOKS_FOR_TOPICS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +232,14 @@ class Connector:
             self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
             orders = Orders(
                 until_caught_up=self._until_caught_up,
-                keeps_going=True,
+                keeps_going=not self._until_caught_up,  # it would never catch up
                 observe=self._observe,
                 share=self._share,
             )
             if self._wanted is State.PAUSED:
                 orders.paused.set()
             self._tally.starts += 1
+            introduce(self._planned)
             self._run = _Run(
                 self._planned, self._spark, self._transform, orders, self._tally, self._run
             )
@@ -315,7 +317,7 @@ class _Run:
         """
         direct = not isinstance(planned, SourcePlan) and planned.engine == "direct"
         begins_again = orders.share.moves and orders.share.is_whole and not direct
-        fenced, shown = FencesInARow(), None
+        fenced, shown, waits = FencesInARow(), None, False
         while True:
             began = time.monotonic()
             try:
@@ -334,6 +336,12 @@ class _Run:
                     *(planned.connector.name, fenced.count, fences.MOST, error),
                 )
                 shown = self._shown_restarting(orders, error)
+            except TopicMissing as error:  # another connector may be about to create it
+                if orders.until_caught_up:
+                    raise
+                if not waits:
+                    log.warning("%s. Waiting for it", error)
+                pause, waits = _LOOKS_FOR_TOPICS, True
             woken = threading.Event()
             with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
                 if orders.restarts.empty():

@@ -92,6 +92,14 @@ def drive(
     return work.result()
 
 
+def introduce(planned: AnyPlan) -> None:
+    """Say what holds for a connector that starts."""
+    name = planned.connector.name
+    for warning in planned.warnings:
+        log.warning("connector %s: %s", name, warning)
+    log.info("connector %s: %s, %s engine", name, planned.guarantee, planned.engine)
+
+
 class _Latest:
     """A copy of the totals that a run reported last, because it goes on counting. ``news`` is set
     with each, and by whoever else has some."""
@@ -113,6 +121,7 @@ class _Latest:
             positions=dict(progress.positions),
             tasks=dict(progress.tasks),
             states=dict(progress.states),
+            errors=dict(progress.errors),
         )
         self.news.set()
 
