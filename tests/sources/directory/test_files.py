@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError, ServiceError
+from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sources.base import Repeatable, Sharded
 from semel.sources.directory.source import DirectorySource
 from tests import s3
@@ -142,6 +144,58 @@ def test_a_file_that_changes_while_it_is_read_is_not_done(make: Make, folder: Pa
     write(folder / "a.txt", lines(40))
     assert reading.all()[-40:] == lines(40)
     assert names(folder.parent / "done") == ["a.txt"]
+
+
+def test_a_replacement_of_the_same_size_and_time_of_a_file_that_is_read_begins_anew(
+    make: Make, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "a.txt"
+    write(path, lines(30, 10))
+    kept = path.stat()
+    reading = Reading(make(batch_size="9"))
+    reading.step()
+    path.chmod(0o600)
+    reading.restart()
+    reading.step()
+    assert reading.values == lines(18, 10)
+    other = folder.parent / "other"
+    write(other, lines(30, 50))
+    os.utime(other, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    other.rename(path)
+    before = dict(reading.stored)
+    for committed in (before, reading.stored):  # the first commit fails
+        reading.stored = committed
+        reading.restart()
+        reading.step()
+    assert "file a.txt is another one than before" in caplog.text
+    reading.restart()
+    assert reading.all()[-21:] == lines(21, 59)
+    assert names(folder.parent / "done") == ["a.txt"]
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_a_finished_file_that_cannot_be_compared_is_tried_again_or_left(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, is_denied: bool
+) -> None:
+    path = folder / "a.txt"
+    write(path, lines(3))
+    reading = Reading(make(cleanup_policy="none"))
+    assert reading.all() == lines(3)
+    path.chmod(0)
+    reading.restart()
+
+    class Stale(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    def opened(*_: object) -> Stale:
+        if is_denied:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return Stale()
+
+    monkeypatch.setattr(Path, "open", opened)
+    with contextlib.nullcontext() if is_denied else pytest.raises(TransientError, match="Stale"):
+        assert reading.all() == lines(3)
 
 
 def test_a_file_is_not_moved_over_another_one(make: Make, folder: Path) -> None:

@@ -33,8 +33,10 @@ class Reached:
             offset[_POSITION] = self.position
         if self.state:
             offset[_STATE] = self.state
+        if found.changed:
+            offset[_CHANGED] = found.changed
         if self.checksum is not None:
-            offset |= {_CHANGED: found.changed, _CHECKSUM: self.checksum}
+            offset[_CHECKSUM] = self.checksum
         return offset
 
 
@@ -72,15 +74,24 @@ class Versions:
         self._place = place
         self._known: dict[str, int] = {}
         """When files changed whose content is known to be the same."""
+        self._inodes: dict[tuple[str, int], int] = {}
+        """Of the files that this process reads, by name and change."""
+
+    def begin(self, found: Found) -> None:
+        """Remember which file is read."""
+        self._inodes[found.name, found.changed] = found.inode
 
     def same(self, offset: Mapping[str, Any], found: Found) -> bool:
         """Whether an offset belongs to this very file. What the kernel notes as a change may have
-        been ``chmod`` or a copy to another disk, so the content decides then."""
+        been ``chmod`` or a copy to another disk, so the content decides then: of a file that is
+        partly read, the inode, as long as this process lives."""
         if not is_of(offset, found):
             return False
-        known = (offset.get(_CHANGED, found.changed), self._known.get(found.name))
-        if _CHECKSUM not in offset or found.changed in known:
+        changed = offset.get(_CHANGED, found.changed)
+        if found.changed in (changed, self._known.get(found.name)):
             return True
+        if _CHECKSUM not in offset:  # it is partly read
+            return self._inodes.get((found.name, changed), found.inode) == found.inode
         checksum = self._places.checksum(self._place, found.name)
         if checksum not in (None, offset[_CHECKSUM]):
             return False

@@ -8,7 +8,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -28,13 +28,15 @@ except ModuleNotFoundError as missing:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A file. ``version`` tells it from another file of the same name. ``changed`` is when a local
-    file, or only its permissions or links, last changed, in microseconds; 0 if that is unknown."""
+    file, or only its permissions or links, last changed, in microseconds; 0 if that is unknown.
+    ``inode`` is its number on the disk."""
 
     name: str
     size: int
     modified_ms: int
     tag: str
     changed: int = 0
+    inode: int = field(default=0, compare=False)  # some network file systems renumber files
 
     @property
     def version(self) -> Mapping[str, Any]:
@@ -112,16 +114,17 @@ class Places:
             return stream
 
     def checksum(self, place: str, name: str) -> int | None:
-        """The CRC-32 of a local file; None of others, or if it is gone."""
+        """The CRC-32 of a local file; None of others, or if it is gone or may not be read."""
         if not self._is_local:
             return None
         found = 0
-        try:
-            with self.open(place, name) as file:
-                while block := file.read(1 << 20):
-                    found = zlib.crc32(block, found)
-        except FileNotFoundError:
-            return None
+        with self._store.translated():
+            try:
+                with Path(self._folders[place], name).open("rb") as file:
+                    while block := file.read(1 << 20):
+                        found = zlib.crc32(block, found)
+            except (FileNotFoundError, PermissionError):
+                return None
         return found
 
     def reading(self) -> Any:
@@ -154,7 +157,11 @@ class Places:
         return name
 
     def _same(self, source: str, name: str, target: str, other: str) -> bool:
-        with self.open(source, name) as one, self.open(target, other) as two:
+        with (
+            self._store.translated(),
+            self.open(source, name) as one,
+            self.open(target, other) as two,
+        ):
             while True:
                 block = one.read(1 << 20)
                 if block != two.read(1 << 20):
@@ -197,7 +204,7 @@ def _local(root: Path, recursive: bool) -> list[Found] | None:
 
 def _found(name: str, stat: os.stat_result) -> Found:
     modified_ms, changed = stat.st_mtime_ns // 1_000_000, stat.st_ctime_ns // 1000
-    return Found(name, stat.st_size, modified_ms, "", changed)
+    return Found(name, stat.st_size, modified_ms, "", changed, stat.st_ino)
 
 
 def _object(name: str, info: Mapping[str, Any]) -> Found:

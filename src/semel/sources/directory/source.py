@@ -220,6 +220,7 @@ class DirectorySource(Source):
             )
         if reached.state:
             return
+        self._versions.begin(found)
         try:
             for chunk in self._chunks(_INPUT, found, reached):
                 reached = chunk.reached
