@@ -8,11 +8,16 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pyarrow as pa
 import pytest
 
 from semel.converters.registry.config import registry
+from semel.engine.source.encoder import Encoder
+from semel.engine.source.skipped import SkipLog, Skipped
 from semel.errors import ConfigError, ServiceError, Unavailable
 from semel.lab.embedded.process import LOOPBACK
+from semel.planning import plan_source
+from semel.sources.base import source_records
 from tests.patience import PATIENCE
 
 SCHEMA = '"long"'
@@ -41,6 +46,10 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         """Tests are silent."""
@@ -95,3 +104,31 @@ def test_a_registry_that_cannot_answer_now_is_asked_again_and_then_away(server: 
     assert server.asked > 1
     server.status = 200
     assert _asked(_url(server)) == SCHEMA
+
+
+def test_a_registry_that_takes_no_schemas_is_told_once_though_bad_records_are_not_logged(
+    server: Server,
+) -> None:
+    server.status = 422
+    connector = plan_source(
+        {
+            "name": "lines",
+            "connector.class": "FileStreamSource",
+            "file": "test.txt",
+            "topic": "lines",
+            "bootstrap.servers": "localhost:1",
+            "errors.tolerance": "all",
+            "value.converter": "io.confluent.connect.avro.AvroConverter",
+            "value.converter.schema.registry.url": f"http://{LOOPBACK}:{server.server_port}",
+        }
+    ).connector
+    encoder, log = Encoder(connector), SkipLog(connector)
+    told: list[str] = []
+    for _ in range(2):
+        skipped: list[Skipped] = []
+        encoder.messages(source_records("t", pa.array(["a", "b"])), skipped)
+        assert len(skipped) == 2
+        told += log.lines(skipped)
+    (line,) = told
+    assert line.startswith("errors.tolerance=all: skipping all records like this one: bad record")
+    assert "refuses: no (HTTP status code 422" in line

@@ -19,6 +19,11 @@ from semel.sources.base import source_records
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 LONGS = "org.apache.kafka.connect.converters.LongConverter"
 BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+LOGGED = {
+    "errors.tolerance": "all",
+    "errors.log.enable": "true",
+    "errors.log.include.messages": "true",
+}
 
 
 def encoded(
@@ -82,20 +87,32 @@ def test_with_tolerance_what_cannot_be_written_is_skipped_and_the_rest_keeps_its
     skipped: list[Skipped] = []
     found = encoded(records, {"value.converter": STRING, "errors.tolerance": "all"}, skipped)
     assert (list(found.values), list(found.targets)) == ([b"a", b"c", None, b"f"], [0, 2, 3, 5])
-    assert [each.value for each in skipped] == [b"\xff", b"\xfe"]
-    assert skipped[0].described(content=True).startswith("bad record for topic t (VALUE_CONVERTER)")
+    assert len(skipped) == 2
+    assert skipped[0].described().startswith("bad record for topic t (VALUE_CONVERTER)")
 
 
 def test_with_tolerance_a_type_that_a_converter_does_not_write_leaves_only_nulls() -> None:
-    keys = {"key.converter": BYTES, "value.converter": LONGS, "errors.tolerance": "all"}
+    keys = {"key.converter": BYTES, "value.converter": LONGS, **LOGGED}
     skipped: list[Skipped] = []
     records = source_records("t", pa.array(["1", None, "3"]), keys=pa.array([b"a", b"b", b"c"]))
     found = encoded(records, keys, skipped)
     assert (list(found.keys), list(found.values)) == ([b"b"], [None])
-    assert [each.value for each in skipped] == ["1", "3"]
+    assert [each.content for each in skipped] == ["'1'", "'3'"]
     records = source_records("t", pa.array([1, 2]), keys=pa.array(["a", "b"]))
     assert list(encoded(records, keys, skipped).values) == []
     assert [each.stage for each in skipped[2:]] == ["KEY_CONVERTER"] * 2
+
+
+def test_a_skipped_record_may_hold_a_time_that_python_lacks() -> None:
+    late = pa.array([253_402_300_800_000_000], pa.timestamp("us"))  # the year 10000
+    records = source_records("t", pa.StructArray.from_arrays([late, pa.array([1])], ["at", "n"]))
+    for logged in ("errors.log.enable", "errors.log.include.messages"):
+        skipped: list[Skipped] = []
+        encoded(records, {"value.converter": LONGS, **LOGGED, logged: "false"}, skipped)
+        assert [each.content for each in skipped] == [""]
+    skipped = []
+    encoded(records, {"value.converter": LONGS, **LOGGED}, skipped)
+    assert "10000-01-01" in skipped[0].described()
 
 
 def test_a_registry_that_is_away_is_no_bad_record() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from semel import transforms
 from semel.config import SourceConnectorConfig
 from semel.engine.chains import by_topic, chained
-from semel.engine.source.skipped import Skipped
+from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord
 from semel.records import HEADERS_TYPE, ConnectRecords
 
@@ -20,6 +20,7 @@ class SourceChain:
         self._name = connector.name
         self._chain = transforms.chain_of(connector.originals)
         self._skips = connector.errors_tolerance == "all"
+        self._contents = Contents(connector)
 
     def applied(self, records: ConnectRecords, skipped: list[Skipped]) -> list[ConnectRecords]:
         """The records by where they go; those that transforms drop are left out. Those that they
@@ -39,7 +40,9 @@ class SourceChain:
         made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
         if refused and self._skips:
             skipped += [
-                Skipped(records.topic, f.stage, f.message, records.values[f.index].as_py())
+                Skipped(
+                    records.topic, f.stage, f.message, self._contents.of(records.values, f.index)
+                )
                 for f in refused
             ]
         elif refused:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel import converters
 from semel.config import SourceConnectorConfig, under
 from semel.converters import Converter, Unwritable
-from semel.engine.source.skipped import Skipped
+from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord, ConfigError
 from semel.kafka.messages import ANY, Messages, headers, objects, timestamps
 from semel.records import HEADERS, PARTITION, ConnectRecords
@@ -28,6 +28,7 @@ class Encoder:
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._skips = connector.errors_tolerance == "all"
+        self._contents = Contents(connector)
         self._key = _converter(connector, "key.converter", connector.key_converter)
         self._value = _converter(connector, "value.converter", connector.value_converter)
 
@@ -80,14 +81,16 @@ class Encoder:
         except _Refused as error:
             refused = error
         column = records.keys if refused.is_key else records.values
-        if len(rows) > 1 and not isinstance(refused.error, Unwritable):
+        of_type = isinstance(refused.error, Unwritable)
+        if len(rows) > 1 and not of_type:
             halves = np.array_split(rows, 2)
             return np.concatenate([self._fitting(records, half, skipped) for half in halves])
         absent = column.is_null().to_numpy(zero_copy_only=False)[rows]
         wrong = rows[~absent]  # nulls alone are written
         stage = f"{'KEY' if refused.is_key else 'VALUE'}_CONVERTER"
+        why = str(refused.error)
         skipped += [
-            Skipped(records.topic, stage, str(refused.error), column[row].as_py())
+            Skipped(records.topic, stage, why, self._contents.of(column, row), of_type)
             for row in wrong.tolist()
         ]
         return self._fitting(records, np.setdiff1d(rows, wrong), skipped)

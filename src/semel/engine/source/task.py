@@ -27,6 +27,7 @@ from semel.engine.source.chain import SourceChain
 from semel.engine.source.commits import Commits, Work
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.readers import Readers, nbytes
+from semel.engine.source.skipped import SkipLog
 from semel.engine.source.topics import Topics
 from semel.errors import Fenced, LedgerConflict, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
@@ -78,6 +79,7 @@ class SourceTask:
         tell = self._reporter.tell
         self._source = source_class(connector.connector_class.strip())(connector)
         self._log = _Forwarded(type(self._source), tell)
+        self._skip_log = SkipLog(connector)
         cluster = Cluster(client_config(connector, "admin"))
         self._topics = Topics(connector, cluster, tell)
         self._offsets = SourceOffsets(connector, cluster)
@@ -221,8 +223,8 @@ class SourceTask:
         self._overdue.end()
         self._retries.succeeded()
         self._conflicts = 0
-        for skipped in work.skipped if self._connector.errors_log else ():
-            self._reporter.tell(skipped.described(content=self._connector.errors_log_messages))
+        for line in self._skip_log.lines(work.skipped):
+            self._reporter.tell(line)
         self._reporter.sent(work.records, work.by_topic, len(work.skipped))
         self._garbage.note(work.nbytes)
         for partition, offset in work.reached.values():
