@@ -324,10 +324,16 @@ def test_a_run_with_another_group_id_fences_the_former_ones_even_after_a_crash(
     offsets = offsets_of(first)
     own(first, offsets, [()] * 2, fences=True)
     producer = opened(first, 1)
+
+    def crash(self: Transactions, transactional_id: str) -> None:
+        if transactional_id.startswith("a-"):
+            raise KeyboardInterrupt
+
     with monkeypatch.context() as patched:
-        patched.setattr(Transactions, "fence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(Transactions, "fence", crash)
         with pytest.raises(KeyboardInterrupt):
             own(second, offsets, [()], fences=True)
+    assert offsets.owner().groups == ("b", "a")
     own(second, offsets, [()], fences=False)  # at-least-once: fences nobody, and forgets nobody
     own(third, offsets, [()], fences=True)
     assert is_fenced(producer, config["topic"])
@@ -351,6 +357,32 @@ def test_a_former_group_id_whose_producers_may_not_be_fenced_is_named(
     monkeypatch.setattr(Transactions, "fence", refuse)
     with pytest.raises(ServiceError, match=r"Grant .* on a-moved-0\. .*earlier run.*group\.id=a"):
         own(later, offsets_of(later), [()], fences=True)
+
+
+def test_a_start_with_a_group_id_that_this_user_may_not_use_leaves_no_trace(
+    source: Callable[..., Config],
+    offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the right one would have to fence its producers, which this user may not either."""
+    config = source()
+    right, wrong = (plan_source(config | {"group.id": group}).connector for group in ("a", "b"))
+    offsets = offsets_of(right)
+    before = own(right, offsets, [()], fences=True)
+    fence = Transactions.fence
+
+    def refuse(self: Transactions, transactional_id: str) -> None:
+        if transactional_id.startswith("b-"):
+            raise ServiceError(f"Grant DESCRIBE and WRITE on {transactional_id}")
+        fence(self, transactional_id)
+
+    monkeypatch.setattr(Transactions, "fence", refuse)
+    with pytest.raises(ServiceError, match=r"Grant .* on b-"):
+        own(wrong, offsets, [()], fences=True)
+    assert offsets.owner() == before
+    own(wrong, offsets, [()], fences=False)  # at-least-once: it has no transactional ids
+    assert (offsets.owner().group, offsets.owner().groups) == ("b", ("a",))
+    assert own(right, offsets, [()], fences=True).groups == ["a"]
 
 
 def engine_of(planned: SourcePlan, orders: Orders) -> SourceEngine:
@@ -377,6 +409,8 @@ def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
     assert is_fenced(producer, config["topic"])
     with pytest.raises(Fenced, match="another run of it has taken over"):
         first._divided(partitions, former, former)
+    with pytest.raises(Fenced, match="another run of it has taken over"):  # while no task commits
+        first._divided([*partitions, {"filename": "new"}], Owner(), former)
 
 
 def test_tasks_that_kafka_connect_may_have_had_are_fenced(
@@ -397,6 +431,7 @@ def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_
 ) -> None:
     """It notes that it has fenced all others; its tasks would then take it for the owner."""
     connector = plan_source(source(tasks_max="2")).connector
+    own(connector, offsets_of(connector), [()], fences=True)
     fence, later = Transactions.fence, list[Owner]()
 
     def replaced(self: Transactions, transactional_id: str) -> None:

@@ -144,7 +144,8 @@ class SourceEngine:
             known: the owner that was seen last.
 
         Raises:
-            Fenced: a run that does not share its tasks with this cluster has taken over.
+            Fenced: a run that does not share its tasks with this cluster has taken over, whether or
+                not that has fenced a task here yet.
             ServiceError: no owner is stored any more.
         """
         run = self._run
@@ -158,6 +159,8 @@ class SourceEngine:
         shared = owner.parts and self._is_of_cluster(owner)
         if before.run and owner.run != before.run and not shared:
             raise taken_over(run.connector, owner, before)
+        if known.run and owner.run != known.run and not self._is_of_cluster(owner):
+            raise taken_over(run.connector, owner, known)
         return self._own(partitions, Owner())
 
     def _may_divide(self, partitions: Partitions) -> bool:
@@ -178,7 +181,7 @@ class SourceEngine:
     def _is_of_cluster(self, owner: Owner) -> bool:
         """Whether the producers of its tasks have the transactional ids of those here: only then
         does a task fence the one that had its place."""
-        return not owner.groups or owner.groups[0] == self._run.connector.group_id
+        return owner.group in ("", self._run.connector.group_id)
 
     def _own(self, partitions: Partitions, before: Owner) -> Owner:
         """Divide the source, and end what ran before.

@@ -37,23 +37,29 @@ def own(
 
     The record that names the new owner comes first. It keeps the largest number of tasks, and all
     groups that they may be of, until all of them are fenced, so that a crash in between leaves none
-    unfenced. Until then it has no parts, so that no other process starts tasks.
+    unfenced. Until then it has no parts, so that no other process starts tasks. A new group is
+    fenced before that, too: if this user may not do so, no record names it, and no later run of
+    another user has to fence it.
 
     Kafka Connect may have run the connector before, with up to ``tasks.max`` tasks.
 
     Raises:
         Fenced: meanwhile, another run has done the same.
+        ServiceError: this user may not fence the producers of a group.
     """
-    tasks, before = len(parts), offsets.owner()
+    tasks, before, group_id = len(parts), offsets.owner(), connector.group_id
+    if fences and group_id not in before.groups:
+        _fence(connector, group_id, max(tasks, before.tasks, connector.tasks_max))
+        before = offsets.owner()
     most = max(tasks, before.tasks, connector.tasks_max)
-    groups = list(dict.fromkeys([connector.group_id, *before.groups]))
-    owner = first = Owner(uuid.uuid4().hex, most, groups=groups)
+    groups = list(dict.fromkeys([group_id, *before.groups] if fences else before.groups))
+    owner = first = Owner(uuid.uuid4().hex, most, group=group_id, groups=groups)
     plain, record = producer(connector), StoredOffsets(connector.name).owned_by
     offsets.store(plain, [record(first)])
     if fences:
         for group in groups:
             _fence(connector, group, most)
-        owner = Owner(first.run, tasks, groups=groups[:1])
+        owner = replace(first, tasks=tasks, groups=[group_id])
     told = replace(owner, parts=parts) if shared else owner
     if record(told) != record(first):
         if (found := offsets.owner()).run != first.run:

@@ -5,7 +5,7 @@ schema; a tombstone forgets a partition. So a connector that Kafka Connect has r
 the other way round.
 
 One more record, with the key ``["<connector>",null]``, says which run of semel owns the connector,
-how many tasks it has, and their ``group.id``. Kafka Connect passes over such a key without a word.
+how many tasks it has, and its ``group.id``. Kafka Connect passes over such a key without a word.
 A run writes it before it fences the producers of all tasks; a task reads it after it has made its
 own producer. So a task of an older run, however late Spark starts it again, either is fenced or
 finds out that it has been replaced.
@@ -32,19 +32,21 @@ from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
 from semel.sources.offsets.table import OffsetTable
 
-_RUN, _TASKS, _PARTS, _GROUPS = "run", "tasks", "parts", "groups"
+_RUN, _TASKS, _PARTS, _GROUP, _GROUPS = "run", "tasks", "parts", "group", "groups"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The run that owns a connector, and its number of tasks. Where several processes share the
-    tasks, ``parts`` are the source partitions of each: one process divides for all. ``groups`` are
-    the ``group.id``s in the transactional ids of tasks that may be at work: first the run's own,
-    then those of earlier runs until they are fenced. Earlier versions of semel name none."""
+    tasks, ``parts`` are the source partitions of each: one process divides for all. ``group`` is
+    the run's ``group.id``. ``groups`` are those in the transactional ids of tasks that may be at
+    work: the run's own if it has transactions, and those of earlier runs until they are fenced.
+    Earlier versions of semel name neither."""
 
     run: str = ""
     tasks: int = 0
     parts: Sequence[Sequence[Mapping[str, Any]]] = field(default=(), compare=False)
+    group: str = field(default="", compare=False)
     groups: Sequence[str] = field(default=(), compare=False)
 
 
@@ -86,6 +88,8 @@ class StoredOffsets:
         facts: dict[str, Any] = {_RUN: owner.run, _TASKS: owner.tasks}
         if owner.parts:
             facts[_PARTS] = [[dict(each) for each in part] for part in owner.parts]
+        if owner.group:
+            facts[_GROUP] = owner.group
         if owner.groups:
             facts[_GROUPS] = list(owner.groups)
         return _dumped([self.connector, None]), _dumped(facts)
@@ -258,7 +262,7 @@ class SourceOffsets:
         match _loaded(value):
             case {"run": str(run), "tasks": int(tasks)} as facts:
                 groups = tuple(facts.get(_GROUPS, ()))
-                return Owner(run, tasks, facts.get(_PARTS, ()), groups)
+                return Owner(run, tasks, facts.get(_PARTS, ()), facts.get(_GROUP, ""), groups)
         raise self._garbage(key, value, "run of semel")
 
     def _garbage(self, key: bytes, value: bytes, what: str) -> ServiceError:
