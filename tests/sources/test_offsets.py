@@ -223,6 +223,29 @@ def test_of_two_partitions_that_hold_a_key_the_later_record_counts(
     assert set(last.values()) == {None}
 
 
+def test_what_a_slow_clock_writes_counts_among_older_records_from_a_faster_one(
+    kafka: Kafka, make: Make
+) -> None:
+    """After a failover to a host whose clock is behind: in another partition, or under another
+    spelling of the key, an older offset would be the latest record."""
+    offsets = make()
+    topic, ahead = offsets._connector.offsets_topic, int(time.time() * 1000) + 600_000
+    twice, spelled = {"table": "a", "schema": "s"}, {"table": "b", "schema": "s"}
+    stored = offsets.read()
+    (key, old), owner = stored.record(twice, {"id": 1}), stored.owned_by(Owner("old", 1))
+    for partition in (1, 2):
+        write(kafka, topic, (key, old), owner, partition=partition, timestamp=ahead - partition)
+    theirs = b'["local-file-source",{"schema":"s","table":"b"}]'
+    write(kafka, topic, stored.record(spelled, {"id": 1}), timestamp=ahead)
+    write(kafka, topic, (theirs, b'{"id":1}'), timestamp=ahead - 1)
+    found = offsets.read()
+    records = [(key, b'{"id":2}'), (theirs, b'{"id":2}'), found.owned_by(Owner("new", 1))]
+    offsets.store(PlainProducer("", client_config(offsets._connector, "producer")), records)
+    found = make(topic).read()
+    assert [o for _, o in found.offsets] == [{"id": 2}, {"id": 2}]
+    assert found.owner == Owner("new", 1)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_records_of_the_same_time_the_one_in_the_keys_own_partition_counts(
     order: int, kafka: Kafka, make: Make
@@ -275,6 +298,22 @@ def test_of_two_keys_of_one_partition_the_later_record_counts_and_both_are_forgo
     gone = stored.forgetting({"schema": "s", "table": "t"})
     offsets.store(PlainProducer("", client_config(offsets._connector, "producer")), gone)
     assert offsets.read().offsets == ()
+
+
+def test_a_tombstone_forgets_what_an_older_spelling_of_its_key_has(
+    kafka: Kafka, make: Make
+) -> None:
+    """An earlier semel wrote it under the last key only."""
+    offsets = make()
+    topic, now = offsets._connector.offsets_topic, int(time.time() * 1000)
+    older = b'["local-file-source",{"table":"t","schema":"s"}]'
+    newer = b'["local-file-source",{"schema":"s","table":"t"}]'
+    for key, value, timestamp in ((older, b'{"id":1}', 2), (newer, b'{"id":2}', 1)):
+        write(kafka, topic, (key, value), timestamp=now - timestamp)
+    write(kafka, topic, (newer, None), timestamp=now)
+    stored = offsets.read()
+    assert stored.offsets == ()
+    assert stored.forgetting({"schema": "s", "table": "t"}) == [(older, None), (newer, None)]
 
 
 def test_without_a_topic_nothing_is_stored(make: Make) -> None:

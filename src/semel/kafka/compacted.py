@@ -43,30 +43,35 @@ Found = dict[bytes, dict[int, tuple[int, bytes | None]]]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The last value of each key, the latest at the end. ``places`` are the partitions that hold
-    each key, that of its last record first; keys without a value have some, too. ``partitions`` is
-    how many there are. ``is_complete``: no open transaction hides a record that was there when the
-    topic was read."""
+    """The last record of each key, the latest at the end; None is a tombstone. ``places`` are the
+    partitions that hold each key, that of its last record first. ``newest`` is the latest timestamp
+    of all, in milliseconds. ``partitions`` is how many there are. ``is_complete``: no open
+    transaction hides a record that was there when the topic was read."""
 
-    values: Mapping[bytes, bytes] = field(default_factory=dict)
+    records: Mapping[bytes, bytes | None] = field(default_factory=dict)
     places: Mapping[bytes, Sequence[int]] = field(default_factory=dict)
+    newest: int = 0
     partitions: int = 0
     is_complete: bool = True
+
+    @property
+    def values(self) -> dict[bytes, bytes]:
+        """The records that are no tombstones."""
+        return {key: value for key, value in self.records.items() if value is not None}
 
     @classmethod
     def of(cls, found: Found, partitions: int, *, is_complete: bool) -> Values:
         """What was found in a topic of so many partitions."""
-        values: dict[bytes, tuple[int, bytes]] = {}
+        last: dict[bytes, tuple[int, bytes | None]] = {}
         places = {}
         for key, records in found.items():
             # Of the same time: the one where the key belongs.
             own = partition_of(key, partitions) if len(records) > 1 else -1
             places[key] = sorted(records, key=lambda p: (records[p][0], p == own), reverse=True)
-            timestamp, value = records[places[key][0]]
-            if value is not None:
-                values[key] = timestamp, value
-        in_order = sorted(values, key=lambda key: values[key][0])
-        return cls({key: values[key][1] for key in in_order}, places, partitions, is_complete)
+            last[key] = records[places[key][0]]
+        in_order = {key: last[key][1] for key in sorted(last, key=lambda key: last[key][0])}
+        newest = max((timestamp for timestamp, _ in last.values()), default=0)
+        return cls(in_order, places, newest, partitions, is_complete)
 
 
 class CompactedTopic:

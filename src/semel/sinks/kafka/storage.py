@@ -77,7 +77,7 @@ class LedgerTopic:
         found = self._topic.read(
             lambda key: key.startswith(self._prefix), [PARTITION], timeout, expected=expected
         )
-        return self._parsed(dict(found.values), found.is_complete)
+        return self._parsed(found.values, found.is_complete)
 
     def _parsed(self, found: dict[bytes, bytes], is_complete: bool) -> Stored:
         entries, holes = {}, []

@@ -14,6 +14,7 @@ finds out that it has been replaced.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,6 +116,7 @@ class SourceOffsets:
         self._topic = topic()
         self._uncommitted = topic(committed=False)
         self._places: dict[bytes, Sequence[int]] = {}
+        self._newest = 0
         self._partitions = 0
 
     @property
@@ -161,7 +163,7 @@ class SourceOffsets:
                 f"transaction of another producer has not ended for {timeout:.0f} s; the offsets "
                 "after it cannot be read yet"
             )
-        return self._parsed(found.values)
+        return self._parsed(found.records)
 
     def owner(self) -> Owner:
         """Who owns the connector. The record is written without a transaction, so nobody's open
@@ -172,11 +174,12 @@ class SourceOffsets:
         """What is there now, with what open and aborted transactions have written."""
         if self._outside is not None:
             return self._parsed(self._outside.read(expected=True))
-        return self._parsed(self._found(self._uncommitted, 0.0, expected=True).values)
+        return self._parsed(self._found(self._uncommitted, 0.0, expected=True).records)
 
     def _found(self, topic: CompactedTopic, timeout: float, *, expected: bool) -> Values:
         found = topic.read(self._is_mine, None, timeout, expected=expected)
         self._places.update(found.places)
+        self._newest = max(self._newest, found.newest)
         self._partitions = found.partitions
         return found
 
@@ -192,11 +195,17 @@ class SourceOffsets:
         A key stays in the partition that holds it, and a new one goes where Kafka Connect would
         write it, whatever ``producer.override.partitioner`` says. A key is forgotten wherever it
         stands: a tombstone does not last, and an older offset elsewhere would come back.
+
+        Records are later than all that were read, even if the clock here is behind: of several
+        partitions, or spellings of a key, the latest record counts.
         """
+        timestamp = max(int(time.time() * 1000), self._newest + 1)
         for key, value in records:
             places = self._places.get(key) or [partition_of(key, self._partitions)]
             for partition in places if value is None else places[:1]:
-                producer.produce(self._topic.name, value, key, partition, on_delivery=failed)
+                producer.produce(
+                    self._topic.name, value, key, partition, on_delivery=failed, timestamp=timestamp
+                )
 
     def store(self, producer: PlainProducer, records: Sequence[Record]) -> None:
         """Store records outside of any transaction. Beside Kafka, the owner and these offsets must
@@ -237,20 +246,23 @@ class SourceOffsets:
         if self._outside is not None:
             self._outside.close()
 
-    def _parsed(self, found: Mapping[bytes, bytes]) -> StoredOffsets:
+    def _parsed(self, found: Mapping[bytes, bytes | None]) -> StoredOffsets:
         name = self._connector.name
-        offsets, owner = [], Owner()
+        latest: dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {}
+        owner = Owner()
         keys: dict[str, list[bytes]] = {}
         for key, value in found.items():
             match _loaded(key):
                 case [str(connector), dict(partition)] if connector == name:
-                    offsets.append((partition, self._offset(key, value)))
+                    # A tombstone counts, too: it forgets what older spellings of its key have.
+                    offset = None if value is None else self._offset(key, value)
+                    latest[canonical(partition)] = partition, offset
                     keys.setdefault(canonical(partition), []).append(key)
-                case [str(connector), None] if connector == name:
+                case [str(connector), None] if connector == name and value is not None:
                     owner = self._owner(key, value)
-        latest = {canonical(p): (p, o) for p, o in offsets}
-        in_order = tuple(latest[each] for each in sorted(latest))  # not as they were consumed
-        return StoredOffsets(name, in_order, owner, keys)
+        in_order = (latest[each] for each in sorted(latest))  # not as they were consumed
+        offsets = tuple((p, o) for p, o in in_order if o is not None)
+        return StoredOffsets(name, offsets, owner, keys)
 
     def _offset(self, key: bytes, value: bytes) -> dict[str, Any]:
         offset = _loaded(value)
