@@ -19,8 +19,9 @@ from semel.connect.cluster.records import (
     stated,
     task_stated,
 )
+from semel.connect.cluster.store import known_tasks
 from semel.engine.states import State, Status
-from semel.errors import TransientError
+from semel.errors import ConfigError, TransientError
 from semel.lab.embedded.process import comes_true
 from semel.runtime.connector import ConnectorStatus
 from tests.patience import PATIENCE
@@ -50,7 +51,7 @@ class Stage:
         )
         self.membership: Any = SimpleNamespace(group=Group(frozenset({URL})), absences=0)
         self.connectors: dict[str, Any] = {}
-        runtime: Any = SimpleNamespace(
+        self.runtime: Any = SimpleNamespace(
             connectors=self.connectors, start=self._start, remove=self.connectors.pop
         )
         config: Any = SimpleNamespace(
@@ -62,7 +63,7 @@ class Stage:
             inherited=lambda given: given,
             permitted=lambda given: given,
         )
-        self.following = Following(config, store, self.membership, runtime)
+        self.following = Following(config, store, self.membership, self.runtime)
 
     def _start(self, config: dict[str, str], **_how: object) -> None:
         name = config["name"]
@@ -141,3 +142,71 @@ def test_a_worker_that_is_back_releases_what_it_does_not_run_any_more() -> None:
         b"status-connector-orders": "UNASSIGNED",
         b"status-task-orders-0": "UNASSIGNED",
     }
+
+
+def test_a_task_without_a_state_is_unassigned_and_stays_listed() -> None:
+    stage = Stage()
+    own = StateRecord("RUNNING", "a:8083", 1, "", "", "")
+    stage.statuses.apply(*task_stated("orders", 0, own))
+    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
+    stage.following.look()
+    stage.following.write()
+    value = stage.written[b"status-task-orders-0"]
+    assert value is not None
+    assert json.loads(value)["state"] == "UNASSIGNED"
+
+
+def test_a_connector_that_stops_leaves_no_task_behind_at_workers_that_are_gone() -> None:
+    stage = Stage()
+    stage.configs.assignment = Assignment(1, {"orders": (URL, "http://b:8083")})
+    stage.configs.targets["orders"] = State.STOPPED
+    stage.state = State.STOPPED
+    free = StateRecord("UNASSIGNED", "b:8083", 1, "", "", "")
+    stage.statuses.apply(*task_stated("orders", 1, free))
+    assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
+    stage.following.look()
+    stage.following.write()
+    assert stage.written[b"status-task-orders-1"] is None
+
+
+def test_tasks_that_no_worker_has_reported_are_listed_as_unassigned() -> None:
+    stage = Stage()
+    owners = (URL, "http://b:8083", URL)
+    stage.configs.assignment = Assignment(1, {"orders": owners})
+    store: Any = SimpleNamespace(configs=stage.configs, statuses=stage.statuses)
+    own = StateRecord("RUNNING", "a:8083", 1, "", "", "")
+    stage.statuses.apply(*task_stated("orders", 0, own))
+    unassigned = StateRecord("UNASSIGNED", "b:8083")
+    assert known_tasks(store, "orders") == {
+        0: own,
+        1: unassigned,
+        2: StateRecord("UNASSIGNED", "a:8083"),
+    }
+    stage.configs.connectors["orders"] = {"connector.class": "Datagen"}
+    assert known_tasks(store, "orders") == {0: own}, "a source may have fewer"
+    stage.statuses.apply(*task_stated("orders", 2, own))
+    assert known_tasks(store, "orders") == {0: own, 1: unassigned, 2: own}
+    stage.configs.targets["orders"] = State.STOPPED
+    assert known_tasks(store, "orders").keys() == {0, 2}
+
+
+def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed() -> None:
+    stage = Stage()
+    stage.configs.assignment = Assignment(1, {"orders": ("http://b:8083", URL)})
+    first = StateRecord("RUNNING", "b:8083", 1, "", stage.configs.version("orders"), "")
+    stage.statuses.apply(*task_stated("orders", 0, first))
+    stage.membership.group = Group(frozenset({URL, "http://b:8083"}))
+
+    def refuse(*_of: object, **_how: object) -> None:
+        raise ConfigError("schema.json cannot be read")
+
+    stage.runtime.start = refuse
+    written = stage.written
+
+    def failed() -> bool:
+        stage.following.look()
+        stage.following.write()
+        return b"FAILED" in (written.get(b"status-task-orders-1") or b"")
+
+    assert comes_true(failed, PATIENCE)
+    assert written.keys() == {b"status-task-orders-1"}, "the connector runs elsewhere"

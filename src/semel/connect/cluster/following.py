@@ -25,6 +25,7 @@ from semel.connect.cluster.took_over import as_taken_over
 from semel.engine.states import State, Status
 from semel.errors import SemelError, TransientError
 from semel.runtime import Runtime
+from semel.runtime.connector import ConnectorStatus
 
 log = logging.getLogger(__name__)
 
@@ -214,31 +215,48 @@ class Following:
         with self._store.changed:
             statuses = self._store.statuses
             connector = statuses.connectors.get(name)
-            tasks = dict(statuses.tasks.get(name, {}))
             used = set(statuses.topics.get(name, ()))
-            shares = len(self._store.configs.assignment.workers.get(name, ()))
         if wanted.tasks is None or 0 in wanted.tasks:
             now = self._part(status.connector)
             if connector != now:
                 yield stated(name, now)
         elif connector is not None and self._is_left(hosted, 0, connector):
             yield stated(name, self._part(_FREE))
-        for number, task in status.tasks.items():
-            if wanted.tasks is None or number in wanted.tasks:
-                part = self._part(task, "" if number else hosted.version)
-                if tasks.pop(number, None) != part:
-                    yield task_stated(name, number, part)
-        for number, record in tasks.items():
-            is_mine = wanted.tasks is None or number in wanted.tasks
-            if is_mine or (0 in (wanted.tasks or ()) and number >= shares):
-                yield task_stated(name, number, None)
-            elif self._is_left(hosted, number, record):
-                yield task_stated(name, number, self._part(_FREE))
+        yield from self._tasks_changed(hosted, status, wanted)
         positions, before = hosted.topics, self._topics.get(name, {})
         self._topics[name] = positions
         for topic, at in positions.items():
             if topic not in used and before.get(topic) != at and self._config.topic_tracking:
                 yield topic_used(name, topic, int(time.time() * 1000))
+
+    def _tasks_changed(
+        self, hosted: Hosted, status: ConnectorStatus, wanted: Wanted
+    ) -> Iterator[Record]:
+        name, mine = hosted.name, wanted.tasks
+        with self._store.changed:
+            tasks = dict(self._store.statuses.tasks.get(name, {}))
+            shares = len(self._store.configs.assignment.workers.get(name, ()))
+        members = _ids(self._membership.group.members)
+        is_stopped = wanted.state is State.STOPPED
+        by_state = {State.STOPPED: is_stopped, State.FAILED: True}
+        are_all = by_state.get(status.connector.state, hosted.has_begun)
+        free = self._part(_FREE)
+        for number, task in status.tasks.items():
+            if mine is None or number in mine:
+                part = self._part(task, "" if number else hosted.version)
+                if tasks.pop(number, None) != part:
+                    yield task_stated(name, number, part)
+        for number, record in tasks.items():
+            if mine is None or number in mine:
+                # Without a state yet, or any more, it may still be one of the connector's.
+                if are_all or record != free:
+                    yield task_stated(name, number, None if are_all else free)
+            elif 0 in mine and (
+                number >= shares or (is_stopped and self._is_free(record, members))
+            ):
+                yield task_stated(name, number, None)
+            elif self._is_left(hosted, number, record):
+                yield task_stated(name, number, free)
 
     def _is_left(self, hosted: Hosted, task: int, record: StateRecord) -> bool:
         """Whether a task ran here and the status topic does not yet say that it no longer does."""

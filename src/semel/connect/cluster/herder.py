@@ -13,7 +13,7 @@ from semel.connect.cluster.following import Following
 from semel.connect.cluster.leadership import Leadership
 from semel.connect.cluster.membership import Membership
 from semel.connect.cluster.records import Record, Restart, StateRecord
-from semel.connect.cluster.store import Store, stopped
+from semel.connect.cluster.store import Store, known_tasks, stopped
 from semel.connect.errors import Conflict, Elsewhere, Nobody, NotFound
 from semel.connect.herder import Answer, Herder, Part, Parts
 from semel.engine.states import State
@@ -140,14 +140,14 @@ class ClusterHerder(Herder):
     def _parts(self, name: str) -> Parts | None:
         with self._store.changed:
             connector = self._store.statuses.connectors.get(name)
-            tasks = dict(self._store.statuses.tasks.get(name, {}))
+            tasks = known_tasks(self._store, name)
         if connector is None:
             return None
         return Parts(_part(connector), {number: _part(task) for number, task in tasks.items()})
 
     def _tasks(self, name: str) -> Sequence[int]:
         with self._store.changed:
-            return sorted(self._store.statuses.tasks.get(name, ()))
+            return sorted(known_tasks(self._store, name))
 
     def _is_stopped(self, name: str) -> bool:
         with self._store.changed:

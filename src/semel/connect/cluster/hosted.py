@@ -74,6 +74,9 @@ class Hosted:
             LookupError: it has no such task.
         """
         connector = self._connector
+        if self._failed is not None:
+            self._again = True
+            return
         if connector is None:
             raise LookupError(f"connector {self.name} has no task {number}")
         connector.restart_task(number)
@@ -100,9 +103,18 @@ class Hosted:
     def status(self) -> ConnectorStatus | None:
         """Its states; None while it does not run here."""
         if self._failed is not None:
-            return ConnectorStatus(self.name, self._failed)
+            tasks = self._wants.tasks if self._wants is not None else None
+            return ConnectorStatus(
+                self.name, self._failed, dict.fromkeys(tasks or (), self._failed)
+            )
         connector = self._connector
         return None if connector is None else connector.status()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its tasks are known: a source's may be fewer than ``tasks.max``."""
+        connector = self._connector
+        return connector is not None and connector.progress is not None
 
     @property
     def topics(self) -> Mapping[str, int]:

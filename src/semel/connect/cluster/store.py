@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 from semel.config.cluster import ClusterConfig
 from semel.connect import loggers
-from semel.connect.cluster.records import Configs, Record, Restart, Statuses
+from semel.connect.cluster.records import Configs, Record, Restart, StateRecord, Statuses
 from semel.engine.states import State
 from semel.kafka.cluster import Cluster
 from semel.kafka.followed import FollowedTopic
 from semel.kafka.transactions import PlainProducer
+from semel.sources import is_source
 
 log = logging.getLogger(__name__)
 
@@ -129,3 +131,22 @@ def stopped(store: Store, connector: str) -> bool:
         and part.state == State.STOPPED
         and not store.statuses.tasks.get(connector)
     )
+
+
+def known_tasks(store: Store, connector: str) -> dict[int, StateRecord]:
+    """The states of a connector's tasks by number, also of those that no worker has reported: they
+    are unassigned, at the worker that should run them. Hold ``store.changed``."""
+    configs = store.configs
+    found = dict(store.statuses.tasks.get(connector, {}))
+    if configs.target(connector) is State.STOPPED:
+        return found
+    count = max(found, default=-1) + 1
+    shares = len(configs.assignment.workers.get(connector, ()))
+    name = configs.connectors.get(connector, {}).get("connector.class", "").strip()
+    if shares > 1 and not is_source(name):  # a source may have fewer tasks
+        count = max(count, shares)
+    for number in range(count):
+        owner = configs.assignment.owner(connector, number)
+        if number not in found and owner is not None:
+            found[number] = StateRecord(State.UNASSIGNED, urlsplit(owner).netloc)
+    return found
