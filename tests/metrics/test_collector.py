@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -20,10 +22,10 @@ from semel.ledger import TopicPartition
 from semel.metrics import lags
 from semel.metrics.collector import ConnectorCollector, registry
 from semel.metrics.lags import Lag, Lags
-from semel.metrics.observed import Observed
+from semel.metrics.observed import Observed, of_runtime
 from semel.metrics.rates import Rates
 from semel.planning import plan_any
-from semel.runtime.connector import Tally
+from semel.runtime.connector import ConnectorStatus, Tally
 from tests.patience import PATIENCE
 
 TP = TopicPartition("t", 0)
@@ -130,6 +132,26 @@ def test_a_worker_counts_connectors_and_tasks_by_state() -> None:
     orders = frozenset({("connector", "orders")})
     assert found["kafka_connect_worker_connector_failed_task_count", orders] == 1
     assert found["kafka_connect_worker_connector_total_task_count", orders] == 2
+
+
+def test_a_cluster_counts_a_connector_where_its_first_task_is() -> None:
+    def counted(state: State, *tasks: int) -> bool:
+        status = ConnectorStatus("orders", Status(state), dict.fromkeys(tasks, Status(state)))
+        connector: Any = SimpleNamespace(
+            status=lambda: status,
+            planned=plan_any(SINK),
+            progress=None,
+            tally=Tally(),
+            holds=lambda task: task in tasks,
+        )
+        runtime: Any = SimpleNamespace(connectors={"orders": connector})
+        found = scraped(*of_runtime(runtime))
+        return bool(found["kafka_connect_worker_connector_count", frozenset()])
+
+    assert counted(State.RUNNING, 0, 2)
+    assert not counted(State.RUNNING, 1)
+    assert not counted(State.FAILED, 1)
+    assert counted(State.STOPPED)
 
 
 def test_a_cluster_tells_its_leader_and_its_rebalances() -> None:

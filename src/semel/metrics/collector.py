@@ -121,9 +121,10 @@ def _family(name: str, text: str, labels: Sequence[str]) -> Any:
 
 
 def _worker(found: Sequence[Observed]) -> Iterator[Metric]:
+    connectors = sum(each.is_counted for each in found)
     tasks = sum(len(each.tasks) for each in found)
     counts = {
-        "connector-count": ("Connectors of this worker.", len(found)),
+        "connector-count": ("Connectors whose first task is this worker's.", connectors),
         "task-count": ("Tasks of this worker.", tasks),
     }
     for attribute, (text, value) in {**counts, **names.Starts.of(list(found)).metrics}.items():

@@ -18,13 +18,15 @@ _LONG_TASKS = ("direct", "source")
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A connector; ``tasks`` has the state of each of its tasks."""
+    """A connector; ``tasks`` has the state of each of its tasks that runs in this process.
+    ``is_counted`` unless another worker, which has its first task, counts it."""
 
     planned: AnyPlan
     state: str
     tasks: Mapping[int, str]
     progress: Progress
     tally: Tally = field(default_factory=Tally)
+    is_counted: bool = True
 
     @property
     def name(self) -> str:
@@ -64,7 +66,10 @@ def of_runtime(runtime: Runtime) -> list[Observed]:
         tasks = {number: str(task.state) for number, task in status.tasks.items()}
         progress = connector.progress or Progress()
         state = str(status.connector.state)
-        found.append(Observed(connector.planned, state, tasks, progress, connector.tally))
+        is_counted = state == State.STOPPED or 0 in tasks or connector.holds(0)
+        found.append(
+            Observed(connector.planned, state, tasks, progress, connector.tally, is_counted)
+        )
     return found
 
 
