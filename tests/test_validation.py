@@ -182,6 +182,17 @@ def test_keys_of_transforms_and_predicates_are_described_too() -> None:
     assert of(answered, "predicates.gone.type")[0]["type"] == "CLASS"
 
 
+def test_a_class_that_may_be_a_source_is_not_asked_for_topics() -> None:
+    raw = {"name": "c", "bootstrap.servers": "localhost:1"}
+    unknown = {"connector.class": "io.debezium.connector.postgresql.PostgresConnector"}
+    for given, said in (
+        (unknown, "It reads databases (connector.class=JdbcSource)"),
+        ({}, "connector.class is required"),
+    ):
+        (error,) = [e for c in validate({**raw, **given})[0].configs for e in c.value.errors]
+        assert said in error
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

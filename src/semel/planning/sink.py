@@ -29,7 +29,7 @@ from semel.planning.converters import warnings_of, with_assumed
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
 from semel.records import TIMESTAMP
-from semel.sinks import full_name, sink_class
+from semel.sinks import full_name, names, sink_class
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
@@ -94,8 +94,8 @@ def _gathered(
     mine = title(raw)
     problems.unusable |= raw.unresolved.keys()
     found = sink = guarantee = engine = chain = None
+    given = raw.get("connector.class", "").strip()
     with problems.caught(mine):
-        given = raw.get("connector.class", "").strip()
         if is_source(given):
             raise ConfigError(
                 f"connector.class={given} is a source connector, but this takes a sink connector"
@@ -103,6 +103,8 @@ def _gathered(
         if given:
             raw["connector.class"] = given = full_name(given, raw)
             found = sink_class(given, raw)
+    if given not in names():  # it may be a source
+        problems.unusable |= {"topics", "topics.regex"}
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.anchored(raw)

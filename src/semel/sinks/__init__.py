@@ -58,8 +58,10 @@ _OF_SYSTEMS = {
 
 _THERE_ARE = (
     "semel writes to PostgreSQL, MySQL, MariaDB, SQL Server, SQLite, DuckDB, Elasticsearch, "
-    "OpenSearch, Delta Lake, Iceberg, files on disks, in S3, GCS, Azure and HDFS, and to Kafka; "
-    "docs/write-a-sink.md says how to add a sink"
+    "OpenSearch, Delta Lake, Iceberg, files on disks, in S3, GCS, Azure and HDFS, and to Kafka. It "
+    "reads databases (connector.class=JdbcSource), directories (Directory), the lines of a file "
+    "(FileStreamSource) and generated records (Datagen). docs/write-a-sink.md and "
+    "docs/write-a-source.md say how to add others"
 )
 
 
