@@ -142,6 +142,12 @@ def test_mistakes_are_told_before_anything_runs(keys: dict[str, str], message: s
         made(**keys)
 
 
+def test_a_schema_that_is_missing_is_the_only_mistake() -> None:
+    with pytest.raises(ConfigError) as told:
+        plan_source({**RAW, "quickstart": ""})
+    assert [p.key for p in told.value.problems] == ["quickstart"]
+
+
 @pytest.mark.parametrize(
     ("offset", "message"),
     [

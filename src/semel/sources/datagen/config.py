@@ -16,6 +16,12 @@ CLASSES = (
 )
 
 
+_NO_SCHEMA = Problem(
+    "quickstart",
+    "one of quickstart, schema.string and schema.filename is required, such as quickstart=orders",
+)
+
+
 def _check_quickstart(name: str) -> None:
     if name and name.lower() not in QUICKSTARTS:
         raise ValueError(f"must be one of {', '.join(QUICKSTARTS)}")
@@ -96,13 +102,7 @@ class DatagenConfig:
                 Problem(names[0], f"{' and '.join(names)} exclude each other: set one")
             )
         if not names:
-            raise ConfigError(
-                Problem(
-                    "quickstart",
-                    "one of quickstart, schema.string and schema.filename is required, such as "
-                    "quickstart=orders",
-                )
-            )
+            raise ConfigError(_NO_SCHEMA)
         if "," in self.topic:
             raise ConfigError(
                 Problem(
@@ -133,6 +133,8 @@ class DatagenConfig:
         return Schema(found.avro, self.keyfield or found.keyfield)
 
     def _of_file(self) -> Schema:
+        if not self.schema_filename.strip():
+            raise ConfigError(_NO_SCHEMA)
         path = Path(self.schema_filename)
         own = FILES.get(path.name)
         if own is not None and not path.exists():
