@@ -76,7 +76,7 @@ def set_(
             raise ConfigError(f"{tp} has two positions, {wanted[tp]} and {at}: leave one out")
     if not force:
         _meet(planned)
-    set_positions(planned, wanted, force=force)
+    set_positions(planned, wanted, force=force, hint=", or set it anyway with --force")
     planned.sink.close()
     if as_json:
         print(json.dumps([{**tp._asdict(), "position": at} for tp, at in wanted.items()]))

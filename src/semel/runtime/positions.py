@@ -19,16 +19,17 @@ _SESSIONS = 30.0
 
 
 def set_positions(
-    planned: Plan, wanted: Mapping[TopicPartition, int], *, force: bool = False
+    planned: Plan, wanted: Mapping[TopicPartition, int], *, force: bool = False, hint: str = ""
 ) -> None:
-    """Let a connector continue at these positions; ``force`` accepts them whatever Kafka holds.
+    """Let a connector continue at these positions; ``force`` accepts them whatever Kafka holds. The
+    error that Kafka does not have them ends with ``hint``, which says how to set ``force``.
 
     Raises:
         ConfigError: the connector runs, or does not read such a topic, or Kafka has no such offset.
     """
     for tp in wanted:
         check_topic(planned.connector, tp.topic)
-    planned.sink.set_positions(firsts(wanted) if force else _in_kafka(planned, wanted))
+    planned.sink.set_positions(firsts(wanted) if force else _in_kafka(planned, wanted, hint))
 
 
 def first_position(planned: Plan, tp: TopicPartition) -> int:
@@ -49,7 +50,7 @@ def reset_positions(planned: Plan) -> None:
         _forget_group(planned)
 
 
-def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int]) -> list[LedgerEntry]:
+def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) -> list[LedgerEntry]:
     """First entries at these positions, of the logs that Kafka has now.
 
     Raises:
@@ -62,7 +63,7 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int]) -> list[Ledge
         if tp.partition >= there.get(tp.topic, 0):
             raise ConfigError(
                 f"connector {name}: {tp} does not exist: topic {tp.topic} has "
-                f"{there.get(tp.topic, 0)} partitions. Correct it, or set it anyway with --force"
+                f"{there.get(tp.topic, 0)} partitions. Correct it{hint}"
             )
     logs = cluster.logs({tp.topic for tp in wanted})
     earliest, ends = cluster.earliest(wanted), cluster.ends(wanted)
@@ -70,8 +71,7 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int]) -> list[Ledge
         if not earliest[tp] <= at <= ends[tp][0]:
             raise ConfigError(
                 f"connector {name}: {tp}={at} is outside the log, which begins at "
-                f"{earliest[tp]} and ends at {ends[tp][0]}. Correct it, or set it anyway with "
-                "--force"
+                f"{earliest[tp]} and ends at {ends[tp][0]}. Correct it{hint}"
             )
     return [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
 
