@@ -216,7 +216,9 @@ def test_what_cannot_be_read_as_a_key_is_refused_with_the_way_out(
     store = authority.key_store("worker")
     wrong = {
         "keytool -importkeystore": encrypted(java, authority),
-        "cannot be read: No such file": encrypted(tmp_path / "none", authority),
+        r"ssl\.keystore\.location=/\S+ cannot be read: No such file": encrypted(
+            tmp_path / "none", authority
+        ),
         "ssl.keystore.password": {
             **encrypted(store, authority),
             "listeners.https.ssl.keystore.password": "no",

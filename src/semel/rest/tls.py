@@ -40,7 +40,7 @@ class Settings:
 
     def wrong(self, name: str, why: str) -> ConfigError:
         """An error about a setting."""
-        return ConfigError(f"{self.prefix}{name} {why}")
+        return ConfigError(f"{self.prefix}{name}{why}")
 
 
 def settings(originals: Mapping[str, str], prefix: str) -> Settings:

@@ -258,4 +258,6 @@ def _reached(meets: Callable[[], None], key: str) -> None:
     except TransientError as error:
         if not key or key in str(error):
             raise
-        raise ServiceError(f"{error}. Check {key}, and that the store runs") from None
+        text = str(error)
+        stop = "" if text.endswith(("?", ".")) else "."  # libpq asks whether the server runs
+        raise ServiceError(f"{text}{stop} Check {key}, and that the store runs") from None

@@ -1,0 +1,17 @@
+"""How a run begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.errors import ServiceError, Unavailable
+from semel.runtime import driving
+
+
+@pytest.mark.parametrize("end", ["connections?", "refused.", "refused"])
+def test_what_cannot_be_reached_is_told_in_sentences(end: str) -> None:
+    def meets() -> None:
+        raise Unavailable(f"no answer: {end}")
+
+    with pytest.raises(ServiceError, match=r"[a-z][?.] Check connection\.url, and that"):
+        driving._reached(meets, "connection.url")
