@@ -63,6 +63,12 @@ class Unresolvable(ConfigError):
     warnings name them."""
 
 
+def about(connector: str, error: object) -> str:
+    """A message about a connector. Most errors name it themselves, and then it is not repeated."""
+    text, name = str(error), f"connector {connector}"
+    return text if text.startswith((f"{name}: ", f"{name} ")) else f"{name}: {text}"
+
+
 class NothingToAudit(SemelError):
     """The ledger knows nothing of the connector, so there is nothing to audit."""
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from semel.connect.cluster.following import Following
 from semel.connect.cluster.membership import Group
 from semel.connect.cluster.records import (
@@ -190,7 +192,9 @@ def test_tasks_that_no_worker_has_reported_are_listed_as_unassigned() -> None:
     assert known_tasks(store, "orders").keys() == {0, 2}
 
 
-def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed() -> None:
+def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = Stage()
     stage.configs.assignment = Assignment(1, {"orders": ("http://b:8083", URL)})
     first = StateRecord("RUNNING", "b:8083", 1, "", stage.configs.version("orders"), "")
@@ -198,7 +202,7 @@ def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed() -> None:
     stage.membership.group = Group(frozenset({URL, "http://b:8083"}))
 
     def refuse(*_of: object, **_how: object) -> None:
-        raise ConfigError("schema.json cannot be read")
+        raise ConfigError("connector orders: schema.json cannot be read")
 
     stage.runtime.start = refuse
     written = stage.written
@@ -210,3 +214,4 @@ def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed() -> None:
 
     assert comes_true(failed, PATIENCE)
     assert written.keys() == {b"status-task-orders-1"}, "the connector runs elsewhere"
+    assert caplog.messages == ["connector orders: schema.json cannot be read"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from semel.config.cluster import ClusterConfig
 from semel.engine.states import State, Status
-from semel.errors import SemelError
+from semel.errors import SemelError, about
 from semel.redact import redacted
 from semel.runtime import Connector, Runtime
 from semel.runtime.connector import ConnectorStatus
@@ -136,7 +136,7 @@ class Hosted:
             known = isinstance(error, SemelError) and error.__cause__ is None
             trace = str(error) if known else "".join(traceback.format_exception(error))
             self._failed = Status(State.FAILED, redacted(trace))
-            log.error("connector %s: %s", self.name, error)
+            log.error("%s", about(self.name, error))
         self._has = wanted
 
     def _change(self, before: Wanted | None, wanted: Wanted | None) -> None:
