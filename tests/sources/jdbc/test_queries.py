@@ -182,7 +182,7 @@ def test_tables_are_chosen_by_name_or_full_name() -> None:
     [
         (
             {"incrementing.column.mapping": "a"},
-            r"must be a list of .*but a is none",
+            r"must be a list of .*'a' is not one",
         ),
         ({"incrementing.column.mapping": "(:id"}, "is not a regular expression"),
         ({"incrementing.column.mapping": "a:id", "incrementing.column.name": "id"}, "set one"),
