@@ -11,11 +11,17 @@ import pytest
 
 from semel.cli.several import are_several
 from semel.config.environment import of_environment
+from semel.ledger import TopicPartition
 from semel.runtime import Runtime
 from tests.cli.conftest import NOWHERE, Ended
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
-from tests.engine.harness import LocalSpark, assert_nothing_lost_nothing_twice, records
+from tests.engine.harness import (
+    LocalSpark,
+    assert_nothing_lost_nothing_twice,
+    positions,
+    records,
+)
 
 Semel = Callable[..., Ended]
 WORKER = "bootstrap.servers={}\nvalue.converter=org.apache.kafka.connect.json.JsonConverter\n"
@@ -119,7 +125,8 @@ def test_a_task_that_fails_ends_a_run_that_is_to_catch_up(
     )
     assert ended.code == 5, ended.err
     one, other = json.loads(ended.out)
-    assert (one["rows"], "not JSON" in one["error"]) == (3, True)
+    assert "not JSON" in one["error"]
+    assert positions(configs[0]) == {TopicPartition(bad, 0): 3}
     assert (other["rows"], "error" in other) == (30, False)
 
 

@@ -169,7 +169,8 @@ def test_a_connector_that_fails_says_why_and_disturbs_no_other(
 ) -> None:
     source, missing = topic(), "not-there"
     good = runtime.start(configure(source))
-    bad = runtime.start(configure(missing, {"name": "bad"}))
+    keys = {"name": "bad", "auto.create": "false", "table.name.format": missing}
+    bad = runtime.start(configure(topic(), keys))
     assert bad.wait()
     assert state(bad) is State.FAILED
     assert missing in bad.status().connector.trace
