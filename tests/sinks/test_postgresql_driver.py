@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from adbc_driver_manager import Error
 
@@ -18,7 +20,7 @@ def url(database: str) -> str:
     return silence.bounded(database, 60)
 
 
-def told(url: str, query: str) -> object:
+def told(url: str, query: str) -> Any:
     """The type of a query's only column, as a new session has it."""
     connection = Connection(url, 60_000)
     with connection.transaction(reading=True):
@@ -44,6 +46,20 @@ def test_a_type_that_was_created_since_is_known_to_the_next_session(url: str) ->
     assert told(url, "SELECT 'x'::text") == "string"
     run(url, "CREATE TYPE mood AS ENUM ('fine'); CREATE TABLE moods (mood mood)")
     assert told(url, "SELECT mood FROM moods") == "string"
+    assert driver.shared(url) is not before
+
+
+def test_a_composite_type_that_was_altered_since_is_known_to_the_next_session(url: str) -> None:
+    run(url, "CREATE TYPE place AS (x int); CREATE TABLE places (place place)")
+    assert told(url, "SELECT place FROM places").num_fields == 1
+    run(url, "ALTER TYPE place ADD ATTRIBUTE y int")
+    assert told(url, "SELECT place FROM places").num_fields == 2
+
+
+def test_types_are_read_again_after_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = driver.shared(url)
+    assert driver.shared(url) is before
+    monkeypatch.setattr(driver, "LASTS", 0.0)
     assert driver.shared(url) is not before
 
 

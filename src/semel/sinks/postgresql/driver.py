@@ -8,6 +8,7 @@ server has the same types.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
@@ -16,11 +17,17 @@ import adbc_driver_manager
 import adbc_driver_postgresql
 import adbc_driver_postgresql.dbapi as adbc
 
-TYPES = """(SELECT md5(concat(current_setting('server_version_num'), string_agg(
-concat_ws(' ', oid, typname, typreceive, typbasetype), ',' ORDER BY oid)))
-FROM pg_catalog.pg_type WHERE typtype <> 'c' AND typcategory <> 'A')"""
-"""A digest of the server and its types. The row types of tables are left out: tables come and go,
-and no column is read as such a type. Arrays come and go with their elements."""
+TYPES = """(SELECT concat_ws(' ', current_setting('server_version_num'), count(*),
+sum(hashtext(concat_ws(' ', t.oid, typname, typreceive, typbasetype, c.xmin))))
+FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_class c ON c.oid = typrelid
+WHERE (typrelid = 0 OR relkind = 'c') AND typcategory <> 'A')"""
+"""A digest of the server and its types, without md5(), which servers in FIPS mode do not have. The
+row types of tables are left out: tables come and go, and no column is read as such a type. Arrays
+come and go with their elements."""
+
+LASTS = 600.0
+"""Seconds after which types are read again: one may have been created between their reading and the
+first digest."""
 
 _MOST = 32
 """Databases that are kept, the last ones used."""
@@ -39,7 +46,14 @@ class Shared:
         """
         self._uri = uri
         self._database = adbc_driver_postgresql.connect(uri)
+        self._read_at = time.monotonic()
         self._types = ""
+        self._connecting = threading.Lock()  # ADBC: one call at a time
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the types were read long ago."""
+        return time.monotonic() - self._read_at > LASTS
 
     def connect(self) -> adbc.Connection:
         """A new session in autocommit mode.
@@ -47,7 +61,8 @@ class Shared:
         Raises:
             adbc_driver_manager.Error: as for the class.
         """
-        session = adbc_driver_manager.AdbcConnection(self._database)
+        with self._connecting:
+            session = adbc_driver_manager.AdbcConnection(self._database)
         return adbc.Connection(_Open(), session, autocommit=True)
 
     def knows(self, types: str) -> bool:
@@ -73,12 +88,13 @@ def shared(uri: str) -> Shared:
         adbc_driver_manager.Error: it has to be made, and the server refuses, or nobody answers.
     """
     with _lock:
-        if (found := _kept.get(uri)) is not None:
+        if (found := _kept.get(uri)) is not None and not found.is_old:
             _kept.move_to_end(uri)
             return found
     made = Shared(uri)  # without the lock: nobody waits for the server of somebody else
     with _lock:
         _kept[uri] = made
+        _kept.move_to_end(uri)
         while len(_kept) > _MOST:
             _kept.popitem(last=False)
     return made

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+import adbc_driver_manager
 
 from semel import watchdog
 from semel.sinks.postgresql import driver
@@ -52,7 +55,8 @@ def end(uri: str, backend: Backend | None) -> str:
     ended together with its locks, and the answer is empty."""
     if backend is None:
         return ""
-    with driver.connect(bounded(uri, 5)) as connection:
+    connection = driver.connect(bounded(uri, 5))
+    try:
         copied: list[Any] = []
         for _ in range(_SAMPLES):
             found = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))
@@ -66,6 +70,9 @@ def end(uri: str, backend: Backend | None) -> str:
                 return "a COPY is in progress"
             time.sleep(_PAUSE)
         _rows(connection, f"SELECT pg_terminate_backend({backend.pid})")
+    finally:
+        with suppress(adbc_driver_manager.Error, RuntimeError):
+            connection.close()
     return ""
 
 
