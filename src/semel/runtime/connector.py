@@ -15,7 +15,7 @@ from semel.engine import fences
 from semel.engine.fences import FencesInARow
 from semel.engine.orders import Orders, Share
 from semel.engine.states import State, Status
-from semel.errors import LedgerConflict, SemelError, ServiceError, TopicMissing
+from semel.errors import LedgerConflict, SemelError, ServiceError, TopicMissing, about
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
 from semel.runtime.driving import LEAVE, check_runnable, drive, introduce
@@ -297,7 +297,7 @@ class _Run:
             self.error = error
             self._tally.failures += 1
             self._tally.fences += isinstance(error, LedgerConflict)
-            log.error("connector %s: %s", planned.connector.name, error)
+            log.error("%s", about(planned.connector.name, error))
         finally:
             if not is_next:
                 planned.close()
