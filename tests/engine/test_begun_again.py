@@ -25,6 +25,8 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = SimpleNamespace(
         connector=SimpleNamespace(name="c", originals={}, tasks_max=1),
         engine="bounded",
+        guarantee="exactly-once",
+        warnings=(),
         close=lambda: None,
     )
     monkeypatch.setattr(module, "check_runnable", lambda *_of: None)

@@ -64,14 +64,15 @@ def _run() -> Any:
         fail_on_data_loss=True,
         originals={},
     )
+    orders = Orders()
     return SimpleNamespace(
         connector=connector,
-        stop=threading.Event(),
+        orders=orders,
+        stop=orders.stop,
         over=lambda *_arguments: False,
         observe=lambda _progress: None,
         until_caught_up=False,
-        paused=threading.Event(),
-        restarts=queue.SimpleQueue(),
+        paused=orders.paused,
         keeps_going=False,
     )
 

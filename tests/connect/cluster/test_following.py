@@ -214,4 +214,5 @@ def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed(
 
     assert comes_true(failed, PATIENCE)
     assert written.keys() == {b"status-task-orders-1"}, "the connector runs elsewhere"
+    assert comes_true(lambda: bool(caplog.messages), PATIENCE)
     assert caplog.messages == ["connector orders: schema.json cannot be read"]
