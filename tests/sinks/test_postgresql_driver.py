@@ -1,4 +1,4 @@
-"""What the driver knows of a server: read once, and again where it would be wrong."""
+"""What the driver knows about a server is read once, and again when it may be outdated."""
 
 from __future__ import annotations
 

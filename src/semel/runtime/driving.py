@@ -93,7 +93,7 @@ def drive(
 
 
 def introduce(planned: AnyPlan) -> None:
-    """Say what holds for a connector that starts."""
+    """Log the guarantee, the engine and the warnings of a connector that starts."""
     name = planned.connector.name
     for warning in planned.warnings:
         log.warning("connector %s: %s", name, warning)

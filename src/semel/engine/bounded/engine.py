@@ -137,7 +137,7 @@ class BoundedEngine:
                 self._overdue.end()
                 self._rest(_LOOK)
                 continue
-            if self._run.orders.drop_restarts():  # nothing of them outlasts a trigger but this
+            if self._run.orders.drop_restarts():  # processes keep their workers by the run's name
                 self._spec = replace(self._spec, run=new_run())
                 self._progress.restarts += 1
             try:

@@ -256,7 +256,7 @@ class MicroBatchEngine:
 
     @property
     def _interrupted(self) -> bool:
-        """Whether the query is to end, and another one to follow it sooner or later."""
+        """Whether the query has to end, although the run goes on."""
         return self._run.paused.is_set() or not self._run.orders.restarts.empty()
 
     def _settle(self, query: StreamingQuery) -> None:

@@ -81,7 +81,7 @@ class MicroBatches:
         self._topics.enter(entries)
 
     def begin_again(self) -> None:
-        """Let worker processes make anew what they keep for the run."""
+        """Make worker processes create anew what they keep for the run."""
         self._topics.begin_again()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Kafka's class data archive: with it a broker starts with half the CPU.
+"""Kafka's class data archive, with which a broker takes less CPU to start.
 
-``python -m semel.lab.embedded.archived`` makes it: it runs a broker for a moment, in a directory of
-its own.
+``python -m semel.lab.embedded.archived`` creates it by running a broker for a moment, in a
+directory of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LIMIT = 600.0
 
 
 def options(java: Path, classpath: str) -> list[str]:
-    """The JVM's options to use the archive. If there is none yet, it is made in the background, for
-    later brokers."""
+    """The JVM's options for using the archive. If there is none yet, it is created in the
+    background for later brokers."""
     archive = _archive(java, classpath)
     if archive is None:
         return []
@@ -34,7 +34,7 @@ def options(java: Path, classpath: str) -> list[str]:
 
 
 def make() -> None:
-    """Make the archive, unless it is there or another process makes it.
+    """Create the archive, unless it exists or another process is creating it.
 
     Raises:
         OSError: the cache directory cannot be written to.

@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 
 class Shared:
-    """An ADBC database: what the driver knows of one server."""
+    """An ADBC database, which holds what the driver knows about one server."""
 
     def __init__(self, uri: str) -> None:
         """
@@ -76,7 +76,7 @@ class Shared:
 
 
 class _Open:
-    """Stands for a database that the end of a session does not close."""
+    """Takes the place of a database that must stay open when a session ends."""
 
     def close(self) -> None: ...
 
