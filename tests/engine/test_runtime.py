@@ -15,7 +15,7 @@ from semel.engine.states import State
 from semel.errors import BadRecord, ConfigError, ServiceError
 from semel.lab.embedded import Kafka
 from semel.ledger import UNKNOWN_LOG, TopicPartition, first
-from semel.runtime import Connector, Runtime
+from semel.runtime import Connector, Runtime, topics
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Lake
 from tests.engine.harness import (
@@ -181,6 +181,29 @@ def test_a_connector_that_fails_says_why_and_disturbs_no_other(
         runtime.start(configure(source, {"name": "bad"}))
     runtime.remove("bad")
     assert set(runtime.connectors) == {good.name}
+
+
+def test_topics_that_do_not_exist_yet_are_waited_for_and_named_each_time(
+    runtime: Runtime,
+    kafka: Kafka,
+    produce: Produce,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(topics, "_LOOKS", 0.1)
+    one, two = (f"late-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    connector = runtime.start(configure(one, {"topics": f"{one},{two}", "tasks.max": "2"}))
+    wait_until(lambda: f"topics {one}, {two} do not exist" in caplog.text)
+    assert (state(connector), states(connector)) == (State.RUNNING, [State.RUNNING] * 2)
+    kafka.create_topic(one)
+    wait_until(lambda: f"topic {two} does not exist" in caplog.text)
+    assert connector.stop(PATIENCE)
+    connector.resume()
+    kafka.create_topic(two)
+    for source in (one, two):
+        produce(source, records(10))
+    wait_until(reached(connector, 20))
 
 
 def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(

@@ -121,7 +121,7 @@ class Cluster:
         ``topics.regex`` must match the whole name; Kafka's internal topics are left out.
 
         Raises:
-            TopicMissing: a topic named in ``topics`` does not exist; it is never created.
+            TopicMissing: topics named in ``topics`` do not exist; they are never created.
         """
         found = self.topics(timeout)
         if connector.topics_regex:
@@ -130,9 +130,11 @@ class Cluster:
             return {n: p for n, p in chosen.items() if n not in _INTERNAL}
         missing = [t for t in connector.topics if t not in found]
         if missing:
+            several = len(missing) > 1
+            what = f"topics {', '.join(missing)} do" if several else f"topic {missing[0]} does"
             raise TopicMissing(
-                f"connector {connector.name}: topic {missing[0]} does not exist in "
-                f"{self._servers}, and semel creates no source topics. Create it, or correct topics"
+                f"connector {connector.name}: {what} not exist in {self._servers}, and semel "
+                f"creates no source topics. Create {'them' if several else 'it'}, or correct topics"
             )
         return {t: found[t] for t in connector.topics}
 

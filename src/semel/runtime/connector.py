@@ -20,6 +20,7 @@ from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.redact import redacted
 from semel.runtime.driving import LEAVE, check_runnable, drive, introduce
 from semel.runtime.sharing import SharedSpark
+from semel.runtime.topics import wait_for_topics
 
 if TYPE_CHECKING:
     from semel.engine.base import Progress
@@ -30,7 +31,6 @@ _FORMER_ENDS_IN = LEAVE + 5.0
 """Seconds for which a run waits for the one before, which leaves behind what does not end."""
 _FIRST_WORD = 2.0
 _LOOK = 0.1
-_LOOKS_FOR_TOPICS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,11 @@ class Connector:
         if not run.alive:
             return ConnectorStatus(self.name, Status(State.STOPPED))
         return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
+
+    @property
+    def has_first(self) -> bool:
+        """Whether the first task belongs to this process."""
+        return self._share.has_first
 
     def share(self, tasks: Collection[int] | None) -> None:
         """Run only these tasks here, or all of them; others end after their current work."""
@@ -317,7 +322,7 @@ class _Run:
         """
         direct = not isinstance(planned, SourcePlan) and planned.engine == "direct"
         begins_again = orders.share.moves and orders.share.is_whole and not direct
-        fenced, shown, waits = FencesInARow(), None, False
+        fenced, shown = FencesInARow(), None
         while True:
             began = time.monotonic()
             try:
@@ -336,12 +341,11 @@ class _Run:
                     *(planned.connector.name, fenced.count, fences.MOST, error),
                 )
                 shown = self._shown_restarting(orders, error)
-            except TopicMissing as error:  # another connector may be about to create it
-                if orders.until_caught_up:
+            except TopicMissing:
+                if orders.until_caught_up or isinstance(planned, SourcePlan):
                     raise
-                if not waits:
-                    log.warning("%s. Waiting for it", error)
-                pause, waits = _LOOKS_FOR_TOPICS, True
+                wait_for_topics(planned, orders)
+                pause = 0.0
             woken = threading.Event()
             with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
                 if orders.restarts.empty():

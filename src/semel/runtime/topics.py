@@ -1,0 +1,43 @@
+"""Waits for topics that a sink reads and that do not exist yet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from semel.engine.orders import Orders
+from semel.engine.states import State, Status
+from semel.errors import ServiceError, TopicMissing, TransientError
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.planning import Plan
+
+log = logging.getLogger(__name__)
+
+_LOOKS = 3.0
+_ANSWERS = 5.0
+
+
+def wait_for_topics(planned: Plan, orders: Orders) -> None:
+    """Wait until the topics exist, or the run is asked to stop or to restart: another connector may
+    be about to create them. Only Kafka is asked, because the store has nothing to do with it."""
+    from semel.engine.base import Progress
+
+    connector = planned.connector
+    cluster = Cluster(client_config(connector, "admin"))
+    # As in Kafka Connect, tasks without a topic are at work. Other workers of a cluster would take
+    # that of the first task for a sign that it has prepared the store.
+    if orders.share.is_whole:
+        working = dict.fromkeys(range(connector.tasks_max), Status(State.RUNNING))
+        orders.observe(Progress(states=working))
+    told, woken = "", threading.Event()
+    with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
+        while not orders.stop.is_set() and orders.restarts.empty():
+            try:
+                cluster.matching(connector, _ANSWERS)
+                return
+            except (TopicMissing, TransientError, ServiceError) as error:
+                if told != (told := str(error)):
+                    log.warning("%s. Waiting for it", error)
+            woken.wait(_LOOKS)
+            woken.clear()
