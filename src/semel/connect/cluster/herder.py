@@ -3,6 +3,7 @@ and a connector's own worker restarts it."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from semel.connect.errors import Conflict, Elsewhere, Nobody, NotFound
 from semel.connect.herder import Answer, Herder, Part, Parts
 from semel.engine.states import State
 from semel.errors import LedgerConflict, TransientError
+
+log = logging.getLogger(__name__)
 
 _LEADER_IN = 10.0
 """Seconds for which a request waits for a leader: the first worker of a group joins it in three."""
@@ -78,6 +81,7 @@ class ClusterHerder(Herder):
             if name in self._configs:
                 raise Conflict(f"Connector {name} already exists")
             self._write([*initial, records.configured(name, config)])
+            log.info("connector %s: created", name)
             return self.info(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
@@ -86,6 +90,7 @@ class ClusterHerder(Herder):
         with self._changing:
             created = name not in self._configs
             self._write([records.configured(name, config)])
+            log.info("connector %s: %s", name, "created" if created else "configured anew")
             return created, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
@@ -98,6 +103,7 @@ class ClusterHerder(Herder):
         with self._changing:
             self.config(name)
             self._write(records.forgotten(name))
+            log.info("connector %s: deleted", name)
 
     def pause(self, name: str) -> None:
         self._target(name, State.PAUSED)
@@ -195,6 +201,7 @@ class ClusterHerder(Herder):
         with self._changing:
             self._known(name)
             self._write([records.targeted(name, state)])
+            log.info("connector %s: target state %s", name, state)
 
     def _write(self, new: Sequence[Record]) -> None:
         try:

@@ -30,6 +30,15 @@ class Wanted:
     """those that run here; None for all"""
     version: str = field(default="", compare=False)
 
+    def __str__(self) -> str:
+        """For the log."""
+        if self.tasks is None:
+            what = "all tasks"
+        else:
+            numbers = ", ".join(map(str, sorted(self.tasks)))
+            what = f"task{'s' if len(self.tasks) > 1 else ''} {numbers}"
+        return f"{what} on this worker, {self.state}"
+
 
 class Hosted:
     """Brings the runtime's connector to the wanted state, in a thread of its own: starting and
@@ -60,12 +69,15 @@ class Hosted:
         return False
 
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
-        """Restart the connector; see :meth:`Connector.restart`."""
+        """Restart the connector; see :meth:`Connector.restart`. One that cannot start is FAILED."""
         connector = self._connector
         if self._failed is not None or connector is None:
             self._again = True
-        else:
+            return
+        try:
             connector.restart(include_tasks=include_tasks, only_failed=only_failed)
+        except Exception as error:
+            self._fail(error)
 
     def restart_task(self, number: int) -> None:
         """Restart one task.
@@ -132,17 +144,21 @@ class Hosted:
         try:
             self._change(before, wanted)
         except Exception as error:
-            # One that nobody foresaw ends this connector alone.
-            known = isinstance(error, SemelError) and error.__cause__ is None
-            trace = str(error) if known else "".join(traceback.format_exception(error))
-            self._failed = Status(State.FAILED, redacted(trace))
-            log.error("%s", about(self.name, error))
+            self._fail(error)
         self._has = wanted
+
+    def _fail(self, error: Exception) -> None:
+        """Show an error. One that nobody foresaw ends this connector alone."""
+        known = isinstance(error, SemelError) and error.__cause__ is None
+        trace = str(error) if known else "".join(traceback.format_exception(error))
+        self._failed = Status(State.FAILED, redacted(trace))
+        log.error("%s", about(self.name, error))
 
     def _change(self, before: Wanted | None, wanted: Wanted | None) -> None:
         connector = self._connector
         same = before is not None and wanted is not None and before.config == wanted.config
-        if connector is not None and wanted is not None and same:
+        if connector is not None and wanted is not None and same and self._failed is None:
+            log.info("connector %s: %s", self.name, wanted)
             connector.share(wanted.tasks)
             if wanted.state is State.PAUSED:
                 connector.pause()
@@ -154,6 +170,9 @@ class Hosted:
         if connector is not None:
             self._runtime.remove(self.name)
         self._failed = None
-        if wanted is not None:
+        if wanted is None:
+            log.info("connector %s: no longer runs on this worker", self.name)
+        else:
+            log.info("connector %s: %s", self.name, wanted)
             run = self._worker.inherited(self._worker.permitted(wanted.run))
             self._runtime.start(run, initial_state=wanted.state, tasks=wanted.tasks, moves=True)

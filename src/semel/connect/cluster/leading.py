@@ -58,6 +58,11 @@ class Leading:
         assignment = self._assigning(group)
         if assignment is not None:
             self._leadership.write([assigned(assignment)])
+            owners = {owner for of in assignment.workers.values() for owner in of}
+            log.info(
+                "group %s: assigned %d connectors to %d workers (assignment %d)",
+                *(self._config.group_id, len(assignment.workers), len(owners), assignment.epoch),
+            )
         self._forget()
 
     def _assigning(self, group: Group) -> Assignment | None:

@@ -47,6 +47,11 @@ class Group:
     namesakes: frozenset[str] = frozenset()
     """URLs that several members have."""
 
+    def __str__(self) -> str:
+        """For the log."""
+        led = f"led by {self.leader}" if self.leader else "without a leader yet"
+        return f"{', '.join(sorted(self.members)) or 'no workers'}, {led}"
+
 
 @dataclass
 class _Seen:
@@ -173,6 +178,8 @@ class Membership:
                 self._note(group, asked)
                 if before != (self._seen.group, self._seen.absences):
                     self._changed()
+                if before[0] != self._seen.group:
+                    log.info("group %s: %s", self._config.group_id, self._seen.group)
             self._stop.wait(_LOOK)
 
     def _note(self, group: Group, asked: float) -> None:
