@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.clients import client_config
@@ -18,8 +19,10 @@ from semel.kafka.transactions import PlainProducer
 from semel.lab.embedded import Kafka
 from semel.planning import plan_source
 from semel.sources.offsets.outside import Record
+from semel.sources.offsets.owner import own
 from semel.sources.offsets.store import Owner, SourceOffsets
 from tests.conftest import MakeTopic
+from tests.patience import PATIENCE
 from tests.sinks.kafka.copying import consume
 
 pytestmark = pytest.mark.integration
@@ -244,6 +247,25 @@ def test_what_a_slow_clock_writes_counts_among_older_records_from_a_faster_one(
     found = make(topic).read()
     assert [o for _, o in found.offsets] == [{"id": 2}, {"id": 2}]
     assert found.owner == Owner("new", 1)
+
+
+def test_a_clock_that_was_further_ahead_than_the_brokers_allow_by_now_is_named(
+    kafka: Kafka, make: Make
+) -> None:
+    """Before version 4, brokers took records of any time (KIP-1030)."""
+    limit, topic = "message.timestamp.after.max.ms", f"offsets-{uuid.uuid4().hex[:8]}"
+    day = 24 * 3_600_000
+    kafka.create_topic(topic, config={"cleanup.policy": "compact", limit: str(2 * day)})
+    offsets = make(topic)
+    ahead = int(time.time() * 1000) + day
+    write(kafka, topic, offsets.read().record(PLACES[0], {"position": 1}), timestamp=ahead)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    entry = ConfigEntry(limit, "1000", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([change])[change].result(PATIENCE)
+    offsets.read()
+    with pytest.raises(ServiceError, match=f"dated .* UTC, and .*Raise {limit} of the topic"):
+        own(offsets._connector, offsets, [()], fences=False)
 
 
 @pytest.mark.parametrize("order", [1, -1])

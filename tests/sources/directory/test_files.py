@@ -198,6 +198,32 @@ def test_a_finished_file_that_cannot_be_compared_is_tried_again_or_left(
         assert reading.all() == lines(3)
 
 
+def test_a_replacement_that_may_not_be_read_is_not_deleted(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "a.txt"
+    write(path, ["one", "two"])
+    kept = path.stat()
+    reading = Reading(make(cleanup_policy="delete"))
+    while reading.step(cleans=False):
+        pass
+    path.unlink()
+    write(path, ["six", "ten"])
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    with monkeypatch.context() as denied:
+
+        def opened(*_: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        denied.setattr(Path, "open", opened)
+        again = Reading(make(cleanup_policy="delete"), reading.stored)
+        assert again.all() == []
+        assert names(folder) == ["a.txt"]
+    again.restart()
+    assert again.all() == ["six", "ten"]
+    assert names(folder) == []
+
+
 def test_a_file_is_not_moved_over_another_one(make: Make, folder: Path) -> None:
     done = folder.parent / "done"
     write(done / "a.txt", ["earlier"])

@@ -171,4 +171,5 @@ class Commits:
             f"written. The largest one is for topic {largest} and has {sizes[largest]:,} bytes: is "
             f"that more than max.message.bytes of {largest} allows?"
             + (f" Is {keyless} compacted? It has records without a key." if keyless else "")
+            + (self._offsets.clock if self._offsets.in_transactions else "")
         )

@@ -69,6 +69,7 @@ class SourceEngine:
         self._spark = spark
         self._offsets = SourceOffsets(run.connector, run.cluster)
         self._supervisor = Supervisor(run.orders, spark)
+        self._chain = known_chain(run.connector.originals)
 
     def run(self) -> Progress:
         """Divide the source and run its tasks, again and again as its partitions change.
@@ -85,12 +86,11 @@ class SourceEngine:
         run = self._run
         self._offsets.prepare()
         topics = Topics(run.connector, run.cluster)
-        chain = known_chain(run.connector.originals)
-        for topic in run.source.topics() if chain.goes_by_topic else ():
-            topics.ensure(chain.route(topic))
+        for topic in self._routed(run.source.topics()):
+            topics.ensure(topic)
         partitions = run.source.partitions()
-        if isinstance(run.source, TopicEach) and chain.goes_by_topic:
-            topics.check([chain.route(run.source.topic_of(p)) for p in partitions])
+        if later := self._topics_of(partitions):
+            topics.check(later)
         if not run.orders.share.is_whole:
             return self._run_share(partitions)
         owner = Owner()
@@ -208,13 +208,8 @@ class SourceEngine:
     def _warn_of_repetition(self, partitions: Partitions) -> None:
         """Nothing is stored: where an earlier run has written records, they will come again."""
         run = self._run
-        chain = known_chain(run.connector.originals)
-        if not chain.goes_by_topic:
-            return
-        topics = {chain.route(each) for each in run.source.topics()}
-        if isinstance(run.source, TopicEach):
-            topics |= {chain.route(run.source.topic_of(each)) for each in partitions}
-        if filled := with_records(run.cluster, topics):
+        topics = {*self._routed(run.source.topics()), *self._topics_of(partitions)}
+        if topics and (filled := with_records(run.cluster, topics)):
             log.warning(
                 "connector %s: %s holds no source offset, so the source is read from its "
                 "beginning. But records are in topic %s: if an earlier run has written them, they "
@@ -222,6 +217,17 @@ class SourceEngine:
                 "source offsets with semel offsets set",
                 *(run.connector.name, self._offsets.where, ", ".join(filled)),
             )
+
+    def _topics_of(self, partitions: Partitions) -> list[str]:
+        """The topics of source partitions that have one each."""
+        source = self._run.source
+        if not isinstance(source, TopicEach):
+            return []
+        return self._routed([source.topic_of(each) for each in partitions])
+
+    def _routed(self, topics: Sequence[str]) -> list[str]:
+        """The topics that transforms send these records to; none if that depends on the record."""
+        return [self._chain.route(t) for t in topics] if self._chain.goes_by_topic else []
 
     def _run_tasks(self, owner: Owner, watch: _Watch) -> Progress:
         """Run tasks until the run is over, or the partitions have changed."""

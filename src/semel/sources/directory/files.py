@@ -81,10 +81,11 @@ class Versions:
         """Remember which file is read."""
         self._inodes[found.name, found.changed] = found.inode
 
-    def same(self, offset: Mapping[str, Any], found: Found) -> bool:
+    def same(self, offset: Mapping[str, Any], found: Found, *, unread: bool = True) -> bool:
         """Whether an offset belongs to this very file. What the kernel notes as a change may have
         been ``chmod`` or a copy to another disk, so the content decides then: of a file that is
-        partly read, the inode, as long as this process lives."""
+        partly read, the inode, as long as this process lives. ``unread`` is the answer if the
+        content may not be read."""
         if not is_of(offset, found):
             return False
         changed = offset.get(_CHANGED, found.changed)
@@ -93,7 +94,9 @@ class Versions:
         if _CHECKSUM not in offset:  # it is partly read
             return self._inodes.get((found.name, changed), found.inode) == found.inode
         checksum = self._places.checksum(self._place, found.name)
-        if checksum not in (None, offset[_CHECKSUM]):
+        if checksum is None:
+            return unread
+        if checksum != offset[_CHECKSUM]:
             return False
         self._known[found.name] = found.changed
         return True

@@ -321,7 +321,7 @@ class DirectorySource(Source):
         reached = self._reached(offset)
         if not reached.state or not self._moves(reached):
             return
-        if not self._versions.same(offset, found):
+        if not self._versions.same(offset, found, unread=False):
             return
         with contextlib.suppress(FileNotFoundError):  # an earlier run does the same
             self._clean(found, reached)

@@ -12,7 +12,7 @@ from semel.config import SourceConnectorConfig
 from semel.config.source_connector import transactional_id
 from semel.errors import Fenced, SemelError, ServiceError
 from semel.kafka.clients import client_config
-from semel.kafka.transactions import PlainProducer, Transactions, confirmed
+from semel.kafka.transactions import PlainProducer, RecordsRefused, Transactions, confirmed
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, where
 
@@ -87,7 +87,10 @@ def alter(
         return
     transactions = Transactions(f"connector {connector.name}", client_config(connector, "producer"))
     transactions.open(connector.transactional_id(0))
-    transactions.run(lambda p, failed: offsets.send(p, records, failed), [], None)
+    try:
+        transactions.run(lambda p, failed: offsets.send(p, records, failed), [], None)
+    except RecordsRefused:
+        raise offsets.refused() from None
     transactions.drop()
 
 

@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -28,11 +29,14 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values
 from semel.kafka.murmur2 import partition_of
-from semel.kafka.transactions import PlainProducer
+from semel.kafka.transactions import PlainProducer, RecordsRefused
 from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
 from semel.sources.offsets.table import OffsetTable
 
+_AHEAD = 60_000
+"""Milliseconds by which the clocks of two hosts may differ without being noticed."""
+_LAST = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
 _RUN, _TASKS, _PARTS, _GROUP, _GROUPS = "run", "tasks", "parts", "group", "groups"
 
 
@@ -227,7 +231,29 @@ class SourceOffsets:
                 else:
                     self._known[key] = value
             return
-        producer.send([lambda p, failed: self.send(p, records, failed)], lambda: None)
+        try:
+            producer.send([lambda p, failed: self.send(p, records, failed)], lambda: None)
+        except RecordsRefused:
+            raise self.refused() from None
+
+    def refused(self) -> ServiceError:
+        """The error for source offsets that the brokers do not take."""
+        return ServiceError(
+            f"connector {self._connector.name}: the brokers refuse a record for {self.where}."
+            f"{self.clock or ' Does its max.message.bytes allow for source offsets?'}"
+        )
+
+    @property
+    def clock(self) -> str:
+        """Why the brokers may refuse source offsets: the last ones were stored by a host whose
+        clock was ahead. Empty if it was not."""
+        if self._newest < time.time() * 1000 + _AHEAD:
+            return ""
+        newest = datetime.fromtimestamp(min(self._newest, _LAST) / 1000, UTC)
+        return (
+            f" The last record of {self.where} is dated {newest:%Y-%m-%d %H:%M} UTC, and new ones "
+            "are dated after it. Raise message.timestamp.after.max.ms of the topic until then"
+        )
 
     def check_writable(self) -> None:
         """Write the owner that was read last once more, beside Kafka. Where offsets can be read but
