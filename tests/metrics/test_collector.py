@@ -135,23 +135,24 @@ def test_a_worker_counts_connectors_and_tasks_by_state() -> None:
 
 
 def test_a_cluster_counts_a_connector_where_its_first_task_is() -> None:
-    def counted(state: State, *tasks: int) -> bool:
+    def counted(state: State, *tasks: int, has_first: bool) -> bool:
         status = ConnectorStatus("orders", Status(state), dict.fromkeys(tasks, Status(state)))
         connector: Any = SimpleNamespace(
             status=lambda: status,
             planned=plan_any(SINK),
             progress=None,
             tally=Tally(),
-            holds=lambda task: task in tasks,
+            has_first=has_first,
         )
         runtime: Any = SimpleNamespace(connectors={"orders": connector})
         found = scraped(*of_runtime(runtime))
         return bool(found["kafka_connect_worker_connector_count", frozenset()])
 
-    assert counted(State.RUNNING, 0, 2)
-    assert not counted(State.RUNNING, 1)
-    assert not counted(State.FAILED, 1)
-    assert counted(State.STOPPED)
+    assert counted(State.RUNNING, 0, 2, has_first=True)
+    assert not counted(State.RUNNING, 1, has_first=False)
+    assert not counted(State.FAILED, 1, has_first=False)
+    assert counted(State.STOPPED, has_first=True)
+    assert not counted(State.STOPPED, has_first=False)
 
 
 def test_a_cluster_tells_its_leader_and_its_rebalances() -> None:

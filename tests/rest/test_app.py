@@ -207,6 +207,11 @@ def test_plugins_are_listed_described_and_validated(worker: Worker) -> None:
         answer = api.put(path, json={"connector.class": jdbc, "tasks.max": "0", "name": "x"})
         found = {c["value"]["name"]: c["value"]["errors"] for c in answer.json()["configs"]}
         assert found["tasks.max"] == ["tasks.max='0' must be at least 1"], plugin
+    unknown = "org.example.UnknownConnector"  # 500 in Kafka Connect
+    path = f"/connector-plugins/{unknown}/config/validate"
+    answer = api.put(path, json={"connector.class": unknown})
+    assert answer.status_code == 400
+    assert f"{unknown}' is not a connector that semel has" in answer.json()["message"]
 
 
 def test_levels_of_loggers_are_set_with_those_below(worker: Worker) -> None:

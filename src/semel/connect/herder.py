@@ -188,8 +188,7 @@ class Herder(ABC):
         return plugins.validated(plugin, config, self._worker)
 
     def _check(self, config: Mapping[str, str]) -> None:
-        given = config.get("connector.class", "")
-        plugins.complain(plugins.validated(given, config, self._worker))
+        plugins.complain(plugins.checked(config, self._worker))
 
     def _known(self, name: str) -> None:
         if name not in self._configs:

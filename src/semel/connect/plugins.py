@@ -72,12 +72,22 @@ def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> Con
         worker: says what else the connector runs with, and what it may not set.
 
     Raises:
-        BadRequest: the configuration belongs to another class.
-        NotFound: there is no such class.
+        BadRequest: the configuration belongs to another class, or there is no such class.
     """
     given = config.get("connector.class")
     if given is not None and not _short(given).endswith(_short(name)):
         raise BadRequest(f"Included connector type {given} does not match request type {name}")
+    try:
+        declared(_full(given or name))
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+    return checked(config, worker, given or name)
+
+
+def checked(config: Mapping[str, str], worker: WorkerConfig, name: str = "") -> ConfigInfos:
+    """The keys of a configuration, with their values and what is wrong with them. ``name`` is the
+    class, if the configuration names none."""
+    given = config.get("connector.class")
     run = {**worker.inherited(config), "connector.class": given or _full(name)}
     infos, _ = validate(run, known=worker.forbidden(config))
     return infos

@@ -66,10 +66,8 @@ def of_runtime(runtime: Runtime) -> list[Observed]:
         tasks = {number: str(task.state) for number, task in status.tasks.items()}
         progress = connector.progress or Progress()
         state = str(status.connector.state)
-        is_counted = state == State.STOPPED or 0 in tasks or connector.holds(0)
-        found.append(
-            Observed(connector.planned, state, tasks, progress, connector.tally, is_counted)
-        )
+        counts = connector.has_first
+        found.append(Observed(connector.planned, state, tasks, progress, connector.tally, counts))
     return found
 
 
