@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from semel.audit import audit
-from semel.engine.consumer import without_events
 from semel.errors import BadRecord
 from semel.kafka import damage
+from semel.kafka.consumer import without_events
 from semel.kafka.damage import end_of
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition

@@ -6,8 +6,9 @@ import pytest
 
 from semel.engine.direct.out_of_order import OutOfOrderPolls
 from semel.engine.epochs import assignment
-from semel.engine.poll import OutOfOrder, TooEarly
+from semel.engine.poll import TooEarly
 from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
+from semel.kafka.consumer import OutOfOrder
 from semel.ledger import LedgerEntry, TopicPartition
 
 ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)

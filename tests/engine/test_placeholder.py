@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from semel.engine.consumer import consumer_config
 from semel.engine.direct.placeholder import Placeholder, placeholder_config
+from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from tests.engine.harness import plan, wait_until

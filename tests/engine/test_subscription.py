@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.engine.consumer import fenced
 from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Subscription
+from semel.kafka.consumer import fenced
 from semel.kafka.groups import Groups
 from semel.planning import plan
 from tests.conftest import MakeTopic

@@ -45,8 +45,8 @@ pytestmark = pytest.mark.integration
 
 def _without_events(rows: pa.Table) -> pa.Table:
     """As in a task that drops the polls that hold them."""
-    from semel.engine.consumer import Events
     from semel.engine.direct import reader
+    from semel.kafka.consumer import Events
 
     def records_of(messages: Sequence[Message], _tell: object) -> Events:
         return Events([m for m in messages if m.error() is None])

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery, Guarantee, Mechanism
-from semel.engine.deadletters import DeadLetterProducer
 from semel.engine.deliveries import Counter, Deliveries
 from semel.errors import TransientError
 from semel.failpoints import hit
 from semel.kafka.clients import client_config
+from semel.kafka.dead_letters import DeadLetterProducer
 from semel.ledger import Advance, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter
 from semel.sinks.base import Sink

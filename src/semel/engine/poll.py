@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
+from semel.kafka.consumer import OutOfOrder
 from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.records import HEADERS_TYPE, TIMESTAMP_TYPE, DeadLetter
 from semel.sizes import size_of
@@ -213,15 +214,6 @@ def last_records(records: RawRecords, positions: Mapping[TopicPartition, int]) -
             raise TooEarly(tp, int(offsets[start]), records.leader_epoch(int(order[start])))
         last[partition] = int(order[end - 1])
     return last
-
-
-class OutOfOrder(Exception):
-    """Records of a partition that was revoked or repositioned meanwhile: drop them and seek
-    again."""
-
-    def __init__(self, reason: str, topic_partition: TopicPartition | None = None) -> None:
-        super().__init__(reason)
-        self.topic_partition = topic_partition
 
 
 class TooEarly(OutOfOrder):

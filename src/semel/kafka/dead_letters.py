@@ -1,9 +1,22 @@
-"""The headers of a dead letter in a topic, as Kafka Connect writes them."""
+"""Dead letters to a Kafka topic, as Kafka Connect writes them (KIP-298).
+
+The topic lives in another system than the results, so its copies are at-least-once: they are
+flushed before the batch commits, and a crash in between repeats them. A dead letter table
+(``errors.deadletterqueue.table``) has no such gap.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
 from semel import converters
 from semel.config import ConnectorConfig
+from semel.errors import ServiceError, TransientError
+from semel.kafka.clients import IDEMPOTENCE
 from semel.records import DeadLetter
 
 Header = tuple[str, bytes | None]
@@ -11,6 +24,7 @@ Headers = list[Header]
 
 ERRORS = "__connect.errors."
 """The prefix of a dead letter's context headers."""
+_TIMEOUT = 30.0
 
 
 def error_headers(connector: ConnectorConfig, letter: DeadLetter, task: int) -> Headers:
@@ -39,3 +53,60 @@ def _executing_class(connector: ConnectorConfig, stage: str) -> str:
         "VALUE_CONVERTER": converters.full_name(connector.value_converter),
         "TRANSFORMATION": "transform",
     }.get(stage, "org.apache.kafka.connect.sink.SinkTask")
+
+
+class DeadLetterProducer:
+    """Sends dead letters and waits until Kafka has them."""
+
+    def __init__(self, connector: ConnectorConfig, config: Mapping[str, Any], task: int) -> None:
+        self._connector = connector
+        self._task = task
+        self._producer = Producer({IDEMPOTENCE: True, **config})
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        """Raises TransientError when Kafka has not confirmed all of them. Then use a new producer:
+        this one may have failed for good."""
+        failures: list[str] = []
+
+        def confirmed(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failures.append(error.str())
+
+        for letter in letters:
+            self._produce(
+                key=letter.key,
+                value=letter.value,
+                timestamp=max(0, letter.timestamp or 0),  # 0: now, where it had none
+                headers=[*letter.headers, *error_headers(self._connector, letter, self._task)],
+                on_delivery=confirmed,
+            )
+            if failures:
+                break
+        left = 0 if failures else self._producer.flush(_TIMEOUT)
+        if failures or left:
+            raise self._failed(failures[0] if failures else "no answer in time")
+
+    def _produce(self, **message: Any) -> None:
+        """Wait while the queue is full."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                self._producer.produce(self._connector.dead_letter_topic, **message)
+                return
+            except BufferError as error:
+                if time.monotonic() > deadline:
+                    raise self._failed(str(error)) from None
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                failed = self._failed(error.args[0].str())
+                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise ServiceError(
+                        f"{failed}. Set producer.override.max.request.size above its size"
+                    ) from None
+                raise failed from None
+
+    def _failed(self, reason: str) -> TransientError:
+        return TransientError(
+            f"connector {self._connector.name}: dead letters could not be written to topic "
+            f"{self._connector.dead_letter_topic}: {reason}"
+        )

@@ -20,14 +20,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine import memory
 from semel.engine.base import unexpected
-from semel.engine.consumer import Events, Poll, consumer_config, raised, without_events
 from semel.engine.failure import Failure
-from semel.engine.poll import OutOfOrder, RawRecords, TopicPoll, by_topic, copied
+from semel.engine.poll import RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
 from semel.engine.workers import RunWorker, Spec, Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.closing import close
+from semel.kafka.consumer import Events, OutOfOrder, Poll, consumer_config, raised, without_events
 from semel.kafka.damage import Damage, examine
 from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition

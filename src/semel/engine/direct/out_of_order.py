@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine.epochs import assignment
-from semel.engine.poll import OutOfOrder, TooEarly
+from semel.engine.poll import TooEarly
 from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
+from semel.kafka.consumer import OutOfOrder
 from semel.ledger import LedgerEntry, TopicPartition
 
 _OFTEN = 20

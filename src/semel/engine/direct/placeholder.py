@@ -21,8 +21,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
 from semel.engine.base import Run
-from semel.engine.consumer import consumer_config
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
+from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
 
 log = logging.getLogger(__name__)

@@ -11,16 +11,16 @@ from confluent_kafka import Message
 from semel.config import ConnectorConfig
 from semel.engine import ranges
 from semel.engine.committer import Committer
-from semel.engine.consumer import Events, Poll, without_events
 from semel.engine.control import ControlLine
 from semel.engine.direct.commits import Commits
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.out_of_order import OutOfOrderPolls
 from semel.engine.direct.subscription import Assigned, Revoked, Subscription
 from semel.engine.direct.watch import Check, LogWatch, Recreated
-from semel.engine.poll import OutOfOrder, RawRecords, by_topic, copied
+from semel.engine.poll import RawRecords, by_topic, copied
 from semel.engine.reporter import Reporter
 from semel.errors import LedgerConflict, NotAssigned
+from semel.kafka.consumer import Events, OutOfOrder, Poll, without_events
 from semel.kafka.damage import Damage, examine
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.sinks import protocols

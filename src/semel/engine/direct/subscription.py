@@ -20,12 +20,12 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.engine.consumer import METADATA_AGE, consumer_config
 from semel.engine.direct.liveness import OWN_LOSS, Liveness
 from semel.errors import Displaced, Fenced, SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import METADATA_AGE, consumer_config
 from semel.kafka.groups import Groups
 from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import TopicPartition

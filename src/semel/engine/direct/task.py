@@ -26,7 +26,6 @@ from semel.engine import memory
 from semel.engine.attempt import TaskSpec
 from semel.engine.batch import Batch, Batcher, bad_record, passing_over
 from semel.engine.committer import Committer
-from semel.engine.consumer import raised
 from semel.engine.control import ControlLine
 from semel.engine.direct.commits import Commits, Work
 from semel.engine.direct.conflicts import Conflicts
@@ -35,13 +34,13 @@ from semel.engine.direct.subscription import Assigned, Revoked, Subscription
 from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
-from semel.engine.poll import OutOfOrder
 from semel.engine.publish import copies, mark
 from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
 from semel.engine.rowtransform import Transform
 from semel.errors import LedgerConflict, SemelError, TransientError
 from semel.failpoints import hit
+from semel.kafka.consumer import OutOfOrder, raised
 from semel.kafka.damage import Damage
 from semel.ledger import TopicPartition
 from semel.sinks import protocols

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from confluent_kafka import KafkaException
 
-from semel.engine.poll import OutOfOrder
 from semel.errors import ServiceError, Unavailable
 from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import OutOfOrder
 from semel.kafka.errors import failure
 from semel.kafka.logids import Asked
 from semel.ledger import LedgerEntry, LogId

@@ -32,7 +32,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel.config import ConnectorConfig, under
 from semel.engine import ranges, startup
 from semel.engine.base import Progress, Run, Stopped, not_shipped, spark_gone
-from semel.engine.consumer import consumer_config
 from semel.engine.lines import Lines
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform
@@ -49,6 +48,7 @@ from semel.errors import (
 )
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
+from semel.kafka.consumer import consumer_config
 from semel.kafka.damage import examine, told_by_java
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 

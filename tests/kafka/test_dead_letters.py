@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import ConnectorConfig, read
-from semel.engine import deadletters
 from semel.errors import ServiceError, TransientError
+from semel.kafka import dead_letters
 from semel.kafka.dead_letters import error_headers
 from semel.records import DeadLetter
 
@@ -68,11 +68,11 @@ class Recorder:
 
 @pytest.fixture
 def send(monkeypatch: pytest.MonkeyPatch) -> Send:
-    monkeypatch.setattr(deadletters, "Producer", Recorder)
+    monkeypatch.setattr(dead_letters, "Producer", Recorder)
     Recorder.refusals = []
 
     def sent(*letters: DeadLetter) -> list[dict[str, Any]]:
-        producer = deadletters.DeadLetterProducer(read(ConnectorConfig, NEEDED), {}, 0)
+        producer = dead_letters.DeadLetterProducer(read(ConnectorConfig, NEEDED), {}, 0)
         producer.send(letters)
         return producer._producer.sent  # type: ignore[attr-defined,no-any-return]
 
@@ -92,7 +92,7 @@ def test_more_letters_than_the_queue_holds_wait_for_room(send: Send) -> None:
 def test_a_queue_that_stays_full_may_be_empty_later(
     send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadletters, "_TIMEOUT", -1.0)
+    monkeypatch.setattr(dead_letters, "_TIMEOUT", -1.0)
     Recorder.refusals += [BufferError("Local: Queue full")]
     with pytest.raises(TransientError, match=r"could not be written to topic dead: .*Queue full"):
         send(letter("TASK_PUT"))

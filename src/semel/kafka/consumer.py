@@ -10,7 +10,6 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
-from semel.engine.poll import OutOfOrder
 from semel.errors import Displaced, SemelError, ServiceError
 from semel.kafka.clients import MEMBERSHIP, client_config
 from semel.kafka.damage import UNREADABLE
@@ -97,6 +96,15 @@ def raised(connector: ConnectorConfig, index: int, error: KafkaException) -> Sem
     return translated(connector, index, cause) or ServiceError(
         f"connector {connector.name}: Kafka: {cause.str()}"
     )
+
+
+class OutOfOrder(Exception):
+    """Records of a partition that was revoked or repositioned meanwhile: drop them and seek
+    again."""
+
+    def __init__(self, reason: str, topic_partition: TopicPartition | None = None) -> None:
+        super().__init__(reason)
+        self.topic_partition = topic_partition
 
 
 class Poll:
