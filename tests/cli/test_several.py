@@ -78,6 +78,13 @@ def test_a_wrong_file_is_refused_before_anything_starts(
     assert said in ended.err
 
 
+def test_a_connector_is_not_taken_for_a_workers_file(semel: Semel, tmp_path: Path) -> None:
+    ended = semel("worker", file(tmp_path, "one", NOWHERE))
+    assert ended.code == 2
+    assert "one.json is a connector's configuration" in ended.err
+    assert "Give the worker's file first, or use semel run" in ended.err
+
+
 @pytest.mark.integration
 def test_connectors_share_a_process_and_what_their_worker_says(
     semel: Semel,

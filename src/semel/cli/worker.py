@@ -69,6 +69,12 @@ def worker(
     if file is None and not environment:
         raise ConfigError("give the worker's file, or --env for CONNECT_* variables")
     given = load(file) if file is not None else {}
+    if "connector.class" in given:
+        raise ConfigError(
+            f"{file} is a connector's configuration, with "
+            f"connector.class={given['connector.class']}. Give the worker's file first, or use "
+            "semel run"
+        )
     raw = resolved(given | (of_environment(os.environ) if environment else {}))
     section = ClusterConfig if raw.get(_GROUP, "").strip() else WorkerConfig
     config = read(section, raw)
