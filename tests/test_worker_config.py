@@ -153,11 +153,13 @@ def test_a_policy_that_is_not_here_is_refused() -> None:
 def test_a_connector_may_override_the_brokers_of_its_worker(
     given: dict[str, str], inherits: bool
 ) -> None:
-    assert ("bootstrap.servers" in worker().inherited({"name": "c", **given})) is inherits
+    for config in (worker(), worker(bootstrap_servers="mine:1")):
+        assert ("bootstrap.servers" in config.inherited({"name": "c", **given})) is inherits
 
 
 def test_a_worker_may_have_other_brokers_for_the_clients_of_its_connectors() -> None:
-    inherited = worker(**{"consumer.bootstrap.servers": "other:1"}).inherited
+    servers = {"bootstrap.servers": "mine:1", "consumer.bootstrap.servers": "other:1"}
+    inherited = worker(**servers).inherited
     assert "bootstrap.servers" not in inherited({"name": "c", "topics": "t"})
     assert "bootstrap.servers" in inherited({"name": "c"})
 

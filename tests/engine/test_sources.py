@@ -8,7 +8,7 @@ import threading
 import time
 import tomllib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -254,6 +254,31 @@ def test_in_a_cluster_a_source_begins_again_after_a_fence(
         wait_until(lambda: len(seen(config)) >= len(written))
         assert connector.error is None
     assert seen(config) == written
+
+
+def test_in_a_cluster_another_worker_may_be_given_tasks_of_a_source_that_runs(
+    tmp_path: Path, source: Callable[..., Config]
+) -> None:
+    """A worker may see a new configuration before it sees that the tasks are divided anew."""
+    config = source(file="", file_pattern=str(tmp_path / "*.log"), tasks_max="2")
+    written = [f"{name} {n}" for name in "ab" for n in range(6)]
+
+    def write(some: Sequence[str]) -> None:
+        for line in some:
+            append(tmp_path / f"{line[0]}.log", [line])
+
+    write(written[::2])
+    with (
+        Runtime(LocalSpark()) as here,  # type: ignore[arg-type]
+        Runtime(LocalSpark()) as there,  # type: ignore[arg-type]
+    ):
+        first = here.start(config, moves=True)
+        wait_until(lambda: len(seen(config)) == 6)
+        first.share({0})
+        there.start(config, tasks={1}, moves=True)
+        write(written[1::2])
+        wait_until(lambda: len(seen(config)) >= 12)
+    assert sorted(seen(config)) == written
 
 
 def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(

@@ -17,7 +17,7 @@ ALLOWED = "connector.client.config.override.allowlist"
 _CLIENTS = ("consumer", "producer", "admin")
 _BROKERS = "override.bootstrap.servers"
 _DEAD_LETTERS = "errors.deadletterqueue.topic.name"
-_INHERITED = ("bootstrap.servers", "key.converter", "value.converter")
+_INHERITED = ("key.converter", "value.converter")
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
 """What the policy Principal lets connectors override."""
 _POLICIES = ("All", "None", "Principal", "Allowlist")

@@ -95,7 +95,7 @@ def failure(servers: str, error: KafkaException) -> SemelError:
 def _reason(error: KafkaError) -> str:
     """librdkafka's text about a group's coordinator may end where the reason should stand."""
     text = str(error.str())
-    return f"{text}{error.name()}" if not text or text.endswith(": ") else text
+    return f"{text}{error.name()}" if not text or text.endswith(": ") else text.removesuffix(".")
 
 
 def producer_failure(owner: str, error: KafkaException) -> SemelError:

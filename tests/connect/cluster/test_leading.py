@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from semel.connect.cluster import leading as module
 from semel.connect.cluster.leading import Leading
 from semel.connect.cluster.membership import Group
+from semel.connect.cluster.records import Assignment, Configs, Statuses
 from tests.connect.cluster.test_membership import given
 
 AWAY, HERE = "http://away:8083", "http://here:8083"
@@ -34,3 +39,60 @@ def test_a_worker_that_is_back_is_awaited_until_the_group_shows_it(
     assert leading._returning([], without) == [AWAY]
     now += 0.2
     assert leading._returning([], without) == [], "it has not joined for the length of a session"
+
+
+class Cluster:
+    """A leader, and what it writes. The connector ``orders`` was assigned to a worker that has been
+    stopped a moment ago."""
+
+    def __init__(self) -> None:
+        config = given("127.0.0.1:1")
+        self.here = config.url
+        configs = Configs(connectors={"orders": {"connector.class": "Datagen"}})
+        versions = {"orders": configs.version("orders")}
+        configs.assignment = Assignment(7, {"orders": (AWAY,)}, versions)
+        statuses = Statuses(leaving={AWAY: int(time.time() * 1000) - 1000})
+        self.store: Any = SimpleNamespace(
+            changed=threading.Condition(),
+            configs=configs,
+            statuses=statuses,
+            wake=lambda: None,
+            report=lambda _records: None,
+        )
+        self.membership: Any = SimpleNamespace(group=Group())
+        self.written: list[Any] = []
+        self.leadership: Any = SimpleNamespace(
+            is_held=False, take=self._take, write=self.written.extend, give_up=lambda: None
+        )
+        self.leading = Leading(config, self.store, self.membership, self.leadership)
+
+    def _take(self) -> None:
+        self.leadership.is_held = True
+
+    def look(self, leader: str, *others: str) -> None:
+        self.membership.group = Group(frozenset({self.here, leader, *others}), leader)
+        self.leading.look()
+
+
+def test_workers_that_were_all_stopped_are_not_awaited(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    cluster.look(cluster.here, "http://new:8083")
+    (record,) = cluster.written
+    assert AWAY not in str(record)
+    assert "keeping the work" not in caplog.text
+
+
+@pytest.mark.parametrize("has_led", [True, False])
+def test_a_worker_that_was_stopped_is_awaited_where_another_one_has_stayed(
+    has_led: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = Cluster()
+    if has_led:  # and leaves only now
+        cluster.look("http://other:8083")
+    else:
+        workers = {**cluster.store.configs.assignment.workers, "lines": ("http://other:8083",)}
+        cluster.store.configs.assignment = Assignment(7, workers)
+    cluster.look(cluster.here, "http://other:8083")
+    assert all(AWAY in str(record) for record in cluster.written)
+    assert f"keeping the work of {AWAY} for workers that were stopped" in caplog.text

@@ -122,7 +122,8 @@ def test_a_worker_ends_if_another_one_has_joined_with_its_address() -> None:
 @pytest.mark.parametrize(
     ("code", "joins"),
     [
-        (KafkaError.GROUP_ID_NOT_FOUND, True),  # as of Kafka Connect's groups: joining tells
+        (KafkaError.GROUP_ID_NOT_FOUND, True),
+        (KafkaError._INVALID_ARG, True),  # as of Kafka Connect's groups: joining tells
         (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
         (KafkaError._TRANSPORT, False),
         (KafkaError.COORDINATOR_NOT_AVAILABLE, False),

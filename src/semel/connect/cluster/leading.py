@@ -33,6 +33,11 @@ class Leading:
         self._leadership = leadership
         self._left: dict[str, float] = {}
         """when each worker that was to come back was last known to be away"""
+        self._is_new = True
+        """Whether this process has not yet been part of a cluster that had a leader."""
+        self._begun_at = 0.0
+        """When the cluster was started as a whole, in milliseconds; 0 if it was here before."""
+        self._awaited: frozenset[str] = frozenset()
 
     def look(self) -> None:
         """Become or stop being the leader as the group decides, and write what has changed.
@@ -43,6 +48,7 @@ class Leading:
         group = self._membership.group
         if group.leader != self._config.url:
             if group.leader is not None:
+                self._is_new = False
                 self._leadership.give_up()
             return
         try:
@@ -54,11 +60,14 @@ class Leading:
         if not self._leadership.is_held:
             log.info("worker %s leads group %s", self._config.id, self._config.group_id)
             self._leadership.take()
+            if self._is_new and not self._has_stayed(group):
+                self._begun_at = time.time() * 1000
+            self._is_new = False
             self._store.wake()  # requests wait for it
         assignment = self._assigning(group)
         if assignment is not None:
             self._leadership.write([assigned(assignment)])
-            owners = {owner for of in assignment.workers.values() for owner in of}
+            owners = {owner for of in assignment.workers.values() for owner in of} - self._awaited
             log.info(
                 "group %s: assigned %d connectors to %d workers (assignment %d)",
                 *(self._config.group_id, len(assignment.workers), len(owners), assignment.epoch),
@@ -72,13 +81,15 @@ class Leading:
             before = store.configs.assignment
             connectors = {n: dict(c) for n, c in store.configs.connectors.items()}
             versions = {name: store.configs.version(name) for name in connectors}
-            leaving = dict(store.statuses.leaving)
+            left = store.statuses.leaving.items()
+            leaving = {worker: at for worker, at in left if at > self._begun_at}
         since = time.time() * 1000 - self._config.rebalance_delay_ms
         workers = [worker for worker in group.members if worker not in leaving]
         if not workers:
             return None
         awaited = [worker for worker, at in leaving.items() if at > since]
         awaited += self._returning(leaving, group)
+        self._tell_awaited(frozenset(awaited) & {w for of in before.workers.values() for w in of})
         known = {n: len(of) for n, of in before.workers.items() if of}
         shares = {
             name: known[name]
@@ -90,6 +101,26 @@ class Leading:
         if found == before.workers and versions == before.versions:
             return None
         return Assignment(before.epoch + 1, found, versions)
+
+    def _has_stayed(self, group: Group) -> bool:
+        """Whether a worker that was assigned work is still there. If none is, the cluster was
+        stopped as a whole, and nobody waits for workers that may have other addresses now."""
+        with self._store.changed:
+            before = self._store.configs.assignment.workers
+            leaving = set(self._store.statuses.leaving)
+        owners = {worker for of in before.values() for worker in of}
+        return bool(owners & group.members - leaving - {self._config.url})
+
+    def _tell_awaited(self, awaited: frozenset[str]) -> None:
+        if awaited - self._awaited:
+            log.info(
+                "group %s: keeping the work of %s for workers that were stopped, for %.0f s at "
+                "most (scheduled.rebalance.max.delay.ms)",
+                self._config.group_id,
+                ", ".join(sorted(awaited)),
+                self._config.rebalance_delay_ms / 1000,
+            )
+        self._awaited = awaited
 
     def _returning(self, leaving: Collection[str], group: Group) -> list[str]:
         """Workers that are back, but not yet in the group as this worker saw it last."""

@@ -32,8 +32,9 @@ _ASKED_IN = 5.0
 _SESSIONS = 3
 """For how many sessions a former process of this worker may linger in the group."""
 _OTHERS = (KafkaError.INCONSISTENT_GROUP_PROTOCOL,)
-_NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND,)
-"""The answer to who is in a group that Kafka Connect's workers have not left yet."""
+_NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError._INVALID_ARG)
+"""The answers to who is in a group that has no consumer yet: whose members were Kafka Connect's
+workers, or still are."""
 _MAY_PASS = (*MAY_PASS, *COORDINATOR_MOVED)
 """After any other answer, joining finds out what is wrong."""
 
@@ -50,7 +51,7 @@ class Group:
     def __str__(self) -> str:
         """For the log."""
         led = f"led by {self.leader}" if self.leader else "without a leader yet"
-        return f"{', '.join(sorted(self.members)) or 'no workers'}, {led}"
+        return f"{len(self.members)} workers, {led}"
 
 
 @dataclass
@@ -178,9 +179,14 @@ class Membership:
                 self._note(group, asked)
                 if before != (self._seen.group, self._seen.absences):
                     self._changed()
-                if before[0] != self._seen.group:
-                    log.info("group %s: %s", self._config.group_id, self._seen.group)
+                self._tell_changes(before[0], self._seen.group)
             self._stop.wait(_LOOK)
+
+    def _tell_changes(self, before: Group, now: Group) -> None:
+        changes = [f"{worker} has left" for worker in sorted(before.members - now.members)]
+        changes += [f"{worker} has joined" for worker in sorted(now.members - before.members)]
+        if changes or before.leader != now.leader:
+            log.info("group %s: %s", self._config.group_id, "; ".join([*changes, str(now)]))
 
     def _note(self, group: Group, asked: float) -> None:
         session = self._config.session_timeout_ms / 1000
@@ -200,6 +206,12 @@ class Membership:
                 self._joins.set()
         elif self._me in group.members:
             if asked - self._seen.at > session:
+                if self._seen.absences:
+                    log.warning(
+                        "group %s: this worker was not seen in the group for %.0f s; others may "
+                        "have its work now",
+                        *(self._config.group_id, asked - self._seen.at),
+                    )
                 self._seen.absences += 1
             self._seen.at = asked
 

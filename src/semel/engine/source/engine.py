@@ -91,20 +91,21 @@ class SourceEngine:
         partitions = run.source.partitions()
         if later := self._topics_of(partitions):
             topics.check(later)
-        if not run.orders.share.is_whole:
-            return self._run_share(partitions)
         owner = Owner()
         while not run.orders.stop.is_set():  # a run that is over fences nobody
+            if not run.orders.share.is_whole:
+                return self._run_share(partitions)
             watch = _Watch(run.connector.name, run.source, partitions)
             owner = self._own(partitions, owner)
-            progress = self._run_tasks(owner, watch)
-            if watch.changed is None:
+            progress = self._run_tasks(owner, watch, is_whole=True)
+            if watch.changed is not None:
+                partitions = watch.changed
+                log.info(
+                    "connector %s: there are %d source partitions now: dividing them again",
+                    *(run.connector.name, len(partitions)),
+                )
+            elif run.orders.share.is_whole:
                 return progress
-            partitions = watch.changed
-            log.info(
-                "connector %s: there are %d source partitions now: dividing them again",
-                *(run.connector.name, len(partitions)),
-            )
         return self._supervisor.progress
 
     def _run_share(self, partitions: Partitions) -> Progress:
@@ -161,7 +162,7 @@ class SourceEngine:
             raise taken_over(run.connector, owner, before)
         if known.run and owner.run != known.run and not self._is_of_cluster(owner):
             raise taken_over(run.connector, owner, known)
-        return self._own(partitions, Owner())
+        return self._own(partitions, Owner(), shared=True)
 
     def _may_divide(self, partitions: Partitions) -> bool:
         """Whether tasks may go on with these partitions: until another worker has divided them,
@@ -183,8 +184,8 @@ class SourceEngine:
         does a task fence the one that had its place."""
         return owner.group in ("", self._run.connector.group_id)
 
-    def _own(self, partitions: Partitions, before: Owner) -> Owner:
-        """Divide the source, and end what ran before.
+    def _own(self, partitions: Partitions, before: Owner, *, shared: bool = False) -> Owner:
+        """Divide the source, and end what ran before; ``shared`` tells other processes how.
 
         Raises:
             Fenced: another run has taken over since ``before``, if that is one.
@@ -202,7 +203,7 @@ class SourceEngine:
             self._offsets,
             parts,
             fences=run.guarantee.delivery is Delivery.EXACTLY_ONCE,
-            shared=not run.orders.share.is_whole,
+            shared=shared,
         )
 
     def _warn_of_repetition(self, partitions: Partitions) -> None:
@@ -229,8 +230,9 @@ class SourceEngine:
         """The topics that transforms send these records to; none if that depends on the record."""
         return [self._chain.route(t) for t in topics] if self._chain.goes_by_topic else []
 
-    def _run_tasks(self, owner: Owner, watch: _Watch) -> Progress:
-        """Run tasks until the run is over, or the partitions have changed."""
+    def _run_tasks(self, owner: Owner, watch: _Watch, *, is_whole: bool = False) -> Progress:
+        """Run tasks until the run is over, or the partitions have changed; or, if all tasks are to
+        run here, until others have some of them: they must be told how the source is divided."""
         run = self._run
         parts = owner.parts
         server, address = serving(self._spark())
@@ -245,7 +247,7 @@ class SourceEngine:
         )
 
         def over(progress: Progress) -> bool:
-            if run.orders.stop.is_set():
+            if run.orders.stop.is_set() or (is_whole and not run.orders.share.is_whole):
                 return True
             reports = [progress.tasks.get(n) for n in range(len(parts))]
             caught_up = all(report is not None and report.caught_up for report in reports)
