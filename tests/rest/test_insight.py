@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +62,42 @@ def test_guarantee_ledger_lag_metrics_and_audit_of_a_connector(
     assert found == {"broken": False, "lost": 0, "duplicated": 0, "compared": 100}
     assert metric(f"semel_audit_records{of_it} 100.0")
     assert api.get("/semel/connectors/none/lag").status_code == 404
+
+
+def test_lag_of_a_source_is_what_it_has_still_to_read(
+    worker: Worker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("one\ntwo\n")
+    name = f"source-{uuid.uuid4().hex[:8]}"
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": str(path),
+        "topic": topic(),
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    api = worker()
+    stopped = {"name": name, "config": config, "initial_state": "STOPPED"}
+    assert api.post("/connectors", json=stopped).status_code == 201
+    base = f"/semel/connectors/{name}"
+    where = {"partition": {"filename": str(path)}, "offset": None, "lag": 8}
+    assert api.get(f"{base}/lag").json() == {"lag": 8, "unit": "bytes", "partitions": [where]}
+
+    assert api.put(f"/connectors/{name}/resume").status_code == 202
+    wait_until(lambda: api.get(f"{base}/lag").json()["lag"] == 0)
+    (there,) = api.get(f"{base}/lag").json()["partitions"]
+    (stored,) = api.get(f"{base}/ledger").json()["offsets"]
+    assert there == {**stored, "lag": 0}
+    assert there["offset"]["position"] == 8
+    told = f'semel_source_lag{{connector="{name}",unit="bytes"}} 0.0'
+    wait_until(lambda: told in api.get("/metrics").text)
+
+    endless = {"connector.class": "Datagen", "quickstart": "orders", "kafka.topic": topic()}
+    assert api.put(f"/connectors/{name}/stop").status_code == 204
+    assert api.put(f"/connectors/{name}/config", json=endless).status_code == 200
+    answer = api.get(f"{base}/lag")
+    assert answer.status_code == 400
+    assert "its source cannot tell how much is left to read" in answer.json()["message"]
 
 
 def state(api: Client, base: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from semel.errors import ConfigError, ServiceError
 from semel.planning import plan_source
 from semel.sources import growing
-from semel.sources.base import Source, SourceBatch
+from semel.sources.base import Measurable, Source, SourceBatch
 
 
 @pytest.fixture
@@ -362,3 +362,22 @@ def test_files_that_match_a_pattern_are_partitions(
     assert relative.partitions() == [{"filename": "b.log"}, {"filename": "d.log"}]
     with pytest.raises(ConfigError, match="exclude each other"):
         make(file_pattern="*")
+
+
+def test_the_bytes_behind_an_offset_are_left(path: Path, make: Callable[..., Source]) -> None:
+    source = make(file="", file_pattern=f"{path.parent}/*")
+    assert isinstance(source, Measurable)
+    assert source.unit == "bytes"
+    for name, content in (("a", b"one\ntwo\n"), ("b", b"three"), ("c.gz", b"?"), ("gone", b"x\n")):
+        path.with_name(name).write_bytes(content)
+    source.partitions()
+    path.with_name("gone").unlink()
+    stored = {"a": {"position": 4}, "c.gz": {"position": 1}}
+
+    def left() -> dict[str, int | None]:
+        found = source.left(lambda partition: stored.get(Path(partition["filename"]).name))
+        return {Path(partition["filename"]).name: count for partition, count in found}
+
+    assert left() == {"a": 4, "b": 5, "c.gz": None, "gone": 0}
+    path.with_name("a").write_bytes(b"1\n")  # it was cut, and is read from its beginning
+    assert left()["a"] == 2

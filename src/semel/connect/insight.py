@@ -13,6 +13,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.planning import AnyPlan, SourcePlan
 from semel.planning.facts import facts_of
+from semel.runtime.source_lag import source_lag
 from semel.runtime.source_positions import source_offsets
 
 Answer = dict[str, Any]
@@ -44,16 +45,14 @@ def ledger(planned: AnyPlan) -> Answer:
 
 
 def lag(planned: AnyPlan) -> Answer:
-    """How far the ledger is behind Kafka's ends, at this moment.
+    """How far the ledger is behind Kafka's ends, at this moment; how much a source has still to
+    read.
 
     Raises:
-        BadRequest: it is a source connector.
+        BadRequest: the source cannot tell.
     """
     if isinstance(planned, SourcePlan):
-        raise BadRequest(
-            f"connector {planned.connector.name} is a source: only the source could tell how "
-            "much is left to read"
-        )
+        return _of_source(planned)
     positions = {e.topic_partition: e.position for e in planned.sink.entries()}
     ends = Cluster(client_config(planned.connector, "admin")).latest(positions)
     partitions = [
@@ -67,6 +66,17 @@ def lag(planned: AnyPlan) -> Answer:
         for tp, at in sorted(positions.items())
     ]
     return {"lag": sum(each["lag"] for each in partitions), "partitions": partitions}
+
+
+def _of_source(planned: SourcePlan) -> Answer:
+    found = source_lag(planned)
+    if found is None:
+        raise BadRequest(
+            f"connector {planned.connector.name}: its source cannot tell how much is left to read "
+            "with this configuration"
+        )
+    partitions = [asdict(each) for each in found.partitions]
+    return {"lag": found.total, "unit": found.unit, "partitions": partitions}
 
 
 def _place(entry: Any) -> tuple[str, int]:

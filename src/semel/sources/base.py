@@ -32,7 +32,7 @@ pass: the engine waits and reads on from the last committed offset), or any othe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -157,6 +157,23 @@ class TopicEach(Protocol):
 
     def topic_of(self, partition: SourcePartition) -> str:
         """The topic of a partition's records."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A source that can tell cheaply how much is left to read: by the size of a file or the largest
+    value of an indexed column, not by counting rows. A worker asks one of its own for this, while
+    those of the driver and of the tasks are at work; it is closed, and asked again later."""
+
+    @property
+    def unit(self) -> str | None:
+        """What is counted, such as ``bytes``, ``rows``, ``files`` or ``records``; None if it cannot
+        be told with this configuration. Reaches no service."""
+
+    def left(self, stored: StoredOffset) -> Iterable[tuple[SourcePartition, int | None]]:
+        """How much is left to read of each source partition after its stored offset; None if that
+        is not known. Partitions of which nothing is left may be missing. Not called without a
+        ``unit``."""
 
 
 class Source(ABC):

@@ -12,8 +12,8 @@ from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, SourceConnectorConfig, Type, key, read
 from semel.delivery import Support
-from semel.errors import ConfigError, Problem
-from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition
+from semel.errors import ConfigError, Problem, TransientError
+from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.growing import GrowingFile, Place, is_directory
 
 log = logging.getLogger(__name__)
@@ -114,6 +114,7 @@ class FileStreamSource(Source):
 
     section = FileStreamConfig
     local = True
+    unit = "bytes"
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
@@ -186,6 +187,28 @@ class FileStreamSource(Source):
                 yield SourceBatch((), _offset(found.place))
             else:
                 yield SourceBatch.of(config.topic, found.values, _offset(found.place))
+
+    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int | None]]:
+        """See :class:`~semel.sources.base.Measurable`. Positions in ``.gz`` files count their
+        contents, of which the size says nothing."""
+        for partition in self.partitions():
+            offset = stored(partition)
+            position = 0 if offset is None else self._place(partition, offset).position
+            path = Path(self._config.directory, str(partition[_FILENAME]))
+            yield partition, None if path.suffix == ".gz" else self._behind(path, position)
+
+    def _behind(self, path: Path, position: int) -> int:
+        """The bytes behind a position; all of them if the file was cut since, as it is read from
+        its beginning then."""
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise TransientError(
+                f"connector {self._name}: file {path} cannot be read: {error.strerror}"
+            ) from None
+        return size - position if position <= size else size
 
     def _place(self, partition: SourcePartition, offset: SourceOffset) -> Place:
         found, tail = offset.get(_POSITION, 0), offset.get(_TAIL)

@@ -11,6 +11,7 @@ import pytest
 
 from semel.errors import ConfigError
 from semel.planning import plan_source
+from semel.sources.base import Measurable
 from semel.sources.datagen import source as datagen
 from semel.sources.datagen.source import DatagenSource
 
@@ -167,3 +168,13 @@ def test_an_offset_of_confluents_is_gone_on_from() -> None:
     offset = {"task.generation": 1, "current.iteration": 40, "random.seed": -5}
     found = values(made(iterations="50"), 0, offset)
     assert [v["orderid"] for v in found] == [*range(40, 50)]
+
+
+def test_of_unlimited_records_it_cannot_tell_how_many_are_left() -> None:
+    assert made().unit is None
+    source = made(iterations="50", tasks_max="2")
+    assert isinstance(source, Measurable)
+    assert source.unit == "records"
+    stored = {0: {"current.iteration": 40}}
+    found = source.left(lambda partition: stored.get(partition["task.id"]))
+    assert list(found) == [({"task.id": 0}, 10), ({"task.id": 1}, 50)]

@@ -6,13 +6,14 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.sources.base import Repeatable, Sharded
+from semel.sources.base import Measurable, Repeatable, Sharded
 from semel.sources.directory.source import DirectorySource
 from tests import s3
 from tests.sources.directory.conftest import Reading, names
@@ -485,6 +486,32 @@ def test_offsets_that_make_no_sense_are_refused(
 def test_an_offset_of_spooldir_is_gone_on_from(make: Make, folder: Path) -> None:
     write(folder / "a.txt", lines(10))
     assert Reading(make(), {"a.txt": {"offset": 4}}).all() == lines(6, 4)
+
+
+def test_files_that_are_not_finished_are_left(make: Make, folder: Path) -> None:
+    keys = {"cleanup_policy": "none", "batch_size": "2", "input_file_pattern": ".*txt"}
+    for name in ("a.txt", "b.txt"):
+        write(folder / name, lines(3))
+    source = make(tasks_max="2", file_minimum_age_ms="60000", **keys)
+    assert isinstance(source, Measurable)
+    assert source.unit == "files"
+    reading = Reading(make(**keys))
+
+    def left() -> list[str]:
+        found = source.left(lambda partition: reading.stored.get(partition["fileName"]))
+        return sorted(partition["fileName"] for partition, count in found for _ in range(count))
+
+    assert left() == ["a.txt", "b.txt"]
+    reading.step()
+    assert left() == ["a.txt", "b.txt"], "one that is partly read is not finished"
+    reading.all()
+    assert left() == []
+    write(folder / "a.txt", lines(9))
+    write(folder / "c.txt", lines(1))
+    write(folder / "c.csv", lines(1))
+    assert left() == ["a.txt", "c.txt"]
+    shutil.rmtree(folder)
+    assert left() == []
 
 
 @pytest.fixture

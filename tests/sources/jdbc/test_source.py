@@ -18,7 +18,7 @@ from semel.config import read
 from semel.errors import ConfigError, TransientError
 from semel.lab.embedded import Postgres
 from semel.planning import plan_source
-from semel.sources.base import SourceBatch
+from semel.sources.base import Measurable, Source, SourceBatch
 from semel.sources.jdbc import sqlite
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.offsets import Position
@@ -91,6 +91,42 @@ def test_a_table_whose_numbers_begin_again_is_told_once(
     for _ in range(2):
         assert rows(again, {"incrementing": 9}) == ([], None)
     assert caplog.text.count(told) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql", *(pytest.param(d, marks=pytest.mark.long) for d in OTHERS)], indirect=True
+)
+def test_the_numbers_behind_an_offset_are_left(make: Make, execute: Execute) -> None:
+    def left(source: Source, offset: dict[str, int] | None = None) -> list[int | None]:
+        assert isinstance(source, Measurable)
+        assert source.unit == "ids"
+        return [count for _, count in source.left(lambda _: offset)]
+
+    keys = {"mode": "incrementing", "incrementing_column_name": "id", "table_whitelist": "orders"}
+    source = make(**keys)
+    execute("CREATE TABLE others (id INTEGER)")
+    assert left(source) == [], "there is no table yet"
+    execute(ORDERS)
+    assert left(source) == [0]
+    execute(insert((101, "a", EARLY), (103, "b", EARLY), (110, "c", EARLY)))
+    source.close()  # it goes on with another connection
+    assert left(source) == [10]
+    assert left(source, {"incrementing": 103}) == [7]
+    assert left(source, {"incrementing": 999}) == [0]
+    assert left(make(**keys, incrementing_initial="105")) == [5]
+    with pytest.raises(ConfigError, match=r"orders: has no column none"):
+        left(make(**{**keys, "incrementing_column_name": "none"}))
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_what_is_left_cannot_be_told_by_other_modes(make: Make) -> None:
+    by_time = {"timestamp_column_name": "changed"}
+    both = {"mode": "timestamp+incrementing", **by_time}
+    query = {"query": "SELECT 1 AS id", "mode": "incrementing", "incrementing_column_name": "id"}
+    for keys in ({"mode": "bulk"}, {"mode": "timestamp", **by_time}, both, query):
+        source = make(**keys)
+        assert isinstance(source, Measurable)
+        assert source.unit is None
 
 
 def test_a_reader_goes_on_with_rows_that_come_later(make: Make, execute: Execute) -> None:

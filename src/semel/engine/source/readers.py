@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from semel.sources.base import Sharded, Source, SourceBatch
+from semel.sources.base import Sharded, Source, SourceBatch, StoredOffset
 from semel.sources.offsets.store import StoredOffsets, canonical
 
 
@@ -17,12 +17,12 @@ class Readers:
     ) -> None:
         self._partitions = partitions
         self._sharded = isinstance(source, Sharded)
+        known = stored.lookup()
         if isinstance(source, Sharded):
-            known = stored.lookup()
             self._open = {n: source.read_shard(p, known) for n, p in enumerate(partitions)}
             return
         self._open = {
-            n: source.read(partition, stored_offset(source, partition, stored))
+            n: source.read(partition, stored_offset(source, partition, known))
             for n, partition in enumerate(partitions)
         }
 
@@ -63,14 +63,12 @@ class Readers:
 
 
 def stored_offset(
-    source: Source, partition: Mapping[str, Any], stored: StoredOffsets
+    source: Source, partition: Mapping[str, Any], known: StoredOffset
 ) -> Mapping[str, Any] | None:
     """Where reading goes on: the partition's offset, or one under a name that it had before."""
-    offset = stored.offset(partition)
+    offset = known(partition)
     if offset is None:
-        offset = next(
-            (o for p in source.former(partition) if (o := stored.offset(p)) is not None), None
-        )
+        offset = next((o for p in source.former(partition) if (o := known(p)) is not None), None)
     return offset
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from semel.config import SourceConnectorConfig, absolute, read
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem
-from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition
+from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.datagen.config import DatagenConfig
 from semel.sources.datagen.draws import Block, salt
 from semel.sources.datagen.schema import Unusable, records_of
@@ -39,6 +39,7 @@ class DatagenSource(Source):
         self._name = connector.name
         self._tasks = connector.tasks_max
         self._config = read(DatagenConfig, connector.originals)
+        self.unit = "records" if self._config.iterations > 0 else None
         self._seed = salt(self._name) >> 1 if self._config.seed is None else self._config.seed
         schema = self._config.schema()
         of = self._config.origin.partition("=")[0]
@@ -108,6 +109,13 @@ class DatagenSource(Source):
     def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """See :class:`~semel.sources.base.Repeatable`."""
         return self.between(partition, 0, self._number(offset))
+
+    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
+        """See :class:`~semel.sources.base.Measurable`."""
+        for partition in self.partitions():
+            offset = stored(partition)
+            number = 0 if offset is None else self._number(offset)
+            yield partition, max(0, self._config.iterations - number)
 
     def between(self, partition: SourcePartition, first: int, until: int) -> Iterator[SourceBatch]:
         """The records of these numbers."""

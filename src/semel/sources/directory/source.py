@@ -14,7 +14,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -40,6 +40,7 @@ from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, 
 from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached, Versions
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.gathering import Gathered
+from semel.sources.directory.listing import Listing
 from semel.sources.directory.places import Found, Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
@@ -58,6 +59,7 @@ class DirectorySource(Source):
     section = DirectoryConfig
     ignored = IGNORED
     address = _INPUT
+    unit = "files"
     prefixes = ("storage.options.", *filepulse.PREFIXES)
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
@@ -78,7 +80,7 @@ class DirectorySource(Source):
         }
         self._places = Places(self._paths, options_of(connector.originals))
         self._versions = Versions(self._places, _INPUT)
-        self._pattern = re.compile(config.pattern)
+        self._listing = Listing(self._places, _INPUT, config)
         self._known: dict[str, list[Found]] = {}
         self._said: set[str] = set()
         self._broken = ""
@@ -174,6 +176,14 @@ class DirectorySource(Source):
             if broken.chunk is not None and count < until:
                 values = broken.chunk.values.slice(0, until - count)
                 yield SourceBatch([self._records(values, found)], offset)
+
+    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
+        """See :class:`~semel.sources.base.Measurable`: the files that are not finished."""
+        for found in self._listing.files() or ():
+            partition = {FILE_NAME: found.name}
+            offset = stored(partition)
+            if offset is None or not (files.is_of(offset, found) and self._reached(offset).state):
+                yield partition, 1
 
     def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:
         """Once a file is done, apply the cleanup policy."""
@@ -294,27 +304,13 @@ class DirectorySource(Source):
 
     def _listed(self, shard: int) -> tuple[bool, list[Found]]:
         """Whether some files of a shard are too young to be read, and the files that are not."""
-        config = self._config
-        listed = self._places.files(_INPUT, recursive=config.recursive)
+        listed = self._listing.files()
         if listed is None:
-            self._warn(f"{_INPUT}={config.input_path} is not there: waiting for it")
+            self._warn(f"{_INPUT}={self._config.input_path} is not there: waiting for it")
             return False, []
-        now = time.time() * 1000
-        young, ready = False, []
-        for found in listed:
-            own_name = found.name.rpartition("/")[2]
-            if zlib.crc32(os.fsencode(found.name)) % self._tasks != shard:
-                continue
-            if own_name.endswith(config.processing) or not self._pattern.fullmatch(own_name):
-                continue
-            if 0 <= now - found.modified_ms < config.minimum_age_ms:
-                young = True
-                continue
-            ready.append(found)
-        for attribute in reversed(config.sort):
-            by = attribute.removesuffix("Asc").removesuffix("Desc")
-            ready.sort(key=_ORDERS[by], reverse=attribute.endswith("Desc"))
-        return young, ready
+        mine = [f for f in listed if zlib.crc32(os.fsencode(f.name)) % self._tasks == shard]
+        ready = self._listing.ready(mine)
+        return len(ready) < len(mine), ready
 
     def _finish(self, found: Found, offset: SourceOffset) -> None:
         """Move or delete a file whose end is committed. It may have been replaced since."""
@@ -384,13 +380,6 @@ class DirectorySource(Source):
         if message not in self._said:
             log.warning("connector %s: %s", self._name, message)
         self._said.add(message)
-
-
-_ORDERS: Mapping[str, Callable[[Found], Any]] = {
-    "Name": lambda found: found.name,
-    "Length": lambda found: found.size,
-    "LastModified": lambda found: found.modified_ms,
-}
 
 
 def _told(version: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Notices a table whose numbers have begun again: its new rows are never read."""
+"""Compares the numbers of a table with the one that was read last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import logging
 import time
 
 from semel.sinks.sql.names import quote
+from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.queries import shape
 
 log = logging.getLogger(__name__)
 
@@ -15,7 +17,8 @@ _EVERY = 60.0
 
 
 class Numbering:
-    """Compares the largest number of a table with the one that was read last."""
+    """Tells how many numbers are left, and notices a table whose numbers have begun again: its new
+    rows are never read."""
 
     def __init__(self, connector: str, database: Database) -> None:
         self._name = connector
@@ -29,7 +32,7 @@ class Numbering:
         if self._told.get(table) == stored or time.monotonic() < self._due.get(table, 0.0):
             return
         self._due[table] = time.monotonic() + _EVERY
-        largest = self._largest(table, number)
+        largest = self._bound("max", table, number)
         if largest is None or largest >= stored:
             return
         self._told[table] = stored
@@ -41,8 +44,26 @@ class Numbering:
             *(self._name, table, number.name, largest, stored, stored),
         )
 
-    def _largest(self, table: TableId, number: Column) -> int | None:
-        sql = f"SELECT max({quote(number.name)}) AS n FROM {table.quoted}"
+    def left(self, table: TableId, config: JdbcSourceConfig, after: int | None) -> int:
+        """How many numbers a table has after one, or from its first one on: those too that no row
+        has.
+
+        Raises:
+            Unreadable: as :func:`~semel.sources.jdbc.queries.shape`.
+        """
+        with self._database.snapshot():
+            columns = self._database.columns(table)
+            number = shape(config, columns, of_query=False).number if columns else None
+            last = None if number is None else self._bound("max", table, number)
+            if number is None or last is None:
+                return 0
+            if after is None:
+                first = self._bound("min", table, number)
+                after = last if first is None else first - 1
+            return max(0, last - after)
+
+    def _bound(self, which: str, table: TableId, number: Column) -> int | None:
+        sql = f"SELECT {which}({quote(number.name)}) AS n FROM {table.quoted}"
         batches = list(self._database.stream(sql))
         found = [value for batch in batches for value in batch.column(0).to_pylist()]
-        return max((int(value) for value in found if value is not None), default=None)
+        return next((int(value) for value in found if value is not None), None)

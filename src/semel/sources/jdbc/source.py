@@ -5,28 +5,35 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-
-import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
-from semel.errors import ConfigError, Problem, TransientError
+from semel.errors import ConfigError, Problem
 from semel.problems import together
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
-from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, source_records
+from semel.sources.base import (
+    Source,
+    SourceBatch,
+    SourceOffset,
+    SourcePartition,
+    StoredOffset,
+    source_records,
+)
 from semel.sources.jdbc import batches, offsets
 from semel.sources.jdbc.batches import Rows, Together
 from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
+from semel.sources.jdbc.errors import named
 from semel.sources.jdbc.ignored import IGNORED
 from semel.sources.jdbc.modes import NOT_READ, WHY
+from semel.sources.jdbc.nulls import Nulls
 from semel.sources.jdbc.numbering import Numbering
 from semel.sources.jdbc.offsets import QUERY, Load, Position
-from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, shape, without
+from semel.sources.jdbc.queries import Query, Unreadable, floor, shape
 from semel.sources.jdbc.ranges import Ranges
 
 log = logging.getLogger(__name__)
@@ -49,15 +56,17 @@ class JdbcSource(Source):
         )
         self._database: Database = opened[1]
         self._numbering = Numbering(connector.name, self._database)
+        self._nulls = Nulls(connector.name, self._database)
         self._check_kinds()
         self._query_columns: Sequence[Column] = ()
         self._described_until = 0.0
         self._is_querying = False
         self._goes_on = False
         self._said: dict[str, str] = {}
-        self._looked_at: set[str] = set()
         self.refresh = self._config.table_poll_ms / 1000
         self.local = bool(self.anchored(connector.originals))
+        numbers = self._config.mode == INCREMENTING and not self._config.query
+        self.unit = "ids" if numbers else None
         self.revises = self._config.by_time
         self.ordered = not (self._config.by_time and self._in_ranges)
 
@@ -176,6 +185,15 @@ class JdbcSource(Source):
             return []
         return offsets.former(table, self._database.former_names(table))
 
+    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
+        """See :class:`~semel.sources.base.Measurable`. There may be fewer rows than numbers."""
+        for partition in self.partitions():
+            table = self._table(partition)
+            after = self._after(self._position(stored(partition))).incrementing
+            assert table is not None  # a query has no unit
+            with self._named(table):
+                yield partition, self._numbering.left(table, self._of(table), after)
+
     # Reading
 
     def read(
@@ -229,24 +247,20 @@ class JdbcSource(Source):
     ) -> Generator[Together, None, None]:
         """The rows of one query. When the last ones are given, the query is over. ``behind`` is
         whether there may be a great many."""
-        what = f"table {table}" if table else "query"
         fresh = True
-        try:
-            fresh = table is None and self._describe()
-            yield from batches.ahead(self._queried(table, position, behind))
-        except Unreadable as error:
-            self._query_columns = ()
-            raise ConfigError(f"connector {self._name}: {what}: {error}") from None
-        except SchemaChanged as error:
-            self._query_columns = ()
-            if table is None and fresh:
-                raise ConfigError(f"connector {self._name}: query: {error}") from None
-            raise TransientError(f"connector {self._name}: {what}: {error}") from None
-        except (OSError, pa.ArrowException) as error:  # of a stream that ends in the middle
-            reason = " ".join(str(error).split())
-            raise TransientError(
-                f"connector {self._name}: {what}: {self._database.where}: {reason}"
-            ) from None
+        with self._named(table):
+            try:
+                fresh = table is None and self._describe()
+                yield from batches.ahead(self._queried(table, position, behind))
+            except (Unreadable, SchemaChanged) as error:
+                self._query_columns = ()
+                if table is None and fresh:
+                    raise Unreadable(str(error)) from None
+                raise
+
+    def _named(self, table: TableId | None) -> AbstractContextManager[None]:
+        what = f"table {table}" if table else "query"
+        return named(f"connector {self._name}: {what}", self._database)
 
     def _describe(self) -> bool:
         """Look up the columns of the query, as often as the tables; whether that was done now."""
@@ -268,12 +282,10 @@ class JdbcSource(Source):
                 self._warn(str(table), f"table {table} is not there: waiting for it")
                 return
             if table is not None:
-                try:
-                    config = config.of_table(str(table))
-                except ValueError as error:
-                    raise Unreadable(str(error)) from None
+                config = self._of(table)
             found = shape(config, columns, of_query=table is None)
-            self._warn_of_nulls(table, found)
+            if table is not None and not config.validate_non_null:
+                self._nulls.look(table, found)
             until = None
             if now:
                 if self._begun(position, now) != position:
@@ -307,6 +319,12 @@ class JdbcSource(Source):
             if nothing and table is not None and found.number is not None and stored is not None:
                 self._numbering.look(table, found.number, stored)
 
+    def _of(self, table: TableId) -> JdbcSourceConfig:
+        try:
+            return self._config.of_table(str(table))
+        except ValueError as error:
+            raise Unreadable(str(error)) from None
+
     def _load(self, ranges: Ranges, position: Position, until: int | None) -> Load | None:
         """The load in progress, or the one that a large table begins with."""
         if position.load is not None or until is None or position != Position():
@@ -335,24 +353,6 @@ class JdbcSource(Source):
         if self._config.mode != INCREMENTING or position.incrementing is not None:
             return position
         return Position(self._config.incrementing_initial)
-
-    def _warn_of_nulls(self, table: TableId | None, found: Shape) -> None:
-        """Warn if rows are not read because they lack a number or a time."""
-        if table is None or self._config.validate_non_null or str(table) in self._looked_at:
-            return
-        self._looked_at.add(str(table))
-        for columns in filter(None, ([found.number] if found.number else [], found.times)):
-            if all(c.nullable for c in columns) and self._any(table, without(columns)):
-                names = ", ".join(c.name for c in columns)
-                log.warning(
-                    "connector %s: table %s: rows with null in %s are not read",
-                    *(self._name, table, names),
-                )
-
-    def _any(self, table: TableId, condition: str) -> bool:
-        there = f"EXISTS (SELECT 1 FROM {table.quoted} WHERE {condition})"
-        sql = f"SELECT CASE WHEN {there} THEN 1 ELSE 0 END AS n"
-        return any(batch.column(0)[0].as_py() for batch in list(self._database.stream(sql)))
 
     def _table(self, partition: SourcePartition) -> TableId | None:
         try:

@@ -1,0 +1,47 @@
+"""The files of ``input.path`` that are to be read, and their order."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from semel.sources.directory.config import DirectoryConfig
+from semel.sources.directory.places import Found, Places
+
+_ORDERS: Mapping[str, Callable[[Found], Any]] = {
+    "Name": lambda found: found.name,
+    "Length": lambda found: found.size,
+    "LastModified": lambda found: found.modified_ms,
+}
+
+
+class Listing:
+    """Chooses among the files of a place."""
+
+    def __init__(self, places: Places, place: str, config: DirectoryConfig) -> None:
+        self._places = places
+        self._place = place
+        self._config = config
+        self._pattern = re.compile(config.pattern)
+
+    def files(self) -> list[Found] | None:
+        """The files that the configuration names; None if the place does not exist."""
+        listed = self._places.files(self._place, recursive=self._config.recursive)
+        return None if listed is None else [found for found in listed if self._takes(found)]
+
+    def ready(self, listed: Sequence[Found]) -> list[Found]:
+        """Those that are old enough to be read, in the order in which they are read."""
+        config, now = self._config, time.time() * 1000
+        found = [f for f in listed if not 0 <= now - f.modified_ms < config.minimum_age_ms]
+        for attribute in reversed(config.sort):
+            by = attribute.removesuffix("Asc").removesuffix("Desc")
+            found.sort(key=_ORDERS[by], reverse=attribute.endswith("Desc"))
+        return found
+
+    def _takes(self, found: Found) -> bool:
+        own_name = found.name.rpartition("/")[2]
+        if own_name.endswith(self._config.processing):
+            return False
+        return self._pattern.fullmatch(own_name) is not None
