@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +23,13 @@ from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.metrics import lags
 from semel.metrics.collector import ConnectorCollector, registry
-from semel.metrics.lags import Lag, Lags
+from semel.metrics.lags import Lag, Lags, SourceLags
 from semel.metrics.observed import Observed, of_runtime
 from semel.metrics.rates import Rates
-from semel.planning import plan_any
+from semel.planning import SourcePlan, plan_any
 from semel.runtime.connector import ConnectorStatus, Tally
+from semel.runtime.source_lag import Left, SourceLag
+from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
 TP = TopicPartition("t", 0)
@@ -46,6 +50,9 @@ SOURCE = {
     "file": "/tmp/lines.txt",
     "topic": "lines",
 }
+
+
+LEFT = SourceLag("bytes", [Left({"filename": "a"}, None, 4), Left({"filename": "b"}, None, 8)])
 
 
 def deliveries() -> Deliveries:
@@ -93,7 +100,11 @@ def known_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(_self: Lags, connectors: list[Observed]) -> Mapping[str, Lag]:
         return {each.name: {TP: 7} for each in connectors if not each.is_source}
 
+    def of_sources(_self: SourceLags, connectors: list[Observed]) -> Mapping[str, SourceLag]:
+        return {each.name: LEFT for each in connectors if each.is_source}
+
     monkeypatch.setattr(Lags, "of", of)
+    monkeypatch.setattr(SourceLags, "of", of_sources)
 
 
 def test_tasks_have_the_metrics_of_kafka_connect() -> None:
@@ -121,6 +132,7 @@ def test_source_tasks_have_theirs_and_none_of_sinks() -> None:
     assert found["kafka_connect_source_task_source_record_write_total", task] == 100
     assert found["kafka_connect_source_task_transaction_size_max", task] == 60
     assert not [name for name, _ in found if name.startswith("kafka_connect_sink_task")]
+    assert found["semel_source_lag", frozenset({("connector", "lines"), ("unit", "bytes")})] == 12
 
 
 def test_a_worker_counts_connectors_and_tasks_by_state() -> None:
@@ -217,8 +229,34 @@ def test_a_scrape_does_not_wait_for_brokers_that_do_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(lags, "_PATIENCE", 0.1)
+    monkeypatch.setattr(Lags, "patience", 0.1)
     assert Lags().of([observed()]) == {}
+
+
+def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    answers = threading.Event()
+    asked = []
+
+    def source_lag(planned: SourcePlan) -> SourceLag:
+        asked.append(planned.source)
+        assert answers.wait(PATIENCE)
+        return LEFT
+
+    monkeypatch.setattr(lags, "source_lag", source_lag)
+    source = observed(SOURCE)
+    elsewhere = replace(observed({**SOURCE, "name": "others"}), is_counted=False)
+    connectors = [source, elsewhere, observed()]
+    found = SourceLags()
+    assert found.of(connectors) == {}
+    answers.set()
+    wait_until(lambda: found.of(connectors) == {"lines": LEFT})
+    (own,) = asked
+    assert isinstance(source.planned, SourcePlan)
+    assert own is not source.planned.source, "the run's own is for one thread"
+    assert SourceLag("bytes", [*LEFT.partitions, Left({}, None, None)]).total is None
 
 
 def test_a_run_serves_its_metrics(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,10 +19,11 @@ from prometheus_client.core import (
 from semel.config.definition import text_of
 from semel.engine.deliveries import BUCKETS, Deliveries
 from semel.metrics import names
-from semel.metrics.lags import Lag, Lags
+from semel.metrics.lags import Lag, Lags, SourceLags
 from semel.metrics.names import prometheus_name
 from semel.metrics.observed import Observed
 from semel.metrics.rates import Rates
+from semel.runtime.source_lag import SourceLag
 
 Observe = Callable[[], Sequence[Observed]]
 Audits = Callable[[], Mapping[str, Mapping[str, float]]]
@@ -67,6 +68,7 @@ class ConnectorCollector:
         self._audits = audits
         self._rebalances = rebalances
         self._lags = Lags()
+        self._source_lags = SourceLags()
         self._rates = Rates()
         self._lock = threading.Lock()
 
@@ -84,6 +86,7 @@ class ConnectorCollector:
             yield from _connectors(found)
             yield from self._tasks(found, lags)
             yield from _own(found, lags)
+            yield _left(self._source_lags.of(found))
             yield from _audited(self._audits())
 
     def _tasks(self, found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
@@ -208,6 +211,15 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
         facts = (each.name, held.delivery.value, mechanism, each.planned.engine)
         guarantee.add_metric(facts, 1)
     yield guarantee
+
+
+def _left(lags: Mapping[str, SourceLag]) -> Metric:
+    text = "What a source has still to read, counted in its unit."
+    family = GaugeMetricFamily("semel_source_lag", text, labels=("connector", "unit"))
+    for name, lag in lags.items():
+        if lag.total is not None:
+            family.add_metric((name, lag.unit), lag.total)
+    return family
 
 
 def _audited(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:

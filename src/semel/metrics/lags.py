@@ -1,69 +1,101 @@
-"""Asks for lag in the background, so that scrapes do not wait for brokers."""
+"""Asks for lag in the background, so that scrapes do not wait for brokers and sources."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
-from semel.errors import SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
 from semel.metrics.observed import Observed
+from semel.planning import SourcePlan
+from semel.runtime.source_lag import SourceLag, source_lag
+from semel.sources.base import Source
 
 log = logging.getLogger(__name__)
 
-_FRESH = 5.0
-"""Seconds for which an answer is used again."""
-_PATIENCE = 2.0
-"""Seconds that a scrape waits for an answer."""
-_KEPT = 60.0
-"""Seconds after which an answer is too old to be told."""
-
 Lag = Mapping[TopicPartition, int]
+T = TypeVar("T")
 
 
-class Lags:
-    """The last known lag of each sink connector."""
+class Answers(ABC, Generic[T]):
+    """The last answer about each connector."""
+
+    fresh: ClassVar[float]
+    """Seconds for which an answer is used again."""
+    patience: ClassVar[float]
+    """Seconds that a scrape waits for an answer."""
+    kept: ClassVar[float]
+    """Seconds after which an answer is too old to be told."""
+    rest: ClassVar[float] = 0.0
+    """For how many times as long as it took to ask, nothing is asked again."""
 
     def __init__(self) -> None:
-        self._clusters: dict[str, Cluster] = {}
-        self._found: dict[str, tuple[float, Lag]] = {}
+        self._found: dict[str, tuple[float, T]] = {}
         self._asking: threading.Thread | None = None
-        self._asked = -_FRESH
+        self._due = 0.0
         self._lock = threading.Lock()
 
-    def of(self, connectors: Sequence[Observed]) -> Mapping[str, Lag]:
-        """The lag of connectors, by name; without those whose brokers do not answer."""
+    def of(self, connectors: Sequence[Observed]) -> Mapping[str, T]:
+        """The answers about connectors, by name; without those that there are none about."""
         with self._lock:
             asking = self._asking
             if asking is None or not asking.is_alive():
                 asking = None
-                if time.monotonic() - self._asked >= _FRESH:
-                    self._asked = time.monotonic()
+                if time.monotonic() >= self._due:
+                    self._due = time.monotonic() + self.fresh
                     asking = self._asking = threading.Thread(
                         target=self._ask, args=(connectors,), daemon=True, name="semel-lag"
                     )
                     asking.start()
         if asking is not None:
-            asking.join(_PATIENCE)
-        oldest = time.monotonic() - _KEPT
+            asking.join(self.patience)
+        oldest = time.monotonic() - self.kept
         names = {each.name for each in connectors}
         found = dict(self._found)
         return {name: lag for name, (at, lag) in found.items() if name in names and at > oldest}
 
     def _ask(self, connectors: Sequence[Observed]) -> None:
+        began = time.monotonic()
         for each in connectors:
-            positions = {} if each.is_source else dict(each.progress.positions)
             try:
-                ends = self._cluster(each).latest(positions, timeout=_KEPT / 2)
-            except SemelError as error:
+                found = self._answer(each)
+            except Exception as error:  # a source may be anybody's
                 log.debug("connector %s: lag: %s", each.name, error)
                 continue
-            lag = {tp: max(0, ends[tp] - at) for tp, at in positions.items() if tp in ends}
-            self._found[each.name] = time.monotonic(), lag
+            if found is None:
+                self._found.pop(each.name, None)
+            else:
+                self._found[each.name] = time.monotonic(), found
+        took = time.monotonic() - began
+        self._due = max(self._due, time.monotonic() + self.rest * took)
+
+    @abstractmethod
+    def _answer(self, each: Observed) -> T | None: ...
+
+
+class Lags(Answers[Lag]):
+    """The last known lag of each sink connector."""
+
+    fresh, patience, kept = 5.0, 2.0, 60.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clusters: dict[str, Cluster] = {}
+
+    def _answer(self, each: Observed) -> Lag | None:
+        if each.is_source:
+            return None
+        positions = dict(each.progress.positions)
+        ends = self._cluster(each).latest(positions, timeout=self.kept / 2)
+        return {tp: max(0, ends[tp] - at) for tp, at in positions.items() if tp in ends}
 
     def _cluster(self, each: Observed) -> Cluster:
         """A client, shared by connectors with the same settings."""
@@ -72,3 +104,26 @@ class Lags:
         if key not in self._clusters:
             self._clusters[key] = Cluster(config)
         return self._clusters[key]
+
+
+class SourceLags(Answers[SourceLag]):
+    """What each source connector had still to read. Asking reads the offsets topic, so it is done
+    rarely, and no scrape waits for it."""
+
+    fresh, patience, kept, rest = 30.0, 0.0, 600.0, 10.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own: WeakKeyDictionary[Source, Source] = WeakKeyDictionary()
+
+    def _answer(self, each: Observed) -> SourceLag | None:
+        if not isinstance(each.planned, SourcePlan) or not each.is_counted:
+            return None
+        theirs = each.planned.source  # which a run uses
+        own = self._own.get(theirs)
+        if own is None:
+            own = self._own[theirs] = type(theirs)(each.planned.connector)
+        try:
+            return source_lag(replace(each.planned, source=own))
+        finally:
+            own.close()
