@@ -57,10 +57,18 @@ def names_secret(name: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """The text without the user info of its URLs, without values of passwords and keys, and
-    without values that were to be hidden."""
+    """The text without its credentials, and without values that were to be hidden."""
     for hidden in _patterns:
         text = hidden.sub(lambda match: _hidden[match[0]], text)
+    return without_credentials(text)
+
+
+def without_credentials(text: str) -> str:
+    """The text without the user info of its URLs, and without values of passwords and keys.
+
+    Unlike :func:`redacted`, it leaves alone what only equals a secret. It is for configurations as
+    they were given, which hold references and not the values that these stand for.
+    """
     text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
     for named in (_PARAMETER, _PAIR):
         text = named.sub(rf"\g<1>{HIDDEN}", text)

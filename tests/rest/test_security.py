@@ -7,11 +7,13 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, cast
 
 import httpx
 import pytest
 
+from semel import redact
 from semel.config import read, rest
 from semel.config.rest import BASIC_AUTH
 from semel.config.worker import WorkerConfig
@@ -482,6 +484,42 @@ def test_secrets_are_hidden_in_answers_and_survive_a_change(
     assert "there is none to keep" in lost.json()["message"]
 
 
+def test_a_configuration_is_shown_as_it_was_sent_whatever_a_secrets_value_is(
+    send: Sends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that equals the secret's is no secret where it stands by itself. Errors, which may
+    quote what was resolved, hide it."""
+    monkeypatch.setattr(redact, "_hidden", {})
+    monkeypatch.setattr(redact, "_patterns", [])
+    secrets = tmp_path / "db.properties"
+    secrets.write_text("pw=semel\n")
+    config = {
+        "name": "semel",
+        "connector.class": JDBC,
+        "topics": "semel",
+        "connection.url": "jdbc:postgresql://127.0.0.1:1/semel",
+        "connection.username": "semel",
+        "connection.password": f"${{file:{secrets}:pw}}",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+    }
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    keys = {"config.providers": "file", "config.providers.file.class": provider}
+    body = {"name": "semel", "config": config, "initial_state": "STOPPED"}
+    made = send(keys, "POST", "/connectors", json=body)
+    assert made.status_code == 201, made.text
+    assert made.json()["config"] == config
+    assert send(keys, "GET", "/connectors/semel/config").json() == config
+    validate = f"/connector-plugins/{JDBC}/config/validate"
+    values = {
+        each["value"]["name"]: each["value"]["value"]
+        for each in send(keys, "PUT", validate, json=config).json()["configs"]
+    }
+    assert values["connection.username"] == values["topics"] == "semel"
+    wrong = send(keys, "PATCH", "/connectors/semel/config", json={"tasks.max": "semel"})
+    assert f"tasks.max='${{file:{secrets}:pw}}'" in wrong.json()["message"]
+
+
 def test_what_is_sent_back_as_it_was_shown_stands_for_what_it_was() -> None:
     present = {
         "connector.class": JDBC,
@@ -502,7 +540,16 @@ def test_what_is_sent_back_as_it_was_shown_stands_for_what_it_was() -> None:
         ("jdbc:sqlserver://db;password={a b;c}", "[hidden]"),
         ("host=db password=secret", "[hidden]"),
         ("${file:/etc/secrets:url}", "${file:/etc/secrets:url}"),
+        ("postgresql://me:${env:PW}@db/x?password=${env:PW}", ...),
+        ("jdbc:sqlserver://${env:DB};user=${file:/s:u};password=${file:/s:p}", ...),
+        ("jdbc:postgresql://db/x?password=${file:/s:p}more", "[hidden]"),
+        ("postgresql://me:${env:PW}more@db/x", "postgresql://***@db/x"),
+        ("postgresql://me:${more}@db/x", "postgresql://***@db/x"),
     ],
 )
-def test_an_address_is_shown_unless_it_may_hold_a_secret(url: str, seen: str) -> None:
-    assert shown({"connector.class": JDBC, "connection.url": url})["connection.url"] == seen
+def test_an_address_is_shown_unless_it_may_hold_a_secret(
+    url: str, seen: str | EllipsisType
+) -> None:
+    """An ellipsis stands for the URL as it was given."""
+    told = shown({"connector.class": JDBC, "connection.url": url})["connection.url"]
+    assert told == (url if seen is ... else seen)

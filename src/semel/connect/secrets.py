@@ -13,14 +13,20 @@ from semel.config.definition import definitions
 from semel.config.infos import HIDDEN
 from semel.connect.errors import BadRequest, NotFound
 from semel.connect.plugins import sections_of
-from semel.redact import names_secret, redacted
+from semel.redact import names_secret, without_credentials
 
-_REFERENCES = re.compile(r"(?:\$\{[^}]*\})+")
+_REFERENCES = r"(?:\$\{[^}:]*:[^}]*\})+"
+_REFERRED = re.compile(
+    rf"(?<=://)(?:{_REFERENCES}|[^\s@/:$]*):{_REFERENCES}@"  # user info of a URL
+    rf"|[\w.-]+={_REFERENCES}(?=[&;\s]|$)|{_REFERENCES}"
+)
+"""What is no secret, because it only refers to one."""
 _PARAMETER = re.compile(r"pass|pwd|secret|token|key", re.I)
 
 
 def shown(config: Mapping[str, str]) -> dict[str, str]:
-    """A configuration without its secrets; references to them are shown as they are."""
+    """A configuration as it was given, without its secrets; references to them are shown as they
+    are."""
     try:
         sections = sections_of(config.get("connector.class", ""))
     except NotFound:
@@ -28,8 +34,11 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
     secret = {n for section in sections for d in definitions(section) if d.secret for n in d.names}
 
     def told(name: str, value: str) -> str:
-        hides = (name in secret and not _is_plain_address(value)) or names_secret(name)
-        return HIDDEN if hides and value and not _is_reference(value) else redacted(value)
+        literal = _REFERRED.sub("", value)
+        hides = (name in secret and not _is_plain_address(literal)) or names_secret(name)
+        if hides and literal:
+            return HIDDEN
+        return value if without_credentials(literal) == literal else without_credentials(value)
 
     return {name: told(name, value) for name, value in config.items()}
 
@@ -52,10 +61,6 @@ def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]
     return found
 
 
-def _is_reference(value: str) -> bool:
-    return _REFERENCES.fullmatch(value) is not None
-
-
 def _is_plain_address(value: str) -> bool:
     """Whether a value is a URL that has no secret but a password before its host."""
-    return "://" in value and _PARAMETER.search(redacted(value)) is None
+    return "://" in value and _PARAMETER.search(without_credentials(value)) is None
