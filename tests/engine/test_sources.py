@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from semel import failpoints
 from semel.audit import audit_source
-from semel.audit.source import TopicAudit
+from semel.audit.source import _Auditor
+from semel.audit.source_report import TopicAudit
 from semel.cli.commands import app
 from semel.config import SourceConnectorConfig
 from semel.engine.control import Address
@@ -1051,3 +1052,30 @@ def test_a_transaction_that_the_broker_has_ended_is_begun_again(
     running.stop()
     assert running.spark.attempts[0] == 0
     assert seen(config) == lines(60)
+
+
+def test_an_audit_takes_what_is_committed_meanwhile_for_neither_lost_nor_twice(
+    path: Path,
+    source: Callable[..., Config],
+    start: Start,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = source()
+    append(path, lines(50))
+    running = start(config)
+    running.until(lambda p: p.records == 50)
+    produce(config["topic"], ["line 4"])
+    look = _Auditor.ends
+
+    def ends(self: _Auditor, *, settled: bool = False) -> dict[Any, int]:
+        if not settled:  # what was stored first, and the file, have been read
+            append(path, ["line 3", *lines(5, 50)])
+            running.until(lambda p: p.records == 56)
+        return look(self, settled=settled)
+
+    monkeypatch.setattr(_Auditor, "ends", ends)
+    report = audit_source(plan_source(config))
+    assert report.topics == [TopicAudit(config["topic"], 56, 57, 0, 1, 0, 0, 0)]
+    assert report.broken
+    running.stop()

@@ -12,7 +12,7 @@ from semel import failpoints
 from semel.audit import audit_source
 from semel.lab.embedded import Kafka
 from semel.planning import plan_source
-from tests.conftest import MakeTopic
+from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name
 from tests.sinks.kafka.copying import consume
@@ -54,3 +54,19 @@ def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
     assert (report.records, report.broken) == (50_000, False)
     changed = {**config, "schema.keyfield": "itemid"}
     assert audit_source(plan_source(changed)).broken
+
+
+def test_the_audit_of_a_connector_that_runs_ends_and_finds_what_is_wrong(
+    config: Config, start: Start, produce: Produce
+) -> None:
+    running = start({**config, "tasks.max": "2", "max.interval": "10", "iterations": "-1"})
+    running.until(lambda p: p.records > 100)
+    planned = plan_source({**config, "tasks.max": "2", "iterations": "-1"})
+    report = audit_source(planned)
+    assert report.records >= 100
+    assert (report.lost, report.duplicated, report.changed, report.disordered) == (0, 0, 0, 0)
+    first = consume(config["bootstrap.servers"], config["kafka.topic"])[0]
+    produce(config["kafka.topic"], [(first.value or b"").decode()])
+    report = audit_source(planned)
+    assert (report.lost, report.duplicated, report.broken) == (0, 1, True)
+    running.stop()

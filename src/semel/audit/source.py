@@ -6,6 +6,9 @@ What came from one source partition must also stand in the same order in each pa
 records that are there more than once are not judged for that. The audit needs a source that gives
 the same records again, and topics that nobody else writes to and that have kept everything.
 
+While the connector runs, it is judged by the offsets that were stored first: all before them must
+be in Kafka. What it committed afterwards, up to the offsets that were stored last, may be there.
+
 Where a source revises its records, it no longer has their earlier versions. Each may stand in Kafka
 once, before the present one, if its key says what it is a version of.
 """
@@ -13,7 +16,9 @@ once, before the present one, if its key says what it is a version of.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -21,48 +26,61 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semel.audit.source_report import SourceAuditReport, TopicAudit
 from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.source.chain import SourceChain
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.skipped import Skipped
-from semel.errors import NothingToAudit, SemelError
+from semel.errors import NothingToAudit, SemelError, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
 from semel.planning import SourcePlan
-from semel.sources.base import Repeatable, SourceBatch
+from semel.sources.base import Repeatable, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
-_TRIES = 5
-"""Looks at a connector that commits, or at a source that grows, before the audit gives up."""
+_PATIENCE, _PAUSE = 30.0, 0.01
+"""Seconds for which a source that grows is looked at, or open transactions are waited for."""
+_HELD = 16
+"""Batches that are read before they are counted, as a source grows in the meantime."""
 _SHOWN = 5
 """Findings of each kind that are told one by one."""
 
 _TABLE = """
 CREATE TABLE records (
-    topic VARCHAR, key UBIGINT, hash UBIGINT, source TINYINT, kafka TINYINT, behind TINYINT,
-    place INTEGER, number BIGINT
+    topic VARCHAR, key UBIGINT, hash UBIGINT, source TINYINT, kafka TINYINT, passing TINYINT,
+    behind TINYINT, place INTEGER, number BIGINT
 )
 """
-"""One row for each record that was read. ``source`` is -1, and ``behind`` 1, for what lies behind
-the stored offsets, which was counted once more with what lies before them. ``place`` is the source
-partition or the partition of the topic, ``number`` the record's in the one, its offset in the
-other."""
+"""One row for each record that was read. The sum of ``source`` is the number of records before the
+stored offsets, that of ``behind`` of those after them, and that of ``passing`` of those between the
+offsets that were stored first and last: what is read from an offset on is subtracted from what was
+counted before. ``place`` is the source partition or the partition of the topic, ``number`` the
+record's in the one, its offset in the other."""
 
 _COMPARED = """
 CREATE TABLE compared AS
-SELECT topic, hash, any_value(key) AS key, sum(source) AS source, sum(kafka) AS kafka,
-    sum(behind) AS behind, greatest(sum(source) - sum(kafka), 0) AS missing,
-    greatest(sum(kafka) - sum(source), 0) AS extra,
-    arg_max(place, number) FILTER (source = 1) AS source_place,
-    max(number) FILTER (source = 1) AS source_number,
-    arg_max(place, number) FILTER (kafka = 1) AS kafka_place,
-    max(number) FILTER (kafka = 1) AS kafka_number,
-    count(*) FILTER (source = 1) = 1 AND sum(kafka) = 1 AND sum(behind) = 0 AS once
-FROM records GROUP BY topic, hash
+WITH counted AS (
+    SELECT topic, hash, any_value(key) AS key, sum(source) AS source, sum(kafka) AS kafka,
+        sum(passing) AS passing, sum(behind) AS behind,
+        least(sum(passing), greatest(sum(kafka) - sum(source), 0)) AS arrived,
+        arg_max(place, number) FILTER (source = 1) AS source_place,
+        max(number) FILTER (source = 1) AS source_number,
+        arg_max(place, number) FILTER (kafka = 1) AS kafka_place,
+        max(number) FILTER (kafka = 1) AS kafka_number,
+        count(*) FILTER (source = 1) = 1 AND sum(kafka) = 1 AND sum(passing) = 0
+            AND sum(behind) = 0 AS once
+    FROM records GROUP BY topic, hash
+)
+SELECT * EXCLUDE (passing, arrived)
+    REPLACE (source + arrived AS source, behind + passing - arrived AS behind),
+    greatest(source + arrived - kafka, 0) AS missing,
+    greatest(kafka - source - arrived, 0) AS extra
+FROM counted
 """
+"""A passing record that Kafka has counts as read, another one as behind."""
 _DIFFERENCE = """
 CREATE TABLE difference AS
 SELECT * REPLACE (extra - replaced::INTEGER AS extra) FROM (
@@ -98,90 +116,43 @@ SELECT topic, count(*) AS records FROM (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAudit:
-    """``source``: the records that the source holds before the stored offsets; ``kafka``: those
-    that a ``read_committed`` consumer sees; ``changed``: those that the source does not have, where
-    one with the same key is missing; ``disordered``: those that stand behind one that the source
-    has later; ``behind``: those that were not read yet; ``replaced``: earlier versions of records
-    that the source has revised."""
-
-    topic: str
-    source: int
-    kafka: int
-    lost: int
-    duplicated: int
-    changed: int
-    disordered: int
-    behind: int
-    replaced: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SourceAuditReport:
-    """The audit's verdict. ``broken`` tells whether it found what the declared guarantee rules
-    out; ``skipped`` counts the records before the stored offsets that ``errors.tolerance=all``
-    leaves out; ``findings`` say of the first wrong records where they stand; ``not_judged`` lists
-    the topics that it could not judge, with the reasons."""
-
-    connector: str
-    delivery: str
-    topics: Sequence[TopicAudit]
-    broken: bool
-    skipped: int = 0
-    findings: Sequence[str] = ()
-    not_judged: Sequence[str] = ()
-
-    @property
-    def lost(self) -> int:
-        return sum(t.lost for t in self.topics)
-
-    @property
-    def duplicated(self) -> int:
-        return sum(t.duplicated for t in self.topics)
-
-    @property
-    def changed(self) -> int:
-        return sum(t.changed for t in self.topics)
-
-    @property
-    def disordered(self) -> int:
-        return sum(t.disordered for t in self.topics)
-
-    @property
-    def records(self) -> int:
-        return sum(t.kafka for t in self.topics)
-
-
 def audit_source(planned: SourcePlan) -> SourceAuditReport:
     """Audit a source connector.
 
     Raises:
         NothingToAudit: no offset of the connector is stored.
-        SemelError: configuration, Kafka or the source; or it changes too fast to be compared.
+        SemelError: configuration, Kafka or the source; or it grows too fast to be compared.
     """
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
     offsets = SourceOffsets(connector, cluster)
     with closing(planned.source), closing(offsets), closing(Workspace()) as workspace:
         auditor = _Auditor(planned, cluster, workspace)
-        for _ in range(_TRIES):
-            stored = offsets.read(expected=False)
-            if not stored.offsets:
-                raise NothingToAudit(
-                    f"{offsets.where} holds nothing of connector "
-                    f"{connector.name}, so there is nothing to compare. Has it run under this name?"
-                )
-            ends = auditor.ends(planned.source.topics())
-            if offsets.read().offsets == stored.offsets:
-                break
-        else:
-            raise SemelError(
-                f"connector {connector.name} commits too fast to be audited. Stop it first"
+        stored = offsets.read(expected=False)
+        if not stored.offsets:
+            raise NothingToAudit(
+                f"{offsets.where} holds nothing of connector "
+                f"{connector.name}, so there is nothing to compare. Has it run under this name?"
             )
         auditor.source(stored)
-        auditor.kafka({**auditor.ends(auditor.topics()), **ends})
+        ends = auditor.ends()
+        last = offsets.read()
+        if last.offsets != stored.offsets:
+            # Markers of a transaction may come to its topics later than to that of the offsets.
+            ends = auditor.ends(settled=True)
+            last = offsets.read()
+            auditor.passing(stored, last)
+        auditor.kafka(ends)
         return auditor.report()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads a source partition on; ``counts`` is what each record adds."""
+
+    batches: Iterator[SourceBatch | None]
+    reached: SourceOffset | None
+    counts: Mapping[str, int]
 
 
 class _Auditor:
@@ -192,75 +163,129 @@ class _Auditor:
         self._chain = SourceChain(planned.connector)
         self._encoder = Encoder(planned.connector)
         self._not_judged: list[str] = []
-        self._places: list[str] = []
-        """The source partitions, in the order in which they are read."""
+        self._places: dict[str, int] = {}
+        """The source partitions, and their numbers in the order in which they are read."""
+        self._place = 0
+        """The present one."""
         self._read = 0
-        """Records of the present one."""
-        self._skipped = 0
+        """Its records."""
+        self._skipped: Counter[int] = Counter()
         workspace.execute(_TABLE)
 
-    def ends(self, topics: Collection[str]) -> dict[TopicPartition, int]:
-        """The present ends of those topics that exist."""
-        there = self._cluster.topics()
-        chosen = [t for t in topics if t in there]
-        return self._cluster.latest([TopicPartition(t, p) for t in chosen for p in range(there[t])])
+    def ends(self, *, settled: bool = False) -> dict[TopicPartition, int]:
+        """The present ends of the topics of the source and its records; if ``settled``, after the
+        transactions that are open now.
 
-    def topics(self) -> list[str]:
-        """The topics that records of the source go to."""
-        found = self._workspace.asked("SELECT DISTINCT topic FROM records")
-        names: list[str] = found.column("topic").to_pylist()
-        return names
+        Raises:
+            TransientError: they do not end.
+        """
+        found = self._workspace.asked("SELECT DISTINCT topic FROM records").column("topic")
+        there = self._cluster.topics()
+        chosen = there.keys() & {*self._planned.source.topics(), *found.to_pylist()}
+        partitions = [TopicPartition(t, p) for t in chosen for p in range(there[t])]
+        if not settled:
+            return self._cluster.latest(partitions)
+        ends = {tp: end for tp, (end, _) in self._cluster.ends(partitions).items()}
+        until = time.monotonic() + _PATIENCE
+        while open_ := [tp for tp, at in self._cluster.latest(ends).items() if at < ends[tp]]:
+            if time.monotonic() > until:
+                raise TransientError(
+                    f"connector {self._planned.connector.name}: {min(open_)}: a transaction has "
+                    f"not ended for {_PATIENCE:.0f} s, and the records after it cannot be read yet"
+                )
+            time.sleep(_PAUSE)
+        return ends
 
     def source(self, stored: StoredOffsets) -> None:
         """Count the records before the stored offsets, and those after them."""
-        source = self._planned.source
         for partition, offset in stored.offsets:
-            self._places.append(_text(partition))
-            self._read = 0
-            if isinstance(source, Repeatable):
-                for batch in source.before(partition, offset):
-                    self._take(batch, source=1, behind=0)
+            self._begin(partition)
+            if isinstance(self._planned.source, Repeatable):
+                for batch in self._planned.source.before(partition, offset):
+                    self._take(batch, source=1)
                 continue
-            whole, rest = source.read(partition, None), source.read(partition, offset)
-            end: Mapping[str, Any] | None = None
-            reached: Mapping[str, Any] = offset
-            for _ in range(_TRIES):
-                end = self._drain(whole, end, source=1, behind=0)
-                reached = self._drain(rest, reached, source=-1, behind=1) or reached
-                if _text(end) == _text(reached):
-                    break
+            whole = self._reader(partition, None, source=1)
+            self._read_on([whole, self._reader(partition, offset, source=-1, behind=1)])
+
+    def passing(self, stored: StoredOffsets, last: StoredOffsets) -> None:
+        """Count anew what was committed meanwhile."""
+        source, first = self._planned.source, stored.lookup()
+        for partition, offset in last.offsets:
+            before = first(partition)
+            if before == offset:
+                continue
+            place = self._begin(partition)
+            if isinstance(source, Repeatable):
+                self._workspace.session.execute(
+                    "UPDATE records SET passing = -1 WHERE source = 1 AND place = ?", [place]
+                )
+                for batch in source.before(partition, offset):
+                    self._take(batch, passing=1)
+                continue
+            self._workspace.session.execute("DELETE FROM records WHERE place = ?", [place])
+            del self._skipped[place]
+            readers = [self._reader(partition, offset, passing=-1, behind=1)]
+            if before is None:
+                readers.append(self._reader(partition, None, passing=1))
             else:
+                readers.append(self._reader(partition, before, source=-1, passing=1))
+                readers.append(self._reader(partition, None, source=1))
+            self._read_on(readers[::-1])
+
+    def _begin(self, partition: SourcePartition) -> int:
+        """Read this source partition from now on; returns its number."""
+        self._place = self._places.setdefault(_text(partition), len(self._places))
+        self._read = 0
+        return self._place
+
+    def _read_on(self, readers: Sequence[_Reader]) -> None:
+        """Count what there is until all readers have reached the same offset."""
+        until = time.monotonic() + _PATIENCE
+        held: list[tuple[_Reader, SourceBatch]] = []
+        while True:
+            known = len(held)
+            for reader in readers:
+                while (batch := next(reader.batches, None)) is not None:
+                    reader.reached = batch.offset
+                    held.append((reader, batch))
+                    if len(held) >= _HELD:
+                        known = self._count_all(held)
+            if len({_text(reader.reached) for reader in readers}) == 1:
+                self._count_all(held)
+                return
+            if time.monotonic() > until:
                 raise SemelError(
                     f"connector {self._planned.connector.name}: source partition "
-                    f"{_text(partition)} grows too fast to be audited, or does not give the same "
-                    "records again. Stop what writes to it"
+                    f"{[*self._places][self._place]} grows too fast to be audited, or does not "
+                    "give the same records again. Stop what writes to it"
                 )
+            if len(held) == known:
+                time.sleep(_PAUSE)
 
-    def _drain(
-        self,
-        batches: Iterator[SourceBatch | None],
-        reached: Mapping[str, Any] | None,
-        *,
-        source: int,
-        behind: int,
-    ) -> Mapping[str, Any] | None:
-        """Count what is there now; the offset that is reached."""
-        while (batch := next(batches, None)) is not None:
-            reached = batch.offset
-            self._take(batch, source=source, behind=behind)
-        return reached
+    def _count_all(self, held: list[tuple[_Reader, SourceBatch]]) -> int:
+        """Count batches; returns how many are left."""
+        for reader, batch in held:
+            self._take(batch, **reader.counts)
+        held.clear()
+        return 0
 
-    def _take(self, batch: SourceBatch, *, source: int, behind: int) -> None:
+    def _reader(
+        self, partition: SourcePartition, offset: SourceOffset | None, **counts: int
+    ) -> _Reader:
+        return _Reader(self._planned.source.read(partition, offset), offset, counts)
+
+    def _take(self, batch: SourceBatch, **counts: int) -> None:
         """Count what the source has given."""
+        source = counts.get("source", 0)
         skipped: list[Skipped] = []
         for records in (r for read in batch.records for r in self._chain.applied(read, skipped)):
             _, keys, values = self._encoder.encoded(records, skipped)
             table = pa.table({"key": keys, "value": values})
             numbers = pa.array(np.arange(self._read, self._read + len(table)))
-            place = pa.repeat(len(self._places) - 1, len(table))
-            self._count(table, records.topic, source, 0, behind, place, numbers)
+            place = pa.repeat(self._place, len(table))
+            self._count(table, records.topic, place, numbers, **counts)
             self._read += len(table) if source > 0 else 0
-        self._skipped += source * len(skipped)
+        self._skipped[self._place] += source * len(skipped)
 
     def kafka(self, ends: Mapping[TopicPartition, int]) -> None:
         """Count what a read_committed consumer sees."""
@@ -275,23 +300,25 @@ class _Auditor:
                 place = pa.array([m.partition() for m in found], pa.int32())
                 numbers = pa.array([m.offset() for m in found], pa.int64())
                 table = pa.table({"key": keys, "value": values})
-                self._count(table, topic, 0, 1, 0, place, numbers)
+                self._count(table, topic, place, numbers, kafka=1)
 
     def _count(
         self,
         table: pa.Table,
         topic: str,
-        source: int,
-        kafka: int,
-        behind: int,
         place: pa.Array,
         numbers: pa.Array,
+        *,
+        source: int = 0,
+        kafka: int = 0,
+        passing: int = 0,
+        behind: int = 0,
     ) -> None:
         placed = table.append_column("place", place).append_column("number", numbers)
         with self._workspace.named("batch", placed):
             self._workspace.session.execute(
                 "INSERT INTO records SELECT ?, if(key IS NULL, NULL, hash(key)), hash(key, value), "
-                f"{source}, {kafka}, {behind}, place, number FROM batch",
+                f"{source}, {kafka}, {passing}, {behind}, place, number FROM batch",
                 [topic],
             )
 
@@ -322,13 +349,14 @@ class _Auditor:
                 t.lost or t.changed or (exactly_once and (t.duplicated or t.disordered))
                 for t in topics
             ),
-            skipped=self._skipped,
+            skipped=self._skipped.total(),
             findings=self._findings(),
             not_judged=tuple(self._not_judged),
         )
 
     def _findings(self) -> list[str]:
         """Where the first records stand that one side has and the other has not."""
+        places = [*self._places]
         missing = self._workspace.asked(
             "SELECT topic, source_place AS place, source_number AS number FROM difference "
             f"WHERE missing > 0 ORDER BY ALL LIMIT {_SHOWN}"
@@ -340,7 +368,7 @@ class _Auditor:
         return [
             *(
                 f"topic {r['topic']} lacks record {r['number'] + 1} of source partition "
-                f"{self._places[r['place']]}"
+                f"{places[r['place']]}"
                 for r in missing.to_pylist()
             ),
             *(

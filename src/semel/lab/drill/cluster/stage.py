@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from semel.audit.source import SourceAuditReport, audit_source
+from semel.audit.source import audit_source
+from semel.audit.source_report import SourceAuditReport
 from semel.connect.cluster.membership import described
 from semel.errors import ConfigError, SemelError
 from semel.kafka.cluster import admin_client
