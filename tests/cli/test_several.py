@@ -134,6 +134,7 @@ def test_a_task_that_fails_ends_a_run_that_is_to_catch_up(
     one, other = json.loads(ended.out)
     assert "not JSON" in one["error"]
     assert positions(configs[0]) == {TopicPartition(bad, 0): 3}
+    assert (one["records"], one["rows"], one["commits"]) == (3, 3, 1)
     assert (other["rows"], "error" in other) == (30, False)
 
 

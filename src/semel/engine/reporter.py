@@ -72,6 +72,11 @@ class Reporter:
         if self._untold and time.monotonic() - self._told > _EVERY:
             self.report("progress")
 
+    def report_rest(self) -> None:
+        """Report what is new, before the task says how it has ended."""
+        if self._untold:
+            self.report("progress")
+
     def report(self, kind: str) -> None:
         """Report everything; see :class:`~semel.engine.control.Report` for the kinds."""
         self._told = time.monotonic()

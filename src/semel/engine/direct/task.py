@@ -153,6 +153,7 @@ class Task:
             self._commits.finish()
         except SemelError as error:
             log.info("%s", error)
+        self._reporter.report_rest()
         self._sink.close()
         try:
             self._subscription.close()

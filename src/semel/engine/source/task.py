@@ -283,6 +283,11 @@ class SourceTask:
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""
         try:
+            self._settle()
+        except Exception as error:
+            log.info("closing: %s", error)
+        self._reporter.report_rest()
+        try:
             self._drop()
             self._commits.close()
             self._offsets.close()
