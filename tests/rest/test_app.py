@@ -34,9 +34,19 @@ def offset(api: Client, name: str) -> int:
     return sum(each["offset"]["kafka_offset"] for each in found)
 
 
+def changes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says that requests have changed."""
+    return [r.getMessage() for r in caplog.records if r.name.startswith("semel.connect")]
+
+
 def test_a_connector_lives_and_dies_by_requests(
-    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+    worker: Worker,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "semel.connect")
     source = topic(partitions=2)
     produce(source, records(100))
     config = configure(source, {"tasks.max": "2"})
@@ -80,11 +90,24 @@ def test_a_connector_lives_and_dies_by_requests(
         "message": f"No status found for connector {name}",
     }
     assert_nothing_lost_nothing_twice(config, range(150))
+    assert changes(caplog) == [
+        f"connector {name}: created",
+        f"connector {name}: target state PAUSED",
+        f"connector {name}: target state RUNNING",
+        f"connector {name}, task 1: restart requested",
+        f"connector {name}: restart requested with its tasks",
+        f"connector {name}: deleted",
+    ]
 
 
 def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
-    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+    worker: Worker,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "semel.connect")
     source = topic()
     produce(source, records(10))
     config = configure(source)
@@ -114,6 +137,17 @@ def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
     assert offset(api, name) == 0
     assert api.delete(f"/connectors/{name}/offsets").status_code == 200
     assert api.get(f"/connectors/{name}/offsets").json() == {"offsets": []}
+    assert changes(caplog) == [
+        f"connector {name}: {change}"
+        for change in (
+            "created",
+            f"offsets set: {source}-0=4",
+            "target state RUNNING",
+            "target state STOPPED",
+            f"offsets set: {source}-0=0",
+            "offsets reset",
+        )
+    ]
 
 
 def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(

@@ -3,6 +3,7 @@ does; positions are in the ledgers."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +14,8 @@ from semel.connect.herder import Answer, Herder, Part, Parts
 from semel.engine.states import State, Status
 from semel.errors import ConfigError
 from semel.runtime import Connector, Runtime
+
+log = logging.getLogger(__name__)
 
 
 class StandaloneHerder(Herder):
@@ -35,6 +38,7 @@ class StandaloneHerder(Herder):
             if name in self._given:
                 raise Conflict(f"Connector {name} already exists")
             self._start(name, config, state)
+            log.info("connector %s: created", name)
             return self.info(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
@@ -43,6 +47,7 @@ class StandaloneHerder(Herder):
             before = self._given.get(name)
             if before is None:
                 self._start(name, config, State.RUNNING)
+                log.info("connector %s: created", name)
                 return True, self.info(name)
             state = self._connector(name).wanted
             self._runtime.remove(name)
@@ -51,6 +56,7 @@ class StandaloneHerder(Herder):
             except Exception:
                 self._start(name, before, state)
                 raise
+            log.info("connector %s: configured anew", name)
             return False, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
@@ -63,6 +69,7 @@ class StandaloneHerder(Herder):
             self._runtime.remove(name)
             del self._given[name]
             self._known_topics.pop(name, None)
+            log.info("connector %s: deleted", name)
 
     def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
         try:
@@ -72,24 +79,30 @@ class StandaloneHerder(Herder):
         self._given[name] = dict(config)
 
     def pause(self, name: str) -> None:
-        self._known(name)
-        self._connector(name).pause()
+        self._targeted(name, State.PAUSED).pause()
 
     def resume(self, name: str) -> None:
-        self._known(name)
-        self._connector(name).resume()
+        self._targeted(name, State.RUNNING).resume()
 
     def stop(self, name: str) -> None:
+        patience = self._worker.graceful_timeout_ms / 1000
+        self._targeted(name, State.STOPPED).stop(patience)
+
+    def _targeted(self, name: str, state: State) -> Connector:
         self._known(name)
-        self._connector(name).stop(self._worker.graceful_timeout_ms / 1000)
+        connector = self._connector(name)
+        log.info("connector %s: target state %s", name, state)
+        return connector
 
     def restart(self, name: str) -> None:
         self.config(name)
         self._connector(name).restart()
+        self._log_restart(name)
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
         answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
         self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
+        self._log_restart(name, tasks=tasks, only_failed=only_failed)
         return answer
 
     def restart_task(self, name: str, task: int) -> None:
@@ -98,6 +111,7 @@ class StandaloneHerder(Herder):
             self._connector(name).restart_task(task)
         except LookupError:
             raise NotFound(f"Task {name}-{task} not found") from None
+        self._log_restart(f"{name}, task {task}")
 
     def _parts(self, name: str) -> Parts | None:
         if name not in self._given:

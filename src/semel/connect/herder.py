@@ -5,6 +5,8 @@ Answers have Kafka Connect's shape, and errors its wording, because tools read t
 
 from __future__ import annotations
 
+import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ from semel.runtime.source_positions import (
     source_offsets,
 )
 from semel.sources import is_source
+
+log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 
@@ -235,6 +239,11 @@ class Herder(ABC):
                 part["state"] = State.RESTARTING
         return answer
 
+    def _log_restart(self, what: str, *, tasks: bool = False, only_failed: bool = False) -> None:
+        with_tasks = " with its tasks" if tasks else ""
+        failed = ", only of what has failed" if only_failed else ""
+        log.info("connector %s: restart requested%s%s", what, with_tasks, failed)
+
     # Topics and positions
 
     def topics(self, name: str) -> Answer:
@@ -272,13 +281,16 @@ class Herder(ABC):
 
         def alter(planned: AnyPlan) -> None:
             if isinstance(planned, SourcePlan):
-                set_source_offsets(planned, parsed_of_source(body["offsets"]))
+                offsets = parsed_of_source(body["offsets"])
+                set_source_offsets(planned, offsets)
+                self._log_offsets(name, {json.dumps(p): json.dumps(o) for p, o in offsets})
                 return
             wanted = parsed(body["offsets"])
             found = {
                 tp: first_position(planned, tp) if at is None else at for tp, at in wanted.items()
             }
             set_positions(planned, found)
+            self._log_offsets(name, found)
 
         self._with_plan(name, alter, changes=True)
         return {"message": "The offsets for this connector have been altered successfully"}
@@ -294,7 +306,12 @@ class Herder(ABC):
                 reset_positions(planned)
 
         self._with_plan(name, reset, changes=True)
+        log.info("connector %s: offsets reset", name)
         return {"message": "The offsets for this connector have been reset successfully"}
+
+    def _log_offsets(self, name: str, offsets: Mapping[Any, Any]) -> None:
+        texts = ", ".join(f"{where}={at}" for where, at in offsets.items())
+        log.info("connector %s: offsets set: %s", name, texts)
 
     def _check_stopped(self, name: str) -> None:
         self.config(name)

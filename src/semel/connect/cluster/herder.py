@@ -121,11 +121,13 @@ class ClusterHerder(Herder):
         hosted = self._following.hosted(name)
         if hosted is not None:
             hosted.restart()
+        self._log_restart(name)
 
     def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
         self.lead()
         answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
         self._write([records.restarting(Restart(name, tasks, only_failed))])
+        self._log_restart(name, tasks=tasks, only_failed=only_failed)
         return answer
 
     def restart_task(self, name: str, task: int) -> None:
@@ -138,6 +140,7 @@ class ClusterHerder(Herder):
             hosted.restart_task(task)
         except LookupError:
             raise NotFound(f"Task {name}-{task} not found") from None
+        self._log_restart(f"{name}, task {task}")
 
     def set_level(self, logger: str, level: str) -> None:
         self.lead()
