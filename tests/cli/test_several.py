@@ -11,6 +11,8 @@ import pytest
 
 from semel.cli.several import are_several
 from semel.config.environment import of_environment
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.process import LOOPBACK
 from semel.ledger import TopicPartition
 from semel.runtime import Runtime
 from tests.cli.conftest import NOWHERE, Ended
@@ -83,6 +85,21 @@ def test_a_connector_is_not_taken_for_a_workers_file(semel: Semel, tmp_path: Pat
     assert ended.code == 2
     assert "one.json is a connector's configuration" in ended.err
     assert "Give the worker's file first, or use semel run" in ended.err
+
+
+@pytest.mark.integration
+def test_a_worker_names_the_file_that_it_refuses(
+    semel: Semel, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = LocalSpark()
+    monkeypatch.setattr("semel.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
+    worker = tmp_path / "worker.properties"
+    text = WORKER.format(kafka.bootstrap_servers) + f"listeners=http://{LOOPBACK}:0\n"
+    worker.write_text(text)
+    ended = semel("worker", worker, file(tmp_path, "bad", {**NOWHERE, "tasks.max": "two"}))
+    assert ended.code == 2
+    assert "bad.json: Connector configuration is invalid" in ended.err
+    assert "tasks.max='two' must be a whole number" in ended.err
 
 
 @pytest.mark.integration

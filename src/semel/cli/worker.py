@@ -91,7 +91,7 @@ def worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, setting(stop))
     if not isinstance(config, ClusterConfig):
-        _run_alone(config, [load(path) for path in connectors or ()], stop)
+        _run_alone(config, {path: load(path) for path in connectors or ()}, stop)
     elif connectors:
         raise ConfigError(
             f"{connectors[0]}: a worker with {_GROUP}={config.group_id} takes no files of "
@@ -101,7 +101,9 @@ def worker(
         _take_part(config, stop)
 
 
-def _run_alone(config: WorkerConfig, given: list[dict[str, str]], stop: threading.Event) -> None:
+def _run_alone(
+    config: WorkerConfig, given: Mapping[Path, Mapping[str, str]], stop: threading.Event
+) -> None:
     from semel.connect.alone import StandaloneHerder
     from semel.connect.errors import RequestError
     from semel.runtime import Runtime
@@ -111,11 +113,11 @@ def _run_alone(config: WorkerConfig, given: list[dict[str, str]], stop: threadin
         runtime.begin(config.inherited({}))
         herder = StandaloneHerder(runtime, config)
         with listening(herder, config, client, runtime):
-            for raw in given:
+            for path, raw in given.items():
                 try:
                     herder.put(raw.get("name", ""), raw)
                 except RequestError as error:
-                    raise ConfigError(str(error)) from None
+                    raise ConfigError(f"{path}: {error}") from None
             stop.wait()
             log.info("worker %s stops", config.id)
 
