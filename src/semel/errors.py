@@ -59,8 +59,8 @@ class TopicMissing(ConfigError):
 
 
 class Unresolvable(ConfigError):
-    """Nothing is known to be wrong, but references of the configuration have no value here. The
-    warnings name them."""
+    """References of the configuration have no value here, and nothing else is known to be wrong.
+    The problems or, where the connector is to run elsewhere, the warnings name them."""
 
 
 def about(connector: str, error: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -54,3 +55,20 @@ def test_questions_about_a_ledger_are_answered_while_its_store(
         assert (answer.status_code, found["error_code"]) == (503, 503), (path, found)
         assert said in found["message"], found
         assert "Traceback" not in found["message"]
+
+
+def test_questions_about_a_ledger_are_answered_while_a_secret_is_not_there(
+    worker: Worker, configure: Configure, tmp_path: Path
+) -> None:
+    secrets = tmp_path / "db.properties"
+    secrets.write_text("pw=of-the-shop\n")
+    config = configure("nothing", {"connection.password": f"${{file:{secrets}:pw}}"})
+    name = config["name"]
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    api = worker(config_providers="file", config_providers_file_class=provider)
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    assert api.post("/connectors", json=body).status_code == 201
+    secrets.unlink()
+    answer = api.get(f"/connectors/{name}/offsets")
+    assert answer.status_code == 503, answer.text
+    assert f"cannot read {secrets}" in answer.json()["message"]

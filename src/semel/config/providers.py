@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import javaproperties
 
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, Unresolvable
 from semel.redact import hide
 
 PROVIDERS = "config.providers"
@@ -68,7 +68,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
         elsewhere: the connector is to run elsewhere: what cannot be resolved here is noted.
 
     Raises:
-        ConfigError: names each key whose references cannot be resolved, and why.
+        Unresolvable: names each key whose references cannot be resolved, and why.
     """
     values, references, unresolved = dict(raw), {}, {}
     providers = _providers(raw)
@@ -83,7 +83,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
             references[key] = text
     if unresolved and not elsewhere:
         title = f"connector {raw['name']}: " if raw.get("name") else ""
-        raise ConfigError(
+        raise Unresolvable(
             *(Problem(key, why, raw[key]) for key, why in unresolved.items()), title=title
         )
     return Resolved(values, references, unresolved)

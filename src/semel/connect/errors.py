@@ -36,7 +36,8 @@ class Conflict(RequestError):
 
 
 class Unanswered(RequestError):
-    """A connector's store, or Kafka, does not answer."""
+    """A connector's store, or Kafka, does not answer, or what the configuration refers to is not
+    there."""
 
     status = 503
 

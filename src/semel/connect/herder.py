@@ -19,7 +19,7 @@ from semel.connect import plugins
 from semel.connect.errors import BadRequest, Forbidden, NotFound, Unanswered
 from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
 from semel.engine.states import State
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Unresolvable
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.runtime.positions import first_position, reset_positions, set_positions
 from semel.runtime.source_positions import (
@@ -333,9 +333,12 @@ class Herder(ABC):
 
         Raises:
             Unanswered: a store or Kafka takes too long. Where ``call`` ``changes`` something, it
-                may still do so.
+                may still do so. Or the configuration refers to something that is not there now.
         """
-        planned = plan_any(self._worker.inherited(self.config(name)))
+        try:
+            planned = plan_any(self._worker.inherited(self.config(name)))
+        except Unresolvable as error:
+            raise Unanswered(str(error)) from None
 
         def done() -> Any:
             try:
