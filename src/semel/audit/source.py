@@ -42,7 +42,9 @@ from semel.sources.base import Repeatable, SourceBatch, SourceOffset, SourcePart
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
 _PATIENCE, _PAUSE = 30.0, 0.01
-"""Seconds for which a source that grows is looked at, or open transactions are waited for."""
+"""Seconds for which a source that grows is looked at, and between two looks."""
+_SETTLES = 60.0
+"""Seconds in which transactions end."""
 _HELD = 16
 """Batches that are read before they are counted, as a source grows in the meantime."""
 _SHOWN = 5
@@ -186,12 +188,12 @@ class _Auditor:
         if not settled:
             return self._cluster.latest(partitions)
         ends = {tp: end for tp, (end, _) in self._cluster.ends(partitions).items()}
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _SETTLES
         while open_ := [tp for tp, at in self._cluster.latest(ends).items() if at < ends[tp]]:
             if time.monotonic() > until:
                 raise TransientError(
                     f"connector {self._planned.connector.name}: {min(open_)}: a transaction has "
-                    f"not ended for {_PATIENCE:.0f} s, and the records after it cannot be read yet"
+                    f"not ended for {_SETTLES:.0f} s, and the records after it cannot be read yet"
                 )
             time.sleep(_PAUSE)
         return ends
@@ -240,7 +242,7 @@ class _Auditor:
 
     def _read_on(self, readers: Sequence[_Reader]) -> None:
         """Count what there is until all readers have reached the same offset."""
-        until = time.monotonic() + _PATIENCE
+        until = 0.0
         held: list[tuple[_Reader, SourceBatch]] = []
         while True:
             known = len(held)
@@ -253,6 +255,7 @@ class _Auditor:
             if len({_text(reader.reached) for reader in readers}) == 1:
                 self._count_all(held)
                 return
+            until = until or time.monotonic() + _PATIENCE  # the first round may take long
             if time.monotonic() > until:
                 raise SemelError(
                     f"connector {self._planned.connector.name}: source partition "
