@@ -184,7 +184,7 @@ def check(
             assert [r.columns for r in found.rows] == [(column,)]
 
 
-SHORT = [("sqlite", "upsert", True), ("delta", "upsert", True), ("duckdb", "insert", False)]
+SHORT = [("sqlite", "upsert", True), ("delta", "upsert", True)]
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert SparkContext._active_spark_context is others
 
 
-QUICK = [case for case in CASES if (case.store, case.what) != ("delta", "host")]
+QUICK = [c for c in CASES if (c.store, c.what) not in {("delta", "host"), ("delta", "server")}]
 
 
 @pytest.mark.parametrize("case", some(CASES, QUICK), ids=lambda case: f"{case.store}-{case.what}")

@@ -18,7 +18,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import product
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -479,12 +478,6 @@ def some(cases: Iterable[Any], short: Collection[Any]) -> list[Any]:
         else pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.long)
         for c in cases
     ]
-
-
-def each_exactly_once(sinks: Sequence[str]) -> set[tuple[str, str]]:
-    """Short cases of sinks and deliveries: the strongest one of each sink, and of the first all,
-    which are the engine's doing."""
-    return {*product(sinks, ("transactional",)), *product(sinks[:1], matrix.DELIVERIES)}
 
 
 def assert_told_twice(

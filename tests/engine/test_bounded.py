@@ -70,10 +70,11 @@ CASES = [
     for place in failpoints.PLACES
     if not (delivery.startswith("transactional") and place == "deliver.between")
 ]
+IN_SHORT = ["task.after_convert", "sink.before_commit", "sink.after_commit"]
 SHORT = [
     (delivery, place)
     for delivery, place in CASES
-    if delivery == "transactional" or place == "deliver.between"
+    if place == "deliver.between" or (delivery == "transactional" and place in IN_SHORT)
 ]
 IN_TASKS = ("task.after_poll", "task.after_convert")
 
@@ -206,9 +207,9 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
 @pytest.mark.parametrize(
     ("place", "keys"),
     [
-        ("sink.after_positions", {}),
+        pytest.param("sink.after_positions", {}, marks=pytest.mark.long),
         ("sink.before_commit", {}),
-        ("sink.before_commit", UPSERT),
+        pytest.param("sink.before_commit", UPSERT, marks=pytest.mark.long),
         pytest.param("sink.after_positions", UPSERT, marks=pytest.mark.long),
     ],
 )
@@ -414,7 +415,7 @@ def test_fields_that_appear_become_columns(topic: MakeTopic, produce: Produce, l
     assert found == [None] * 50 + [i / 2 for i in range(50, 200)]
 
 
-@pytest.mark.parametrize("most", [15, 21, 1000])
+@pytest.mark.parametrize("most", some([15, 21, 1000], {21, 1000}))
 def test_aborted_transactions_and_markers_are_passed_over(
     most: int, topic: MakeTopic, produce: Produce, lake: Lake, kafka: Kafka
 ) -> None:

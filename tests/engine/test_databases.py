@@ -26,7 +26,6 @@ from tests.engine.harness import (
     assert_nothing_lost_nothing_twice,
     assert_promise_kept,
     caught_up,
-    each_exactly_once,
     ids,
     name,
     records,
@@ -69,7 +68,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
 @pytest.mark.cell(sink="sql_url", mode="direct", delivery="delivery")
 @pytest.mark.parametrize(
     ("sql_url", "delivery"),
-    some(product(SYSTEMS, DELIVERIES), each_exactly_once(SYSTEMS)),
+    some(product(SYSTEMS, DELIVERIES), {*product(SYSTEMS, ["transactional"])}),
     indirect=["sql_url"],
 )
 def test_killed_at_every_place(
@@ -234,6 +233,7 @@ def test_a_server_that_falls_silent_is_left(
     assert_nothing_lost_nothing_twice(config, range(20))
 
 
+@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
 def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -257,6 +257,7 @@ def test_bad_records_go_to_the_table_of_dead_letters_and_the_audit_counts_them(
     assert [tuple(e) for _, _, *e in found] == [("VALUE_CONVERTER", kind), ("TASK_PUT", kind)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sql_url", ["sqlite"], indirect=True)
 def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
@@ -280,6 +281,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     sink.close()
 
 
+@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"sqlite"}), indirect=True)
 def test_without_provenance_the_audit_goes_by_counts(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -293,6 +295,7 @@ def test_without_provenance_the_audit_goes_by_counts(
     assert audit(config).lost == 3
 
 
+@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"sqlite", "mariadb"}), indirect=True)
 def test_upserts_and_tombstones_end_as_the_last_change_of_each_key(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

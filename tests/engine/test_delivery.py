@@ -35,7 +35,12 @@ CASES = [
     if (delivery, place) != ("transactional", "deliver.between")  # a transaction has no between
 ]
 SHOWS = {"at-most-once": LOSES, "at-least-once": REPEATS}
-SHORT = [(d, p) for d, p in CASES if d == "transactional" or p == "deliver.between"]
+SHORT = [
+    (delivery, place)
+    for delivery, place in CASES
+    if place == "deliver.between"
+    or (delivery == "transactional" and place not in {"task.after_poll", "task.before_publish"})
+]
 
 
 @pytest.mark.cell(sink="postgresql", mode="direct", delivery="delivery")

@@ -19,7 +19,7 @@ from semel.lab.embedded import Kafka, Postgres
 from semel.runtime import driving
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
-from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, sql
+from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, some, sql
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.integration
 SMALL = {"consumer.override.max.poll.records": 10}
 
 
+@pytest.mark.long
 def test_connections_that_the_server_ends_are_opened_again(
     topic: MakeTopic,
     produce: Produce,
@@ -52,7 +53,7 @@ def test_connections_that_the_server_ends_are_opened_again(
     assert_nothing_lost_nothing_twice(config, range(800))
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
+@pytest.mark.parametrize("how", some(["restart", "kill"], {"kill"}))
 def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     how: str,
     own_postgres: Callable[[], Postgres],

@@ -77,9 +77,9 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
         ("transactional", "sink.before_commit"),
         ("transactional", "sink.after_commit"),
         ("transactional+upsert", "task.before_publish"),
-        ("at-most-once", "deliver.between"),
-        ("at-least-once", "deliver.between"),
-        ("idempotent", "deliver.between"),
+        pytest.param("at-most-once", "deliver.between", marks=pytest.mark.long),
+        pytest.param("at-least-once", "deliver.between", marks=pytest.mark.long),
+        pytest.param("idempotent", "deliver.between", marks=pytest.mark.long),
     ],
 )
 def test_killed_at(
@@ -119,6 +119,7 @@ def test_a_table_that_is_rolled_back_ends_a_run_at_once(
         running.wait()
 
 
+@pytest.mark.long
 def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
     topic: MakeTopic,
     produce: Produce,
@@ -178,6 +179,7 @@ def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
     assert_nothing_lost_nothing_twice(config, range(10, 30))
 
 
+@pytest.mark.long
 def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
@@ -197,6 +199,7 @@ def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
     )
 
 
+@pytest.mark.long
 def test_records_that_retention_removed_are_a_hole_or_an_error(
     topic: MakeTopic, produce: Produce, warehouse: Configure, kafka: Kafka
 ) -> None:

@@ -118,7 +118,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     ("anywhere", "keys", "place", "skip"),
     [
         pytest.param("sqlite", {}, "sink.before_commit", 1, marks=pytest.mark.long),
-        ("sqlite", UPSERT, "sink.before_commit", 1),
+        pytest.param("sqlite", UPSERT, "sink.before_commit", 1, marks=pytest.mark.long),
         ("rest", {}, "sink.before_commit", 1),
         pytest.param("glue", {}, "sink.before_commit", 1, marks=pytest.mark.long),
         # First positions, columns and the first trigger are a commit each.

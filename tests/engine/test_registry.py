@@ -21,7 +21,7 @@ from semel.lab.embedded import Kafka
 from semel.lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
-from tests.engine.harness import Running, caught_up, name, sql, wait_until
+from tests.engine.harness import Running, caught_up, name, some, sql, wait_until
 from tests.sinks.kafka.copying import consume
 
 pytestmark = pytest.mark.integration
@@ -230,7 +230,7 @@ def test_json_takes_its_types_from_its_schema(
 
 @pytest.mark.parametrize(
     ("converter", "kind"),
-    [(AVRO, "AVRO"), (JSON, "JSON"), pytest.param(PROTOBUF, "PROTOBUF", marks=pytest.mark.long)],
+    some([(AVRO, "AVRO"), (JSON, "JSON"), (PROTOBUF, "PROTOBUF")], {(AVRO, "AVRO")}),
 )
 def test_a_source_registers_what_it_writes(
     converter: str,

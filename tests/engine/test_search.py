@@ -120,10 +120,8 @@ def test_killed_at_every_place(
     assert (repeated > 0) == ("ids by the server" in delivery)
 
 
-@pytest.mark.parametrize(
-    "place",
-    some(["sink.before_commit", "sink.after_commit", "deliver.between"], {"deliver.between"}),
-)
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit", "deliver.between"])
 def test_a_driver_that_dies_leaves_nothing_undone(
     place: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:

@@ -383,6 +383,9 @@ def problems(store: Store, number: int, written: Sequence[str]) -> list[str]:
     return wrong
 
 
+@pytest.mark.parametrize(
+    "database_url", some(("postgresql", *SYSTEMS), {"postgresql", "mariadb"}), indirect=True
+)
 def test_a_json_value_is_itself_in_the_table_or_refused(store: Store) -> None:
     found = [w for n in range(len(store.columns)) for w in problems(store, n, FIXED)]
     assert not found, "\n".join(found)

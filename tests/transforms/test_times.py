@@ -11,6 +11,7 @@ import pytest
 from semel.errors import ConfigError
 from semel.transforms import chain_of
 from semel.transforms.dates import DateFormat
+from tests.engine.harness import some
 from tests.transforms.records import batch, refusals, stage, values
 
 AT = 1_700_000_000_123
@@ -199,7 +200,10 @@ def test_the_year_of_a_week_is_that_of_its_saturday() -> None:
     ]
 
 
-@pytest.mark.parametrize("pattern", ["yyyy-MM-dd", "HH", "h a", "mm", "ss", "SSS", "EEE", "'x'"])
+@pytest.mark.parametrize(
+    "pattern",
+    some(["yyyy-MM-dd", "HH", "h a", "mm", "ss", "SSS", "EEE", "'x'"], {"h a", "SSS"}),
+)
 def test_times_that_read_the_same_are_written_like_each_alone(pattern: str) -> None:
     stamps = [*(n * 7_919_333 - 10**9 for n in range(300)), None] * 3
     made = DateFormat(pattern).format(pa.array(stamps, pa.int64())).to_pylist()

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.integration
     ("more", "column"),
     [
         ({"provenance": "true"}, "__connect_"),
-        ({"pk_mode": "kafka"}, "__connect_"),
+        pytest.param({"pk_mode": "kafka"}, "__connect_", marks=pytest.mark.long),
         ({**KEYED}, "__connect_key"),
-        (
+        pytest.param(
             {
                 "insert_mode": "upsert",
                 "pk_mode": "record_value",
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.integration
                 "delivery_mechanism": "idempotent",
             },
             "delivery.mechanism=idempotent needs",
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -108,6 +108,7 @@ def shuffled_by_offset(df: DataFrame) -> DataFrame:
     return df.repartition(2, "__connect_offset")
 
 
+@pytest.mark.long
 def test_plain_json_makes_the_same_table_through_both_engines(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from semel.records import Commit
 from semel.sinks.delta import statistics
+from tests.engine.harness import some
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.target import advance, records
 
@@ -55,7 +56,11 @@ def found(table: DeltaTable, values: pa.Array) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "scale"), [(9, 2), (15, 5), (9, 9), (12, 6), (16, 2), (18, 0), (38, 18)]
+    ("precision", "scale"),
+    some(
+        [(9, 2), (15, 5), (9, 9), (12, 6), (16, 2), (18, 0), (38, 18)],
+        {(9, 9), (16, 2), (38, 18)},
+    ),
 )
 def test_decimals_are_updated_and_found(lake: Lake, precision: int, scale: int) -> None:
     values = decimals(precision, scale)

@@ -137,8 +137,12 @@ def test_glue_refuses_what_pyiceberg_has_not_seen(
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"),
-    some(product(KINDS, MODES), {("lost", "append"), ("twice", "append"), ("twice", "upsert")}),
+    ("remote", "kind", "mode"),
+    some(
+        product(["rest", "glue"], KINDS, MODES),
+        {("rest", "lost", "append"), ("rest", "twice", "upsert"), ("glue", "lost", "append")},
+    ),
+    indirect=["remote"],
 )
 def test_a_commit_whose_answer_is_lost_is_neither_doubled_nor_destroyed(
     kind: str, mode: str, remote: Remote

@@ -13,7 +13,7 @@ from semel import failpoints
 from semel.errors import LedgerConflict
 from semel.ledger import Outcome
 from semel.records import Commit
-from tests.engine.harness import wait_until
+from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, records
@@ -54,7 +54,11 @@ def begun(warehouse: Warehouse, mode: str, place: str, action: str) -> tuple[Any
 
 
 @pytest.mark.parametrize(
-    ("mode", "place"), [*(("append", p) for p in PLACES), ("upsert", "sink.before_commit")]
+    ("mode", "place"),
+    some(
+        [*(("append", p) for p in PLACES), ("upsert", "sink.before_commit")],
+        {("append", "sink.before_commit"), ("append", "sink.after_commit")},
+    ),
 )
 def test_killed_in_a_commit(mode: str, place: str, anywhere: Warehouse) -> None:
     process, _ = begun(anywhere, mode, place, "kill-worker")
@@ -71,9 +75,9 @@ def test_killed_in_a_commit(mode: str, place: str, anywhere: Warehouse) -> None:
 @pytest.mark.parametrize(
     ("mode", "place"),
     [
-        ("append", "sink.after_positions"),
+        pytest.param("append", "sink.after_positions", marks=pytest.mark.long),
         ("append", "sink.before_commit"),
-        ("upsert", "sink.before_commit"),
+        pytest.param("upsert", "sink.before_commit", marks=pytest.mark.long),
     ],
 )
 def test_a_zombie_that_wakes_up_is_fenced(mode: str, place: str, anywhere: Warehouse) -> None:

@@ -60,6 +60,7 @@ def test_a_zombie_whose_lock_has_ended_is_refused(
     assert_fenced_when_it_wakes_up(mode, PLACE, metastore)
 
 
+@pytest.mark.long
 def test_pyiceberg_alone_would_undo_what_others_have_committed(
     metastore: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +106,8 @@ def test_a_metastore_that_does_not_compare_is_refused(
     assert metastore.table().metadata_location == location
 
 
-@pytest.mark.parametrize("mode", some(MODES, {"append"}))
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
 def test_a_commit_whose_answer_is_lost_is_not_doubled(
     mode: str, metastore: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,11 +55,7 @@ REPEATS = {"deliver.between", "sink.after_commit"}
 PLACES = [("transactional", p) for p in failpoints.PLACES if p != "deliver.between"]
 PLACES += [("at-least-once", p) for p in sorted(REPEATS)]
 PLACES += [("at-most-once", p) for p in sorted(LOSES)]
-SHORT = [
-    (delivery, place)
-    for delivery, place in PLACES
-    if place == "deliver.between" or (delivery == "transactional" and place.startswith("sink."))
-]
+SHORT = [("transactional", "sink.before_commit"), ("transactional", "sink.after_commit")]
 
 
 @pytest.mark.cell(sink="kafka", mode="direct", delivery="delivery")

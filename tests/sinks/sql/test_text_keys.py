@@ -14,6 +14,7 @@ from semel.planning import plan
 from semel.records import Commit
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
+from tests.engine.harness import some
 from tests.sinks.target import advance, records
 
 TEXT = "org.apache.kafka.connect.storage.StringConverter"
@@ -47,7 +48,7 @@ def written(directory: Path, system: str, *keys: str) -> None:
 
 
 @pytest.mark.parametrize("system", ["sqlite", "duckdb"])
-@pytest.mark.parametrize("key", ['"a"', '{"id": 1}', "[1]"])
+@pytest.mark.parametrize("key", some(['"a"', '{"id": 1}', "[1]"], {'"a"', '{"id": 1}'}))
 def test_keys_that_are_texts_of_json_are_refused_with_what_to_set(
     tmp_path: Path, system: str, key: str
 ) -> None:

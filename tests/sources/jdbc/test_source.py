@@ -23,6 +23,7 @@ from semel.sources.jdbc import sqlite
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Query, shape
+from tests.engine.harness import some
 from tests.sources.jdbc.conftest import Execute, Make, executed, rows, taken, values
 
 pytestmark = pytest.mark.integration
@@ -72,9 +73,7 @@ def test_a_number_beyond_64_bits_is_named_at_once(
         rows(make(mode="timestamp+incrementing", timestamp_column_name="at", **keys))
 
 
-@pytest.mark.parametrize(
-    "url", ["postgresql", *(pytest.param(d, marks=pytest.mark.long) for d in OTHERS)], indirect=True
-)
+@pytest.mark.parametrize("url", some(["postgresql", *OTHERS], {"postgresql"}), indirect=True)
 def test_a_table_whose_numbers_begin_again_is_told_once(
     make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -565,6 +564,7 @@ class TestMysql:
             rows(make(**keys))
 
 
+@pytest.mark.parametrize("url", some(["postgresql", *OTHERS], {"postgresql"}), indirect=True)
 def test_a_large_table_that_is_left_in_the_middle_is_read_on_from_there(
     make: Make, execute: Execute
 ) -> None:
