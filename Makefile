@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
-WORKERS ?= 3
+# Also for two cores: the tests mostly wait for servers and processes.
+WORKERS ?= 4
 
 # Tests, demo and drills start many processes: none should have to compile semel again.
 unexport PYTHONDONTWRITEBYTECODE
