@@ -303,8 +303,7 @@ def _lines(records: Records) -> pa.Buffer:
     bytes_ = one_array(values.column("value")).cast(pa.large_binary())
     nothing, end = (pa.scalar(text, bytes_.type) for text in (b"", b"\n"))
     lines = pc.binary_join_element_wise(pc.fill_null(bytes_, _NULL), nothing, end)
-    ends = lines.buffers()[2]
-    return ends if ends is not None else pa.py_buffer(b"")
+    return lines.buffers()[2] if len(lines) else pa.py_buffer(b"")
 
 
 def _checksum(file: BinaryIO, length: int) -> int:
