@@ -581,6 +581,28 @@ OTHERS = {
         value=TEXT,
         store="lines",
     ),
+    "lines of Kafka's quickstart": Example(
+        "FileStreamSink",
+        {"tasks.max": "1", "key.converter": JSON, "key.converter.schemas.enable": "true"},
+        [
+            (None, b'{"schema":{"type":"string","optional":false},"payload":"foo"}'),
+            (None, b'{"schema":{"type":"string","optional":false},"payload":"bar"}'),
+        ],
+        {"lines": ["foo", "bar"]},
+        value=JSON,
+        store="lines",
+    ),
+    "lines of hoisted values": Example(
+        "FileStreamSink",
+        {
+            "value.converter.schemas.enable": "false",
+            **chain(hoist={"type": f"{KAFKA}HoistField$Value", "field": "line"}),
+        },
+        [(None, b'{"id": 1}')],
+        {"lines": ['{"line":{"id":1}}']},
+        value=JSON,
+        store="lines",
+    ),
     "two Iceberg tables by a field": Example(
         ICEBERG,
         {

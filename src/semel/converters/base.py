@@ -57,6 +57,16 @@ class Converter(ABC):
             a struct array for objects, or an array of a primitive type.
         """
 
+    def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:
+        """Good values for a sink of text: JSON as it was written, but without its schema, and
+        anything else as it was decoded.
+
+        Args:
+            values: what :meth:`decode` was given, without those that failed.
+            decoded: what it has made of them.
+        """
+        return decoded
+
     @classmethod
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False

@@ -9,9 +9,11 @@ from json import JSONDecodeError
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.converters import ddl, json_write
 from semel.converters.base import Converter, Decoded, Failure
+from semel.converters.json_columns import JSON
 from semel.converters.json_envelope import EnvelopeReader, PayloadReader
 from semel.converters.json_plain import PlainReader
 from semel.converters.json_schema import SchemaError
@@ -121,6 +123,16 @@ class JsonConverter(Converter):
             decoded, more = self._plain.read(text, expected)
         found = sorted([*failures, *more], key=lambda f: f.index)
         return Decoded(decoded, [self._explained(f, values[f.index].as_py()) for f in found])
+
+    def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:
+        has_types = self._known is not None or self._envelopes is not None
+        if has_types and not (pa.types.is_nested(decoded.type) or decoded.type == JSON):
+            return decoded
+        text = without_mark(as_text(values)[0])
+        if self._known is None and self._envelopes is not None:
+            text = self._envelopes.payloads(text)
+        text = pc.if_else(decoded.is_valid(), text, pa.scalar(None, pa.string()))
+        return pa.ExtensionArray.from_storage(JSON, text)
 
     def _explained(self, failure: Failure, value: bytes) -> Failure:
         """Explain a value that cannot be JSON by what it most likely is."""

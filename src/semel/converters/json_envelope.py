@@ -15,6 +15,7 @@ from semel.converters.json_merge import Part, together
 from semel.converters.json_scalars import NAME, ScalarReader
 from semel.converters.json_schema import SchemaError, translate
 from semel.converters.json_text import (
+    WHITESPACE,
     kind,
     members,
     moved,
@@ -71,6 +72,12 @@ def _begin_with(text: pa.Array, prefix: str) -> pa.Array:
     return pc.and_(pc.starts_with(text, prefix), pc.ends_with(text, "}"))
 
 
+def _between(text: pa.Array, prefix: str) -> pa.Array:
+    """What stands between the prefix and the closing brace of each value."""
+    inner = pc.binary_slice(text.cast(pa.binary()), len(prefix.encode()), -1)
+    return inner.cast(pa.string())
+
+
 class EnvelopeReader:
     """Reads enveloped values.
 
@@ -99,6 +106,25 @@ class EnvelopeReader:
         failures += moved(more, values.object_rows)
         return place(block, values.object_rows, len(text)), failures
 
+    def payloads(self, text: pa.Array) -> pa.Array:
+        """The text of each payload, null where the value is null. :meth:`read` has just found the
+        values good."""
+        values = sort(text)
+        rest, found = values.objects, pa.nulls(len(values.objects), pa.string())
+        for prefix in self._by_prefix:
+            if not found.null_count and len(found):
+                break
+            alike = _begin_with(rest, prefix)
+            if pc.any(alike).as_py():
+                mine = pc.if_else(alike, rest, pa.scalar(None, rest.type))
+                found = pc.coalesce(found, _between(mine, prefix))
+        odd = found.is_null()
+        if pc.any(odd).as_py():
+            each = [members(value)[0][PAYLOAD] for value in rest.filter(odd).to_pylist()]
+            found = pc.replace_with_mask(found, odd, pa.array(each, pa.string()))
+        found = pc.ascii_rtrim(found, characters=WHITESPACE)
+        return place(found, values.object_rows, len(text))
+
     def _read_alike(self, text: pa.Array) -> pa.Array | None:
         """Values of one spelling of one schema, all of them good; None when they are not."""
         if not len(text):
@@ -114,8 +140,7 @@ class EnvelopeReader:
 
     def _read_payloads(self, text: pa.Array, prefix: str) -> tuple[pa.Array, list[Failure]]:
         """Read the payload between the prefix and the closing brace of the envelope."""
-        payloads = pc.binary_slice(text.cast(pa.binary()), len(prefix.encode()), -1)
-        return self._by_prefix[prefix].read(payloads.cast(pa.string()))
+        return self._by_prefix[prefix].read(_between(text, prefix))
 
     def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Peel off the values that begin as the first one does, until none is left."""

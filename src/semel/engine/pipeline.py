@@ -23,7 +23,8 @@ from semel.engine.rowtransform import Failed, Transform, transformed
 from semel.engine.unwrap import Unwrapper, are_change_events
 from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
-from semel.sinks.flatten import flattened
+from semel.sinks.flatten import VALUE, flattened
+from semel.sinks.lines import lines
 
 log = logging.getLogger(__name__)
 
@@ -100,13 +101,18 @@ class Pipeline:
         """Whether keys and values reach the sink as they came: nothing changes them."""
         return self._wants.takes_bytes and not self._changes
 
+    @property
+    def needs_fields(self) -> bool:
+        """Whether the sink, or what comes before it, works on the fields of values."""
+        return self._changes or not (self._wants.takes_bytes or self._wants.takes_text)
+
     def schema(self, topic: str) -> pa.Schema | None:
         """The fields to look for in values: the driver's inference, else the target's columns.
 
         With a transform, the target's columns do not describe the values; a target of bytes has
         none.
         """
-        if topic not in self._schemas and not self._transforms and not self._wants.takes_bytes:
+        if topic not in self._schemas and not self._transforms and self.needs_fields:
             found = self._target(topic)
             if found is not None:
                 self._schemas[topic] = found
@@ -152,6 +158,8 @@ class Pipeline:
             for f in made.failed:
                 at = int(index[f.index])
                 failed[at] = replace(f, index=at)
+        if self._wants.takes_text:
+            records = self._as_lines(topic, raw, records, index)
         flat = [
             flattened(
                 part,
@@ -172,6 +180,19 @@ class Pipeline:
             left = left.take(pa.array(index))
         keys = one_array(left.column("key")) if self.wants_key else records.keys
         return replace(records, keys=keys, values=one_array(left.column("value")))
+
+    def _as_lines(
+        self, topic: str, raw: pa.Table, records: ConnectRecords, index: np.ndarray
+    ) -> ConnectRecords:
+        """The records with their values as lines."""
+        values = records.values
+        if not self._changes:
+            written = raw.column("value")
+            written = written.take(pa.array(index)) if len(index) < raw.num_rows else written
+            values = self._converter(topic, is_key=False).as_written(one_array(written), values)
+        elif self._transform is not None and _names(values) == [VALUE]:
+            values = pc.struct_field(values, VALUE)  # the lines that a program has made
+        return replace(records, values=lines(values))
 
     def _has_schemas(self, topic: str) -> tuple[bool, bool]:
         """Whether keys and values come with schemas."""
@@ -241,6 +262,10 @@ class Pipeline:
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
         return decoded.values
+
+
+def _names(values: pa.Array) -> list[str]:
+    return [f.name for f in values.type] if pa.types.is_struct(values.type) else []
 
 
 def count_by_partition(table: pa.Table | None, column: str = records.PARTITION) -> dict[int, int]:

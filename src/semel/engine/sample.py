@@ -44,7 +44,7 @@ def schemas(
     """
     found: dict[str, pa.Schema] = {}
     pipeline = Pipeline(connector, sink, target=sink.schema, transform=transform)
-    if pipeline.passes_bytes:
+    if not pipeline.needs_fields:
         return found
     unknown = [t for t in sorted({tp.topic for tp in positions}) if pipeline.schema(t) is None]
     for topic, sample in _samples(connector, cluster, unknown, positions):

@@ -29,6 +29,10 @@ class Capabilities:
     """The sink wants the bytes of keys and values that no transform has changed, in the columns
     ``__connect_key`` and ``value``. Converters then only find bad records."""
 
+    takes_text: bool = False
+    """The sink wants each value as text, or bytes, in the column ``value``, as
+    :func:`semel.sinks.lines.lines` writes it."""
+
     takes_change_events: bool = False
     """Debezium's change events are written as the rows and deletes they stand for, as by Debezium's
     own sink."""

@@ -73,7 +73,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         engines=frozenset({"direct"}),
         ignores_topics=True,
         uses_key=False,
-        takes_bytes=True,
+        takes_text=True,
         takes_tombstones=True,
     )
 
@@ -290,7 +290,7 @@ def _lock(file: BinaryIO) -> bool:
 
 
 def _lines(records: Records) -> pa.Buffer:
-    """Values as lines, in the order of their offsets; a tombstone is ``null``, as in Java."""
+    """Texts as lines, in the order of their offsets; a tombstone is ``null``, as in Java."""
     values = records.rows.select([PARTITION, OFFSET, "value"])
     if records.tombstones is not None and records.tombstones.num_rows:
         nulls = records.tombstones.select([PARTITION, OFFSET])
