@@ -169,6 +169,20 @@ def test_lines_of_another_program_stay_if_it_has_gone_on_with_the_connector(
     assert lines(tmp_path) == b"a\nb\nc\nd\ne\ne\n"
 
 
+def test_lines_from_before_another_program_went_on_are_no_longer_counted(
+    started: FileStreamSink, tmp_path: Path
+) -> None:
+    other = sink(tmp_path, name="other")
+    other.start(firsts({TopicPartition("t", 1): 0}))
+    move = Advance(OffsetRange("t", 1, 0, 1), read=1, written=1)
+    other.commit([move], Commit([records(0, b"x")]))
+    for first in (4, 6):
+        started.adopt(firsts({TopicPartition("t", 0): first}))
+        assert started.snapshot({"t"}).rows == {"t": 1}
+        started.commit(advance(first, first + 1), Commit([records(first, b"e")]))
+        assert started.snapshot({"t"}).rows == {"t": 2}
+
+
 def test_lines_that_a_killed_commit_has_left_go_if_a_user_sets_the_positions(
     started: FileStreamSink, tmp_path: Path
 ) -> None:

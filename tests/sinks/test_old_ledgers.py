@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from semel.errors import ConfigError
@@ -91,7 +93,7 @@ def test_an_entry_is_rebased_once_and_the_hole_recorded(target: Target) -> None:
     sink.start([first(TP, 0)])
     sink.advance([Advance(OffsetRange(*TP, 0, 50), read=50)])
     old = entry(sink)
-    new = LedgerEntry(*TP, 30, 0, cluster_id="c", topic_id="i")
+    new = replace(old, position=30, cluster_id="c", topic_id="i")
     hole = Hole(*TP, 30, 50, "log truncated")
     for each in (sink, other):  # the second finds it done
         each.rebase([Rebase(old, new, hole)])

@@ -14,6 +14,7 @@ from semel.audit.named import target_of
 from semel.audit.offsets import (
     Seen,
     beyond_kafka,
+    by_number,
     copies,
     letters,
     mistimed,
@@ -284,8 +285,7 @@ class Auditor:
         return beyond_kafka(rows[np.isin(rows, stray[~ahead])], kafka)
 
     def _holes_of(self, tp: TopicPartition, *reasons: str) -> list[Hole]:
-        holes = self._snapshot.holes
-        return [h for h in holes if h.reason in reasons and h.topic_partition == tp]
+        return [h for h in self._snapshot.holes if h.reason in reasons and h.topic_partition == tp]
 
     def _by_counts(
         self, offsets: Mapping[TopicPartition, Seen], *, converts: bool
@@ -342,7 +342,7 @@ class Auditor:
                 continue
             if not self._wants.replaces:
                 written = sum(e.rows_written for e in entries)
-                found[target] = max(0, written - rows), max(0, rows - written), 0
+                found[target] = by_number(self._snapshot, mine, rows - written)
                 continue
             if mine[0] in self._snapshot.keys:
                 found[target] = self._compared(target, mine[0], entries)

@@ -13,7 +13,7 @@ from semel.engine.publish import is_copy, ledger_of
 from semel.errors import ConfigError, LedgerConflict, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.ledger import MOVED, Hole, LedgerEntry, Rebase, TopicPartition
+from semel.ledger import CONTINUED, MOVED, Hole, LedgerEntry, Rebase, TopicPartition
 from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.targets import Target
@@ -164,7 +164,18 @@ def _follow_the_group(
         group,
         ", ".join(f"{tp} at {at}, not {ledger[tp]}" for tp, at in ahead.items()),
     )
-    protocols.adopt(sink, ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead})))
+    former = {e.topic_partition: e for e in entries}
+    protocols.adopt(
+        sink,
+        [
+            Rebase(former[e.topic_partition], e, _continued(former[e.topic_partition], e))
+            for e in ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead}))
+        ],
+    )
+
+
+def _continued(former: LedgerEntry, entry: LedgerEntry) -> Hole:
+    return Hole(*entry.topic_partition, former.start_position, entry.position, CONTINUED)
 
 
 def check_targets(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from semel.errors import ConfigError, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import Commit
 from semel.sinks.base import Sink, Snapshot
 
@@ -82,12 +82,16 @@ class Adopting(Protocol):
         step."""
 
 
-def adopt(sink: Sink, entries: Collection[LedgerEntry]) -> None:
-    """Enter the positions that another program has reached. Other sinks only set them."""
+def adopt(sink: Sink, reached: Sequence[Rebase]) -> None:
+    """Enter the positions that another program has reached. Sinks that are not :class:`Adopting`
+    only move their entries, or set them if they cannot move them."""
+    entries = [r.new for r in reached]
     if isinstance(sink, Adopting):
         sink.adopt(entries)
-    else:
+    elif type(sink).rebase is Sink.rebase:
         sink.set_positions(entries)
+    else:
+        sink.rebase(reached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.ledger import (
+    CONTINUED,
     DAMAGED,
     MOVED,
     RECREATED,
@@ -47,7 +48,7 @@ _COUNTS = {
 _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
 _EPOCH_AT = "epoch:position"
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
-_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED)
+_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED, CONTINUED)
 """A hole's reason is the version of an identifier: its place here, to which more may be added."""
 
 

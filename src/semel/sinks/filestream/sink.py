@@ -250,6 +250,8 @@ class FileStreamSink(TransactionalSink[_Transaction]):
             if self._path.exists():
                 transaction.state = self._adopting(transaction.state)
             self.write_entries(transaction, entries)
+            for topic in {e.topic for e in entries}:  # whose lines are counted from here on
+                transaction.state.lines[topic] = _counted(transaction.state, topic)
 
     def forget_entries(self, transaction: _Transaction) -> None:
         transaction.state.connectors.pop(self._connector.name, None)
@@ -304,6 +306,12 @@ def _lines(records: Records) -> pa.Buffer:
     nothing, end = (pa.scalar(text, bytes_.type) for text in (b"", b"\n"))
     lines = pc.binary_join_element_wise(pc.fill_null(bytes_, _NULL), nothing, end)
     return lines.buffers()[2] if len(lines) else pa.py_buffer(b"")
+
+
+def _counted(state: _State, topic: str) -> int:
+    """How many lines of a topic the present entries of all connectors count."""
+    stored = [LedgerEntry(**e) for facts in state.connectors.values() for e in facts]  # type: ignore[arg-type]
+    return sum(e.rows_written for e in stored if e.topic == topic)
 
 
 def _checksum(file: BinaryIO, length: int) -> int:

@@ -110,7 +110,9 @@ _POSITIONS = f"""SELECT o.topic, o.partition, o.position FROM {OFFSETS} o
 
 _ENTRIES = """SELECT * FROM jsonb_to_recordset({entries}) AS e(
     topic text, partition integer, position bigint, start_position bigint,
-    cluster_id text, topic_id text, leader_epoch integer, epoch_offset bigint, target text)"""
+    records_read bigint, rows_written bigint, records_filtered bigint, records_failed bigint,
+    records_lost bigint, cluster_id text, topic_id text, leader_epoch integer, epoch_offset bigint,
+    target text)"""
 
 _START = f"""WITH e AS ({_ENTRIES})
     INSERT INTO {OFFSETS} (connector, topic, partition, position, start_position,
@@ -123,6 +125,11 @@ _REPLACE = f"""WITH e AS ({_ENTRIES})
     UPDATE {OFFSETS} o SET
         position = e.position,
         start_position = e.start_position,
+        records_read = e.records_read,
+        rows_written = e.rows_written,
+        records_filtered = e.records_filtered,
+        records_failed = e.records_failed,
+        records_lost = e.records_lost,
         cluster_id = e.cluster_id,
         topic_id = e.topic_id,
         leader_epoch = e.leader_epoch,
