@@ -80,7 +80,7 @@ DAMAGED = "damaged in Kafka"
 RECREATED = "topic created again"
 TRUNCATED = "log truncated"
 MOVED = "target changed"
-CONTINUED = "continued by another program"
+TAKEN_OVER = "taken over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Hole:
     :data:`RETENTION` and :data:`DAMAGED`: they were never read. :data:`RECREATED` and
     :data:`TRUNCATED`: they were read from a log that is gone; the target may hold rows of them, and
     rows of the records that have these offsets now. :data:`MOVED`: another target has their rows.
-    :data:`CONTINUED`: the target may hold rows of them that another program has written, and rows
-    that the ledger counted before.
+    :data:`TAKEN_OVER`: they are from before another program handed the connector over. The target
+    may hold rows of them, its own or some that the ledger counted once.
     """
 
     topic: str

@@ -106,6 +106,25 @@ def test_a_connector_that_another_program_has_gone_on_with_repeats_nothing(
     assert audit(config).kept
 
 
+@pytest.mark.integration
+def test_rows_that_another_program_has_written_are_not_duplicated(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source, {"provenance": "false", "first.position": "group"})
+    database = config["connection.url"]
+    sql(database, f'CREATE TABLE "{source}" (id bigint, name text)')
+    sql(database, f'INSERT INTO "{source}" (id) SELECT * FROM generate_series(0, 6)')
+    committed(config, {TopicPartition(source, 0): 7})
+    caught_up(config)
+    assert ids(database, source) == [*range(10)]
+    found = audit(config)
+    assert (found.broken, found.records, found.duplicated, found.unknown) == (False, 3, 0, 7)
+    sql(database, f'INSERT INTO "{source}" (id) VALUES (1)')
+    assert audit(config).duplicated == 1
+
+
 KINDS = [
     "lines",
     "postgresql",

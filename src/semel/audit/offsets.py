@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.ledger import CONTINUED, RECREATED, TRUNCATED, Hole, OffsetRange, TopicPartition
+from semel.ledger import RECREATED, TAKEN_OVER, TRUNCATED, Hole, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Snapshot
 
@@ -118,9 +118,9 @@ def letters(
 
 def by_number(snapshot: Snapshot, topics: Collection[str], surplus: int) -> tuple[int, int, int]:
     """The rows of a target that are lost, duplicated and not judged, by how many more it has than
-    the ledger counts. Some of them may be of offsets from before another program went on with the
-    connector: the ledger counts anew since then."""
-    holes = [h for h in snapshot.holes if h.reason == CONTINUED and h.topic in topics]
+    the ledger counts. Some may be from before another program handed the connector over: the ledger
+    counts anew since then."""
+    holes = [h for h in snapshot.holes if h.reason == TAKEN_OVER and h.topic in topics]
     before = sum(h.until_offset - h.from_offset for h in holes)
     odd = min(max(0, surplus), before)
     return max(0, -surplus), max(0, surplus) - odd, odd

@@ -13,7 +13,7 @@ from semel.engine.publish import is_copy, ledger_of
 from semel.errors import ConfigError, LedgerConflict, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.ledger import CONTINUED, MOVED, Hole, LedgerEntry, Rebase, TopicPartition
+from semel.ledger import MOVED, TAKEN_OVER, Hole, LedgerEntry, Rebase, TopicPartition
 from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.targets import Target
@@ -59,9 +59,20 @@ def first_positions(
     found = dict(earliest)
     if connector.offset_reset == "latest":
         found |= cluster.latest(fresh)
+    stands: dict[TopicPartition, int] = {}
     if connector.first_position != "reset" and fresh and not sink.capabilities.ledger_in_group:
-        found |= _where_the_group_stands(connector, sink, cluster, groups, fresh, earliest)
-    sink.start(ranges.made(sink, found, logs))
+        stands = _where_the_group_stands(connector, sink, cluster, groups, fresh, earliest)
+    entries = ranges.made(sink, found | stands, logs)
+    if not protocols.moves_entries(sink):
+        sink.start(entries)
+        return
+    # Only what changes an entry can leave a hole: so these get the ids of their logs afterwards.
+    taken = [e for e in entries if stands.get(e.topic_partition)]
+    bare = {e: replace(e, cluster_id="", topic_id="") for e in taken}
+    sink.start([bare.get(e, e) for e in entries])
+    if taken:
+        holes = {e: Hole(*e.topic_partition, 0, e.position, TAKEN_OVER) for e in taken}
+        sink.rebase([Rebase(bare[e], e, holes[e]) for e in taken])
 
 
 def _where_the_group_stands(
@@ -168,14 +179,14 @@ def _follow_the_group(
     protocols.adopt(
         sink,
         [
-            Rebase(former[e.topic_partition], e, _continued(former[e.topic_partition], e))
+            Rebase(former[e.topic_partition], e, _taken_over(former[e.topic_partition], e))
             for e in ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead}))
         ],
     )
 
 
-def _continued(former: LedgerEntry, entry: LedgerEntry) -> Hole:
-    return Hole(*entry.topic_partition, former.start_position, entry.position, CONTINUED)
+def _taken_over(former: LedgerEntry, entry: LedgerEntry) -> Hole:
+    return Hole(*entry.topic_partition, former.start_position, entry.position, TAKEN_OVER)
 
 
 def check_targets(

@@ -88,10 +88,15 @@ def adopt(sink: Sink, reached: Sequence[Rebase]) -> None:
     entries = [r.new for r in reached]
     if isinstance(sink, Adopting):
         sink.adopt(entries)
-    elif type(sink).rebase is Sink.rebase:
-        sink.set_positions(entries)
-    else:
+    elif moves_entries(sink):
         sink.rebase(reached)
+    else:
+        sink.set_positions(entries)
+
+
+def moves_entries(sink: Sink) -> bool:
+    """Whether the sink has its own :meth:`~semel.sinks.base.Sink.rebase`."""
+    return type(sink).rebase is not Sink.rebase
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.ledger import (
-    CONTINUED,
     DAMAGED,
     MOVED,
     RECREATED,
     RETENTION,
+    TAKEN_OVER,
     TRUNCATED,
     Advance,
     Hole,
@@ -48,7 +48,7 @@ _COUNTS = {
 _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
 _EPOCH_AT = "epoch:position"
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
-_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED, CONTINUED)
+_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED, TAKEN_OVER)
 """A hole's reason is the version of an identifier: its place here, to which more may be added."""
 
 
