@@ -285,6 +285,14 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         load.close()
         wait_until(lambda: min(seen()) >= load.count)
         connect.stop()
+        ours = member(tmp_path / "connect" / "worker.properties")
+        try:
+            wait_until(lambda: answers(ours.api) == told)
+            for name in ("writes", "keeps"):
+                found = audited(ours.api, name)["report"]
+                assert (found["broken"], found["lost"], found["duplicated"]) == (False, 0, 0)
+        finally:
+            ours.end()
     finally:
         load.close()
         connect.kill()
@@ -301,6 +309,16 @@ def answers(api: httpx.Client) -> dict[str, Any]:
             part.pop("worker_id")
             part.pop("version", None)
     return dict(found)
+
+
+def audited(api: httpx.Client, name: str) -> dict[str, Any]:
+    """A connector's audit, once it has ended."""
+    path = f"/semel/connectors/{name}/audit"
+    api.post(path).raise_for_status()
+    wait_until(lambda: api.get(path).json()["state"] != "RUNNING")
+    found: dict[str, Any] = api.get(path).json()
+    assert found["state"] == "DONE", found
+    return found
 
 
 def runs(connect: DistributedConnect, name: str) -> bool:
