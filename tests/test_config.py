@@ -659,6 +659,16 @@ def test_where_nothing_is_sent_in_a_transaction_idempotence_is_a_choice(delivery
     )
 
 
+def test_dead_letters_beside_the_topics_of_other_brokers_are_a_warning() -> None:
+    letters = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "bad"}
+    given = {k: v for k, v in {**NEEDED, **letters}.items() if k != "bootstrap.servers"}
+    servers = {"consumer.override.bootstrap.servers": "other:1"}
+    assert not any("worker's own brokers" in w for w in plan({**NEEDED, **letters}).warnings)
+    assert any("worker's own brokers" in w for w in plan({**given, **servers}).warnings)
+    copy = {"connector.class": "kafka", "dest.kafka.bootstrap.servers": "mine:1"}
+    assert not any("own brokers" in w for w in plan({**given, **servers, **copy}).warnings)
+
+
 def test_dead_letters_need_a_topic_of_their_own() -> None:
     copy = {"connector.class": "kafka", "topic.rename.format": "copy", "errors.tolerance": "all"}
     with pytest.raises(ConfigError, match="=copy is the target of topic orders too"):

@@ -164,20 +164,6 @@ def test_a_worker_may_have_other_brokers_for_the_clients_of_its_connectors() -> 
     assert "bootstrap.servers" in inherited({"name": "c"})
 
 
-def test_dead_letters_do_not_go_to_other_brokers_than_in_kafka_connect() -> None:
-    given = {
-        "topics": "t",
-        "consumer.override.bootstrap.servers": "other:1",
-        "errors.deadletterqueue.topic.name": "dead",
-    }
-    (problem,) = worker().forbidden(given)
-    assert problem.key == "errors.deadletterqueue.topic.name"
-    assert "other:1 names others than the worker's" in problem.message
-    own = {**given, "consumer.override.bootstrap.servers": worker().bootstrap_servers}
-    assert not worker().forbidden(own)
-    assert not worker().forbidden({**given, "errors.deadletterqueue.topic.name": ""})
-
-
 def test_a_worker_may_forbid_that_connectors_create_topics() -> None:
     made = {"name": "c", "topic.creation.default.partitions": "1"}
     assert "topic.creation.enable" not in worker().inherited(made)

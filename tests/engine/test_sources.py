@@ -1068,11 +1068,11 @@ def test_an_audit_takes_what_is_committed_meanwhile_for_neither_lost_nor_twice(
     produce(config["topic"], ["line 4"])
     look = _Auditor.ends
 
-    def ends(self: _Auditor, *, settled: bool = False) -> dict[Any, int]:
-        if not settled:  # what was stored first, and the file, have been read
-            append(path, ["line 3", *lines(5, 50)])
-            running.until(lambda p: p.records == 56)
-        return look(self, settled=settled)
+    def ends(self: _Auditor) -> dict[Any, int]:
+        # What was stored first, and the file, have been read.
+        append(path, ["line 3", *lines(5, 50)])
+        running.until(lambda p: p.records == 56)
+        return look(self)
 
     monkeypatch.setattr(_Auditor, "ends", ends)
     report = audit_source(plan_source(config))

@@ -16,7 +16,6 @@ POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"
 _CLIENTS = ("consumer", "producer", "admin")
 _BROKERS = "override.bootstrap.servers"
-_DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 _INHERITED = ("key.converter", "value.converter")
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
 """What the policy Principal lets connectors override."""
@@ -120,7 +119,7 @@ class WorkerConfig(RestConfig):
         # The client that reads a sink's topics, or writes a source's, may have other brokers.
         client = "consumer" if _is_sink(own) else "producer"
         if not {f"{client}.{_BROKERS}"} & {*found, *own}:
-            found["bootstrap.servers"] = self.bootstrap_servers
+            found["bootstrap.servers"] = given.get("bootstrap.servers", self.bootstrap_servers)
         return {**found, **own}
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
@@ -128,7 +127,7 @@ class WorkerConfig(RestConfig):
         policy = _short(self.override_policy).capitalize()
         allowed = {"Principal": _LOGIN, "Allowlist": frozenset(self.override_allowlist)}
         if policy == "All":
-            return self._misled(connector)
+            return []
         return [
             Problem(
                 name,
@@ -139,23 +138,6 @@ class WorkerConfig(RestConfig):
             for name, value in connector.items()
             for client, _, setting in [name.partition(".override.")]
             if client in _CLIENTS and setting and setting not in allowed.get(policy, ())
-        ]
-
-    def _misled(self, connector: Mapping[str, str]) -> list[Problem]:
-        """Dead letters that would not go where Kafka Connect writes them: to the worker's brokers,
-        whatever brokers the topics are read from."""
-        brokers, topic = connector.get(f"consumer.{_BROKERS}"), connector.get(_DEAD_LETTERS)
-        if not topic or not _is_sink(connector) or brokers in (None, self.bootstrap_servers):
-            return []
-        return [
-            Problem(
-                _DEAD_LETTERS,
-                f"{_DEAD_LETTERS}={topic}: dead letters go to the brokers that the topics are read "
-                f"from, and consumer.{_BROKERS}={brokers} names others than the worker's. Set "
-                "bootstrap.servers instead if they are to go there, or use "
-                "errors.deadletterqueue.table",
-                topic,
-            )
         ]
 
     def permitted(self, connector: Mapping[str, str]) -> Mapping[str, str]:

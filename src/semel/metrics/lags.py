@@ -75,7 +75,8 @@ class Answers(ABC, Generic[T]):
             else:
                 self._found[each.name] = time.monotonic(), found
         took = time.monotonic() - began
-        self._due = max(self._due, time.monotonic() + self.rest * took)
+        rest = min(self.rest * took, self.kept / 3)
+        self._due = max(self._due, time.monotonic() + rest)
 
     @abstractmethod
     def _answer(self, each: Observed) -> T | None: ...

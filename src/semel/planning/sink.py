@@ -134,6 +134,7 @@ def _gathered(
             engine = _checked_engine(connector, sink, transform)
             _check_chain(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine)
+            warnings += _dead_letters_elsewhere(connector, sink)
     uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
     problems.warnings = warnings_of(connector, uses_key=uses_key) + warnings
     if sink is None or guarantee is None or engine is None or problems.found:
@@ -279,6 +280,18 @@ def _without_effect(connector: ConnectorConfig, engine: str) -> list[str]:
         "connector. Set errors.tolerance=all"
         for name, value in names.items()
         if value
+    ]
+
+
+def _dead_letters_elsewhere(connector: ConnectorConfig, sink: Sink) -> list[str]:
+    """The warning about dead letters that Kafka Connect would write to other brokers."""
+    name = "consumer.override.bootstrap.servers"
+    brokers, topic = connector.originals.get(name), connector.dead_letter_topic
+    if not (brokers and topic) or sink.capabilities.takes_dead_letters:
+        return []
+    return [
+        f"errors.deadletterqueue.topic.name={topic} is a topic at {name}={brokers}; Kafka Connect "
+        "writes dead letters to the worker's own brokers"
     ]
 
 

@@ -7,8 +7,9 @@ import errno
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -247,6 +248,11 @@ def test_a_file_that_took_the_place_of_a_finished_one_is_not_moved_unread(
     assert reading.all() == [*lines(3), "another"]
 
 
+def before(source: DirectorySource, name: str, offset: Mapping[str, Any]) -> list[str]:
+    batches = source.before({"fileName": name}, offset)
+    return [v for b in batches for r in b.records for v in r.values.to_pylist()]
+
+
 def test_what_lies_before_an_offset_is_read_again_from_where_the_file_is_now(
     make: Make, folder: Path
 ) -> None:
@@ -256,26 +262,29 @@ def test_what_lies_before_an_offset_is_read_again_from_where_the_file_is_now(
     reading.step()
     offset = reading.stored["a.txt"]
     assert (offset["offset"], "state" in offset) == (9, False)
-    found = [
-        v
-        for b in source.before({"fileName": "a.txt"}, offset)
-        for r in b.records
-        for v in r.values.to_pylist()
-    ]
-    assert found == lines(9)
+    assert before(source, "a.txt", offset) == lines(9)
     reading.all()
     assert reading.stored["a.txt"]["state"] == "done"
-    again = make()
-    found = [
-        v
-        for b in again.before({"fileName": "a.txt"}, reading.stored["a.txt"])
-        for r in b.records
-        for v in r.values.to_pylist()
-    ]
-    assert found == lines(30)
+    assert before(make(), "a.txt", reading.stored["a.txt"]) == lines(30)
     (folder.parent / "done" / "a.txt").unlink()
     with pytest.raises(ServiceError, match=r"file a\.txt .* is gone.*An audit needs"):
         list(make().before({"fileName": "a.txt"}, reading.stored["a.txt"]))
+
+
+def test_files_that_come_and_are_moved_while_others_are_read_again_are_found(
+    make: Make, folder: Path
+) -> None:
+    write(folder / "a.txt", lines(3))
+    reading = Reading(make())
+    reading.all()
+    write(folder / "b.txt", lines(4))
+    source = make()
+    assert before(source, "a.txt", reading.stored["a.txt"]) == lines(3)
+    reading.all()
+    assert before(source, "b.txt", reading.stored["b.txt"]) == lines(4)
+    write(folder / "c.txt", lines(5))
+    reading.all()
+    assert before(source, "c.txt", reading.stored["c.txt"]) == lines(5)
 
 
 def test_patterns_ages_flags_and_folders_choose_the_files(make: Make, folder: Path) -> None:

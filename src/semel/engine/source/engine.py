@@ -94,7 +94,7 @@ class SourceEngine:
         owner = Owner()
         while not run.orders.stop.is_set():  # a run that is over fences nobody
             if not run.orders.share.is_whole:
-                return self._run_share(partitions)
+                return self._run_share(partitions, owner)
             watch = _Watch(run.connector.name, run.source, partitions)
             owner = self._own(partitions, owner)
             progress = self._run_tasks(owner, watch, is_whole=True)
@@ -104,14 +104,15 @@ class SourceEngine:
                     "connector %s: there are %d source partitions now: dividing them again",
                     *(run.connector.name, len(partitions)),
                 )
-            elif run.orders.share.is_whole:
+            elif not watch.gives_away:
                 return progress
         return self._supervisor.progress
 
-    def _run_share(self, partitions: Partitions) -> Progress:
-        """Run this worker's tasks, again and again as the source is divided anew."""
+    def _run_share(self, partitions: Partitions, known: Owner) -> Progress:
+        """Run this worker's tasks, again and again as the source is divided anew; ``known`` is the
+        owner that was seen last."""
         run, stop = self._run, self._run.orders.stop
-        fenced, last, known = 0, Owner(), Owner()
+        fenced, last = 0, Owner()
         while not stop.is_set():
             owner = self._divided(partitions, last, known)
             if owner is None:  # the first task's worker has not divided it yet
@@ -247,7 +248,8 @@ class SourceEngine:
         )
 
         def over(progress: Progress) -> bool:
-            if run.orders.stop.is_set() or (is_whole and not run.orders.share.is_whole):
+            watch.gives_away = is_whole and not run.orders.share.is_whole
+            if run.orders.stop.is_set() or watch.gives_away:
                 return True
             reports = [progress.tasks.get(n) for n in range(len(parts))]
             caught_up = all(report is not None and report.caught_up for report in reports)
@@ -261,7 +263,7 @@ class SourceEngine:
 
 class _Watch:
     """Asks a source for its partitions now and then; ``changed`` are those that there are once they
-    have changed, and are ``ready``."""
+    have changed, and are ``ready``. ``gives_away`` is set once others are to have some tasks."""
 
     def __init__(
         self,
@@ -278,6 +280,7 @@ class _Watch:
         self._due = time.monotonic() + source.refresh
         self._asked: Started[Partitions] | None = None
         self.changed: Partitions | None = None
+        self.gives_away = False
 
     def look(self) -> bool:
         """Whether they have changed. Does not wait for the source.

@@ -172,6 +172,9 @@ class DirectorySource(Source):
                     yield SourceBatch([records], offset)
                 if count >= until:
                     return
+        except FileNotFoundError:  # it was moved since the places were listed
+            self._known.clear()
+            yield from self.before(partition, offset)
         except Broken as broken:
             if broken.chunk is not None and count < until:
                 values = broken.chunk.values.slice(0, until - count)
@@ -339,20 +342,25 @@ class DirectorySource(Source):
 
     def _kept(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
         """Where a file that was read is now."""
-        wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
-        for place, path in self._paths.items():
-            if not path:
-                continue
-            known = self._known.get(place)
-            if known is None:
-                known = self._known[place] = self._places.files(place, recursive=True) or []
-            for found in known:
-                if wanted.fullmatch(found.name) and files.is_of(offset, found):
+        for _ in range(2):
+            for place, found in self._everywhere(name):
+                if files.is_of(offset, found):
                     return place, found
+            self._known.clear()  # it may have come since
         raise ServiceError(
             f"connector {self._name}: file {name} ({_told(offset)}) is gone, so that its records "
             "cannot be read again. An audit needs cleanup.policy=none, move or movebydate"
         )
+
+    def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:
+        """The files, in any place, that may be one of this name. Places are listed once."""
+        wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
+        for place, path in self._paths.items():
+            if path and place not in self._known:
+                self._known[place] = self._places.files(place, recursive=True) or []
+            for found in self._known.get(place, ()):
+                if wanted.fullmatch(found.name):
+                    yield place, found
 
     def _note(self, found: Found, broken: Broken) -> None:
         """Report what is wrong with a file, and what happens to it."""
