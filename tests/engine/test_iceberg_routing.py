@@ -13,6 +13,8 @@ import pytest
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import BadRecord, Fenced
+from semel.kafka.groups import Groups
+from semel.ledger import TopicPartition
 from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
@@ -25,6 +27,7 @@ from tests.engine.harness import (
     until_one_is_fenced,
     wait_until,
 )
+from tests.engine.test_first_positions import committed
 from tests.engine.test_iceberg import catalog
 from tests.patience import PATIENCE
 
@@ -154,6 +157,24 @@ def test_a_topic_that_is_not_read_any_more_holds_up_no_other_one(
     assert ids(config, "db.odd") == [i for i in range(50, 100) if i % 2 and i % 10 < 9]
     caught_up(config)
     assert_each_where_it_belongs_and_once(config, range(100))
+
+
+def test_what_another_program_has_gone_on_with_is_not_written_again(
+    topic: MakeTopic, produce: Produce, warehouse: Configure
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = warehouse(source, {**ROUTED, "first.position": "group"})
+    caught_up(config)
+    groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
+    wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))  # members leave late
+    produce(source, records(20, start=20))
+    committed(config, {TopicPartition(source, 0): 30})
+    caught_up(config)
+    written = [*range(20), *range(30, 40)]
+    assert ids(config, "db.even") == [i for i in written if i % 2 == 0]
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
 
 
 def test_a_table_may_join_later(topic: MakeTopic, produce: Produce, warehouse: Configure) -> None:

@@ -85,17 +85,12 @@ FROM counted
 """A passing record that Kafka has counts as read, another one as behind."""
 _DIFFERENCE = """
 CREATE TABLE difference AS
-SELECT * EXCLUDE (revised) REPLACE (
-    extra - replaced::INTEGER AS extra, if(revised, 0, missing) AS missing
-) FROM (
+SELECT * REPLACE (extra - replaced::INTEGER AS extra) FROM (
     SELECT *, {revises} AND kafka > 0 AND source + behind = 0 AND key IS NOT NULL
-        AND bool_or(source + behind > 0) OVER (PARTITION BY topic, key) AS replaced,
-        {revises} AND missing > 0 AND key IS NOT NULL
-        AND count(*) FILTER (source + behind > 0) OVER (PARTITION BY topic, key) > 1 AS revised
+        AND bool_or(source + behind > 0) OVER (PARTITION BY topic, key) AS replaced
     FROM compared
 )
 """
-"""A missing record of which the source has shown two versions was revised while it was read."""
 _TOPICS = """
 WITH keys AS (
     SELECT topic, key, sum(source) AS source, sum(kafka) AS kafka, sum(behind) AS behind,

@@ -84,13 +84,16 @@ class Adopting(Protocol):
 
 def adopt(sink: Sink, reached: Sequence[Rebase]) -> None:
     """Enter the positions that another program has reached. Sinks that are not :class:`Adopting`
-    only move their entries, or set them if they cannot move them."""
+    only move their entries, or set them if they cannot move them, such as those of several
+    tables."""
     entries = [r.new for r in reached]
     if isinstance(sink, Adopting):
         sink.adopt(entries)
-    elif moves_entries(sink):
+        return
+    if moves_entries(sink):
         sink.rebase(reached)
-    else:
+    stand = {e.topic_partition: e.position for e in sink.entries()}
+    if any(stand.get(e.topic_partition) != e.position for e in entries):
         sink.set_positions(entries)
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +38,7 @@ from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, 
 from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached, Versions
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.gathering import Gathered
+from semel.sources.directory.kept import Kept, told
 from semel.sources.directory.listing import Listing
 from semel.sources.directory.places import Found, Places
 from semel.sources.directory.schemas import TIMESTAMP
@@ -48,6 +47,8 @@ from semel.sources.directory.texts import Broken, Chunk
 log = logging.getLogger(__name__)
 
 _SHARD = "shard"
+_MOVES = 3
+"""How often a file may be moved while it is read again."""
 _YOUNG = 0.05
 """Seconds between two looks at a file that is not old enough."""
 _INPUT, _FINISHED, _ERROR = "input.path", "finished.path", "error.path"
@@ -81,7 +82,7 @@ class DirectorySource(Source):
         self._places = Places(self._paths, options_of(connector.originals))
         self._versions = Versions(self._places, _INPUT)
         self._listing = Listing(self._places, _INPUT, config)
-        self._known: dict[str, list[Found]] = {}
+        self._kept = Kept(connector.name, self._places, self._paths)
         self._said: set[str] = set()
         self._broken = ""
 
@@ -160,25 +161,33 @@ class DirectorySource(Source):
 
     def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """See :class:`~semel.sources.base.Repeatable`."""
-        name, until = str(partition[FILE_NAME]), self._reached(offset).records
-        place, found = self._kept(name, offset)
+        name, given = str(partition[FILE_NAME]), 0
+        for _ in range(_MOVES):
+            place, found = self._kept.find(name, offset)
+            try:
+                for values in self._first(place, found, self._reached(offset).records, given):
+                    given += len(values)
+                    yield SourceBatch([self._records(values, found)], offset)
+                return
+            except FileNotFoundError:  # it was moved since the places were listed
+                self._kept.forget()
+        raise self._kept.gone(name, offset)
+
+    def _first(self, place: str, found: Found, until: int, begin: int) -> Iterator[pa.Array]:
+        """The first records of a file, those from ``begin`` on."""
         count = 0
         try:
             for chunk in self._chunks(place, found, Reached()):
                 values = chunk.values.slice(0, max(0, until - count))
+                if len(fresh := values.slice(max(0, begin - count))):
+                    yield fresh
                 count += len(values)
-                if len(values):
-                    records = self._records(values, found)
-                    yield SourceBatch([records], offset)
                 if count >= until:
                     return
-        except FileNotFoundError:  # it was moved since the places were listed
-            self._known.clear()
-            yield from self.before(partition, offset)
         except Broken as broken:
             if broken.chunk is not None and count < until:
                 values = broken.chunk.values.slice(0, until - count)
-                yield SourceBatch([self._records(values, found)], offset)
+                yield values.slice(max(0, begin - count))
 
     def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
         """See :class:`~semel.sources.base.Measurable`: the files that are not finished."""
@@ -228,8 +237,8 @@ class DirectorySource(Source):
             reached = self._reached(offset)
         elif offset is not None:
             self._warn(
-                f"file {found.name} is another one than before ({_told(found.facts)} instead of "
-                f"{_told(offset)}): reading it from its beginning"
+                f"file {found.name} is another one than before ({told(found.facts)} instead of "
+                f"{told(offset)}): reading it from its beginning"
             )
         if reached.state:
             return
@@ -340,28 +349,6 @@ class DirectorySource(Source):
             return bool(self._config.error_path)
         return self._config.cleanup != NONE
 
-    def _kept(self, name: str, offset: SourceOffset) -> tuple[str, Found]:
-        """Where a file that was read is now."""
-        for _ in range(2):
-            for place, found in self._everywhere(name):
-                if files.is_of(offset, found):
-                    return place, found
-            self._known.clear()  # it may have come since
-        raise ServiceError(
-            f"connector {self._name}: file {name} ({_told(offset)}) is gone, so that its records "
-            "cannot be read again. An audit needs cleanup.policy=none, move or movebydate"
-        )
-
-    def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:
-        """The files, in any place, that may be one of this name. Places are listed once."""
-        wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
-        for place, path in self._paths.items():
-            if path and place not in self._known:
-                self._known[place] = self._places.files(place, recursive=True) or []
-            for found in self._known.get(place, ()):
-                if wanted.fullmatch(found.name):
-                    yield place, found
-
     def _note(self, found: Found, broken: Broken) -> None:
         """Report what is wrong with a file, and what happens to it."""
         where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
@@ -388,8 +375,3 @@ class DirectorySource(Source):
         if message not in self._said:
             log.warning("connector %s: %s", self._name, message)
         self._said.add(message)
-
-
-def _told(version: Mapping[str, Any]) -> str:
-    names = ("size", "modified", "changed", "etag")
-    return ", ".join(f"{n} {version[n]}" for n in names if n in version)
