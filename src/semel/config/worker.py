@@ -15,7 +15,6 @@ from semel.errors import ConfigError, Problem
 POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"
 _CLIENTS = ("consumer", "producer", "admin")
-_BROKERS = "override.bootstrap.servers"
 _INHERITED = ("key.converter", "value.converter")
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
 """What the policy Principal lets connectors override."""
@@ -25,10 +24,6 @@ _POLICIES = ("All", "None", "Principal", "Allowlist")
 def _short(policy: str) -> str:
     """A policy's short name: Kafka Connect takes the name of the Java class, too."""
     return policy.rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
-
-
-def _is_sink(connector: Mapping[str, str]) -> bool:
-    return "topics" in connector or "topics.regex" in connector
 
 
 def _policy(given: str) -> None:
@@ -117,8 +112,8 @@ class WorkerConfig(RestConfig):
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
         # The client that reads a sink's topics, or writes a source's, may have other brokers.
-        client = "consumer" if _is_sink(own) else "producer"
-        if not {f"{client}.{_BROKERS}"} & {*found, *own}:
+        client = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
+        if f"{client}.override.bootstrap.servers" not in {**found, **own}:
             found["bootstrap.servers"] = given.get("bootstrap.servers", self.bootstrap_servers)
         return {**found, **own}
 

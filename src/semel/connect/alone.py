@@ -3,7 +3,6 @@ does; positions are in the ledgers."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -14,8 +13,6 @@ from semel.connect.herder import Answer, Herder, Part, Parts
 from semel.engine.states import State, Status
 from semel.errors import ConfigError
 from semel.runtime import Connector, Runtime
-
-log = logging.getLogger(__name__)
 
 
 class StandaloneHerder(Herder):
@@ -38,7 +35,7 @@ class StandaloneHerder(Herder):
             if name in self._given:
                 raise Conflict(f"Connector {name} already exists")
             self._start(name, config, state)
-            log.info("connector %s: created", name)
+            self._log_configured(name, created=True)
             return self.info(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
@@ -47,7 +44,7 @@ class StandaloneHerder(Herder):
             before = self._given.get(name)
             if before is None:
                 self._start(name, config, State.RUNNING)
-                log.info("connector %s: created", name)
+                self._log_configured(name, created=True)
                 return True, self.info(name)
             state = self._connector(name).wanted
             self._runtime.remove(name)
@@ -56,7 +53,7 @@ class StandaloneHerder(Herder):
             except Exception:
                 self._start(name, before, state)
                 raise
-            log.info("connector %s: configured anew", name)
+            self._log_configured(name, created=False)
             return False, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
@@ -69,7 +66,7 @@ class StandaloneHerder(Herder):
             self._runtime.remove(name)
             del self._given[name]
             self._known_topics.pop(name, None)
-            log.info("connector %s: deleted", name)
+            self._log_deleted(name)
 
     def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
         try:
@@ -91,7 +88,7 @@ class StandaloneHerder(Herder):
     def _targeted(self, name: str, state: State) -> Connector:
         self._known(name)
         connector = self._connector(name)
-        log.info("connector %s: target state %s", name, state)
+        self._log_target(name, state)
         return connector
 
     def restart(self, name: str) -> None:

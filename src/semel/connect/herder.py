@@ -239,6 +239,15 @@ class Herder(ABC):
                 part["state"] = State.RESTARTING
         return answer
 
+    def _log_configured(self, name: str, *, created: bool) -> None:
+        log.info("connector %s: %s", name, "created" if created else "configured anew")
+
+    def _log_deleted(self, name: str) -> None:
+        log.info("connector %s: deleted", name)
+
+    def _log_target(self, name: str, state: State) -> None:
+        log.info("connector %s: target state %s", name, state)
+
     def _log_restart(self, what: str, *, tasks: bool = False, only_failed: bool = False) -> None:
         with_tasks = " with its tasks" if tasks else ""
         failed = ", only of what has failed" if only_failed else ""

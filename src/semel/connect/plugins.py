@@ -81,7 +81,7 @@ def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> Con
         declared(_full(given or name))
     except ConfigError as error:
         raise BadRequest(str(error)) from None
-    return checked(config, worker, given or name)
+    return checked(config, worker, name)
 
 
 def checked(config: Mapping[str, str], worker: WorkerConfig, name: str = "") -> ConfigInfos:

@@ -3,7 +3,6 @@ and a connector's own worker restarts it."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,6 @@ from semel.connect.errors import Conflict, Elsewhere, Nobody, NotFound
 from semel.connect.herder import Answer, Herder, Part, Parts
 from semel.engine.states import State
 from semel.errors import LedgerConflict, TransientError
-
-log = logging.getLogger(__name__)
 
 _LEADER_IN = 10.0
 """Seconds for which a request waits for a leader: the first worker of a group joins it in three."""
@@ -81,7 +78,7 @@ class ClusterHerder(Herder):
             if name in self._configs:
                 raise Conflict(f"Connector {name} already exists")
             self._write([*initial, records.configured(name, config)])
-            log.info("connector %s: created", name)
+            self._log_configured(name, created=True)
             return self.info(name)
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
@@ -90,7 +87,7 @@ class ClusterHerder(Herder):
         with self._changing:
             created = name not in self._configs
             self._write([records.configured(name, config)])
-            log.info("connector %s: %s", name, "created" if created else "configured anew")
+            self._log_configured(name, created=created)
             return created, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
@@ -103,7 +100,7 @@ class ClusterHerder(Herder):
         with self._changing:
             self.config(name)
             self._write(records.forgotten(name))
-            log.info("connector %s: deleted", name)
+            self._log_deleted(name)
 
     def pause(self, name: str) -> None:
         self._target(name, State.PAUSED)
@@ -204,7 +201,7 @@ class ClusterHerder(Herder):
         with self._changing:
             self._known(name)
             self._write([records.targeted(name, state)])
-            log.info("connector %s: target state %s", name, state)
+            self._log_target(name, state)
 
     def _write(self, new: Sequence[Record]) -> None:
         try:

@@ -67,7 +67,7 @@ class Leading:
         assignment = self._assigning(group)
         if assignment is not None:
             self._leadership.write([assigned(assignment)])
-            owners = {owner for of in assignment.workers.values() for owner in of} - self._awaited
+            owners = assignment.owners - self._awaited
             log.info(
                 "group %s: assigned %d connectors to %d workers (assignment %d)",
                 *(self._config.group_id, len(assignment.workers), len(owners), assignment.epoch),
@@ -89,7 +89,7 @@ class Leading:
             return None
         awaited = [worker for worker, at in leaving.items() if at > since]
         awaited += self._returning(leaving, group)
-        self._tell_awaited(frozenset(awaited) & {w for of in before.workers.values() for w in of})
+        self._tell_awaited(frozenset(awaited) & before.owners)
         known = {n: len(of) for n, of in before.workers.items() if of}
         shares = {
             name: known[name]
@@ -106,10 +106,9 @@ class Leading:
         """Whether a worker that was assigned work is still there. If none is, the cluster was
         stopped as a whole, and nobody waits for workers that may have other addresses now."""
         with self._store.changed:
-            before = self._store.configs.assignment.workers
+            before = self._store.configs.assignment
             leaving = set(self._store.statuses.leaving)
-        owners = {worker for of in before.values() for worker in of}
-        return bool(owners & group.members - leaving - {self._config.url})
+        return bool(before.owners & group.members - leaving - {self._config.url})
 
     def _tell_awaited(self, awaited: frozenset[str]) -> None:
         if awaited - self._awaited:

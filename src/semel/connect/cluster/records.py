@@ -42,6 +42,11 @@ class Assignment:
     workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def owners(self) -> frozenset[str]:
+        """The workers that have work."""
+        return frozenset(owner for owners in self.workers.values() for owner in owners)
+
     def first(self, connector: str) -> str | None:
         """The worker that answers for a connector: that of the first task."""
         owners = self.workers.get(connector)
