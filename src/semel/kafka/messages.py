@@ -1,7 +1,9 @@
-"""Records as the columns of calls to a producer.
+"""Records as columns that are handed over to a producer.
 
-Kafka's client takes one record a call. The calls are mapped over columns, so that no Python code
-runs for a record whose bytes pass through; only headers are put together one by one.
+In a transaction, columns go to librdkafka as they are, if records have neither headers nor
+timestamps. Otherwise Kafka's client takes one record a call. The calls are mapped over columns, so
+that no Python code runs for a record whose bytes pass through; only headers are put together one
+by one.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
 
+from semel.kafka import bulk
 from semel.kafka.dead_letters import Headers
 from semel.records import HEADERS, TIMESTAMP
+
+T = TypeVar("T")
 
 ANY = -1
 """The partition that the partitioner chooses."""
@@ -51,20 +56,34 @@ class Message(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Messages:
     """What goes to one topic, by column. ``source``, ``partitions`` and ``offsets`` are its
-    origin."""
+    origin.
+
+    ``keys`` and ``values`` are binary. Without ``targets``, the partitioner chooses the partitions;
+    without ``timestamps``, records have the time of sending.
+    """
 
     topic: str
     source: str
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    targets: Iterable[int]
-    timestamps: Iterable[int]
-    headers: Iterable[Headers | None]
+    keys: pa.ChunkedArray
+    values: pa.ChunkedArray
+    targets: Sequence[int] | None = None
+    timestamps: Sequence[int] | None = None
+    headers: Sequence[Headers | None] | None = None
     partitions: Sequence[int] = field(default=())
     offsets: Sequence[int] = field(default=())
 
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest record, headers aside."""
+        keys, values = (pc.binary_length(column) for column in (self.keys, self.values))
+        sizes = pc.add(pc.fill_null(keys, 0), pc.fill_null(values, 0))
+        return pc.max(sizes).as_py() or 0
+
     def send(self, producer: Producer, callback: Callable[..., None]) -> None:
-        """Queue everything.
+        """Queue everything; ``callback`` is called for what is not delivered.
 
         Raises:
             KafkaException: one of them cannot be sent; those before it are queued.
@@ -72,15 +91,28 @@ class Messages:
         calls = map(
             producer.produce,
             itertools.repeat(self.topic),
-            self.values,
-            self.keys,
-            self.targets,
+            objects(self.values),
+            objects(self.keys),
+            _each(self.targets, ANY),
             itertools.repeat(callback),
             itertools.repeat(callback),  # the same argument under its other name
-            self.timestamps,
-            self.headers,
+            _each(self.timestamps, 0),
+            _each(self.headers, None),
         )
         deque(calls, maxlen=0)
+
+    def send_in_transaction(self, producer: Producer, callback: Callable[..., None]) -> None:
+        """Queue everything in a transaction, which tells if anything was not delivered;
+        ``callback`` may not be called.
+
+        Raises:
+            KafkaException: one of them cannot be sent; others may be queued.
+        """
+        if self.timestamps is not None or self.headers is not None or bulk.library() is None:
+            self.send(producer, callback)
+            return
+        targets = None if self.targets is None else np.asarray(self.targets, np.int32)
+        bulk.send(producer, self.topic, self.keys, self.values, targets)
 
     def each(self) -> Iterable[Message]:
         """One record at a time."""
@@ -88,12 +120,16 @@ class Messages:
             Message,
             self.partitions or itertools.repeat(-1),
             self.offsets or itertools.repeat(-1),
-            self.values,
-            self.keys,
-            self.targets,
-            self.timestamps,
-            self.headers,
+            objects(self.values),
+            objects(self.keys),
+            _each(self.targets, ANY),
+            _each(self.timestamps, 0),
+            _each(self.headers, None),
         )
+
+
+def _each(column: Sequence[T] | None, default: T) -> Iterable[T]:
+    return itertools.repeat(default) if column is None else column
 
 
 def objects(column: pa.ChunkedArray) -> list[bytes | None]:
@@ -101,10 +137,10 @@ def objects(column: pa.ChunkedArray) -> list[bytes | None]:
     return found
 
 
-def timestamps(rows: pa.Table) -> Iterable[int]:
-    """0, for a record without one, is the time of sending."""
+def timestamps(rows: pa.Table) -> Sequence[int] | None:
+    """The times of records, in milliseconds, with 0 for those without one; None if none has one."""
     if TIMESTAMP not in rows.column_names:
-        return itertools.repeat(0)
+        return None
     stamps = pc.fill_null(rows.column(TIMESTAMP).cast(pa.int64()), 0)
     found: list[int] = pc.max_element_wise(stamps, 0).to_numpy().tolist()
     return found

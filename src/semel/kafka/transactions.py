@@ -97,22 +97,31 @@ def _named(error: KafkaError, message: Any) -> KafkaError:
     return KafkaError(error.code(), f"{error.str()}: topic {message.topic()}. Grant WRITE on it")
 
 
-def _cause(producer: Producer, error: KafkaError, topics: Collection[str]) -> KafkaError:
-    """Why records for these topics were not delivered. A transaction that fails takes them out of
-    the queue, and its error is told by the next call; a transaction that has not failed refuses to
-    begin once more, and goes on."""
-    if error.code() != KafkaError._PURGE_QUEUE:
-        return error
+def _failure(producer: Producer) -> KafkaError | None:
+    """The error by which a transaction has failed: one that has not refuses to begin once more,
+    and goes on."""
     try:
         producer.begin_transaction()
     except KafkaException as failure:
-        cause: KafkaError = failure.args[0]
-        if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            them = " and ".join(sorted(topics))
-            return KafkaError(cause.code(), f"{cause.str()}: topic {them}. Grant WRITE on it")
-        if cause.code() != KafkaError._STATE:
-            return cause
-    return error
+        error: KafkaError = failure.args[0]
+        if error.code() != KafkaError._STATE:
+            return error
+    return None
+
+
+def _cause(
+    producer: Producer, told: Sequence[KafkaError], topics: Collection[str]
+) -> KafkaError | None:
+    """Why records for these topics were not delivered; None if nothing has failed. A transaction
+    that fails takes records out of the queue: what was ``told`` of them is not why, then."""
+    known = next((e for e in told if e.code() != KafkaError._PURGE_QUEUE), None)
+    if known is not None:
+        return known
+    error = _failure(producer)
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        them = " and ".join(sorted(topics))
+        return KafkaError(error.code(), f"{error.str()}: topic {them}. Grant WRITE on it")
+    return error or next(iter(told), None)
 
 
 def _in_time(call: Callable[[], None]) -> None:
@@ -230,8 +239,11 @@ class Transactions:
         offsets: list[KafkaPartition],
         generation: Any,
         before_commit: Callable[[], None] = lambda: None,
+        *,
+        topics: Collection[str] = (),
     ) -> None:
-        """One transaction: what ``send`` queues, and offsets of the group.
+        """One transaction: what ``send`` queues, and offsets of the group. ``send`` need not have
+        failures reported, if it names its ``topics``.
 
         Raises:
             RecordsRefused: nothing was written.
@@ -241,12 +253,13 @@ class Transactions:
         """
         producer = self._producer
         assert producer is not None
-        failed: list[KafkaError] = []
-        topics: set[str] = set()
+        told: list[KafkaError] = []
+        written = set(topics)
+        failure: KafkaError | None = None
 
         def report(error: KafkaError, message: Any) -> None:
-            failed.append(_named(error, message))
-            topics.add(str(message.topic()))
+            told.append(_named(error, message))
+            written.add(str(message.topic()))
 
         try:
             producer.begin_transaction()
@@ -254,23 +267,26 @@ class Transactions:
             if offsets:
                 send_offsets = producer.send_offsets_to_transaction
                 _in_time(lambda: send_offsets(offsets, generation, _STUCK))
-            settle(producer, lambda: bool(failed))
-            if failed:
-                raise KafkaException(_cause(producer, failed[0], topics))
+            settle(producer, lambda: bool(told) or _failure(producer) is not None)
+            failure = _cause(producer, told, written)
+            if failure is not None:
+                raise KafkaException(failure)
             before_commit()
             producer.commit_transaction(_STUCK)
         except KafkaException as error:
             cause = error.args[0]
-            refused = any(e.code() in RECORD_REFUSED for e in (cause, *failed))
+            if cause.code() == KafkaError._STATE:  # it has failed before this call
+                cause = failure = _cause(producer, told, written) or cause
+            refused = any(e.code() in RECORD_REFUSED for e in (cause, *told))
             if refused:  # nobody may come who aborts it, and others wait until its time is out
                 self._abort(producer)
                 self.drop()
                 raise RecordsRefused from error
-            if cause.txn_requires_abort() and not failed:
+            if cause.txn_requires_abort() and failure is None:
                 self._abort(producer)
             else:  # after a failed delivery an abort may take long; the next producer aborts, too
                 self.drop()
-            raise self._meaning(error) from error
+            raise self._meaning(KafkaException(cause)) from error
         except BaseException:
             self.drop()
             raise

@@ -99,7 +99,7 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
         patched.touch()
         absent, run = Group.absent, Transactions.run
 
-        def unknown(*_arguments: object) -> None:
+        def unknown(*_arguments: object, **_named: object) -> None:
             with asked.open("a") as log:
                 log.write("absent\n" if log.tell() else "run\n")
                 if log.tell() > len("run\n") + len("absent\n"):

@@ -43,7 +43,7 @@ class Work:
         """How many records go to each topic."""
         found: dict[str, int] = {}
         for messages in self.messages:
-            found[messages.topic] = found.get(messages.topic, 0) + len(messages.values)
+            found[messages.topic] = found.get(messages.topic, 0) + len(messages)
         return found
 
     @property
@@ -143,12 +143,14 @@ class Commits:
     def _transact(self, work: Work, records: Sequence[Record]) -> None:
         def send(producer: Producer, failed: Report) -> None:
             for messages in work.messages:
-                messages.send(producer, failed)
+                messages.send_in_transaction(producer, failed)
             hit("source.after_records")
             self._offsets.send(producer, records, failed)
             hit("sink.after_positions")
 
-        self._transactions.run(send, [], None, lambda: hit("sink.before_commit"))
+        self._transactions.run(
+            send, [], None, lambda: hit("sink.before_commit"), topics=work.by_topic
+        )
 
     def _send(self, work: Work, records: Sequence[Record]) -> None:
         """Records first, offsets once the brokers have them."""
@@ -157,15 +159,9 @@ class Commits:
         self._offsets.store(self._plain, records)
 
     def _refusal(self, work: Work) -> BadRecord:
-        sizes = {
-            m.topic: max(
-                (len(v or b"") + len(k or b"") for k, v in zip(m.keys, m.values, strict=True)),
-                default=0,
-            )
-            for m in work.messages
-        }
+        sizes = {m.topic: m.largest for m in work.messages}
         largest = max(sizes, key=lambda topic: sizes[topic])
-        keyless = next((m.topic for m in work.messages if None in m.keys), "")
+        keyless = next((m.topic for m in work.messages if m.keys.null_count), "")
         return BadRecord(
             f"connector {self._name}: the brokers refuse a record; nothing of its transaction was "
             f"written. The largest one is for topic {largest} and has {sizes[largest]:,} bytes: is "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from semel.config import SourceConnectorConfig, under
 from semel.converters import Converter, Unwritable
 from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord, ConfigError
-from semel.kafka.messages import ANY, Messages, headers, objects, timestamps
+from semel.kafka.messages import ANY, Messages, headers, timestamps
 from semel.records import HEADERS, PARTITION, ConnectRecords
 from semel.transforms.naming import named
 
@@ -38,15 +37,14 @@ class Encoder:
         origin = records.origin
         if records.headers is not None:
             origin = origin.append_column(HEADERS, records.headers)
-        found = headers(origin) if records.headers is not None else None
         return Messages(
             records.topic,
             "",
-            objects(keys),
-            objects(values),
+            keys,
+            values,
             _partitions(records.origin),
             timestamps(records.origin),
-            itertools.repeat(None) if found is None else found,
+            headers(origin),
         )
 
     def encoded(
@@ -122,12 +120,12 @@ def _written(converter: Converter, column: pa.Array) -> pa.ChunkedArray:
     return pa.chunked_array([converter.encode(column)], pa.binary())
 
 
-def _partitions(origin: pa.Table) -> Iterable[int]:
+def _partitions(origin: pa.Table) -> Sequence[int] | None:
     if PARTITION not in origin.column_names:
-        return itertools.repeat(ANY)
+        return None
     column = origin.column(PARTITION)
     if column.null_count == len(column):
-        return itertools.repeat(ANY)
+        return None
     found: list[int] = pc.fill_null(column, ANY).to_numpy().tolist()
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.converters import Converter
 from semel.kafka.dead_letters import Header, Headers, error_headers
-from semel.kafka.messages import ANY, Messages, headers, objects, timestamps
+from semel.kafka.messages import Messages, headers, timestamps
 from semel.records import (
     HEADERS,
     KEY,
@@ -30,11 +29,10 @@ def dead_letters(connector: ConnectorConfig, letters: Sequence[DeadLetter], task
     return Messages(
         connector.dead_letter_topic,
         "",
-        [x.key for x in letters],
-        [x.value for x in letters],
-        itertools.repeat(ANY),
-        [max(0, x.timestamp or 0) for x in letters],
-        [[*x.headers, *error_headers(connector, x, task)] for x in letters],
+        pa.chunked_array([[x.key for x in letters]], pa.binary()),
+        pa.chunked_array([[x.value for x in letters]], pa.binary()),
+        timestamps=[max(0, x.timestamp or 0) for x in letters],
+        headers=[[*x.headers, *error_headers(connector, x, task)] for x in letters],
     )
 
 
@@ -67,9 +65,9 @@ class Encoder:
         return Messages(
             topic,
             records.origin,
-            objects(keys),
-            objects(values),
-            partitions if keep else itertools.repeat(ANY),
+            keys,
+            values,
+            partitions if keep else None,
             timestamps(rows),
             self._headers(records.origin, rows, partitions, offsets),
             partitions,
@@ -90,10 +88,10 @@ class Encoder:
 
     def _headers(
         self, source: str, rows: pa.Table, partitions: list[int], offsets: list[int]
-    ) -> Iterable[Headers | None]:
+    ) -> Sequence[Headers | None] | None:
         own = headers(rows)
         if not self._provenance:
-            return itertools.repeat(None) if own is None else own
+            return own
         config = self._config
         topic: Header = (config.topic_header, source.encode())
         names = (config.partition_header, config.offset_header)

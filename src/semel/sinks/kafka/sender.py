@@ -70,12 +70,18 @@ class Sender:
 
         def send(producer: Producer, failed: Report) -> None:
             for one in messages or ():
-                one.send(producer, failed)
+                one.send_in_transaction(producer, failed)
             positions(producer, failed)
             reach("sink.after_positions")
 
         try:
-            self._transactions.run(send, offsets, generation, lambda: reach("sink.before_commit"))
+            self._transactions.run(
+                send,
+                offsets,
+                generation,
+                lambda: reach("sink.before_commit"),
+                topics=[one.topic for one in messages or ()],
+            )
         except RecordsRefused:
             raise find_refused(self._connector.name, self._transactions, messages or ()) from None
 

@@ -1,0 +1,127 @@
+"""Hands columns over to librdkafka in one call.
+
+The Python client takes a record a call. It holds the interpreter's lock meanwhile, needs an object
+for each key and value, and takes the lock once more for each record that is delivered. librdkafka
+itself takes an array of C structures (``rd_kafka_produce_batch``), which can point into Arrow's
+buffers. The client does not offer that call, so it is made beside the client, on its handle.
+
+Only records without headers and timestamps can be handed over like this, and nobody is told which
+of them were not delivered. A transaction does not need that: it fails as a whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer, cimpl
+
+_FIRST, _END = (2, 11), (2, 17)
+"""The client's releases whose producers are known to begin with librdkafka's handle. With any other
+one, records are sent one by one."""
+
+_COPIES, _NAMES_PARTITION = 0x2, 0x8
+_ANY = -1
+_MESSAGE = np.dtype(
+    [
+        ("err", np.int32),
+        ("rkt", np.uintp),
+        ("partition", np.int32),
+        ("payload", np.uintp),
+        ("len", np.uintp),
+        ("key", np.uintp),
+        ("key_len", np.uintp),
+        ("offset", np.int64),
+        ("_private", np.uintp),
+    ],
+    align=True,
+)
+"""``rd_kafka_message_t``"""
+
+
+@functools.cache
+def library() -> Any:
+    """The client's librdkafka; None if this release of the client is not known."""
+    release = tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
+    if not _FIRST <= release < _END:
+        return None
+    try:
+        found = ctypes.CDLL(cimpl.__file__)  # with the libraries that it is linked to
+        found.rd_kafka_topic_new.restype = ctypes.c_void_p
+        found.rd_kafka_topic_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        found.rd_kafka_topic_destroy.restype = None
+        found.rd_kafka_topic_destroy.argtypes = [ctypes.c_void_p]
+        found.rd_kafka_produce_batch.restype = ctypes.c_int
+        found.rd_kafka_produce_batch.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_int,
+        ]
+    except (AttributeError, OSError):  # linked in another way
+        return None
+    return found
+
+
+def handle(producer: Producer) -> int:
+    """librdkafka's handle of a producer."""
+    found = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
+    if not found:
+        raise KafkaException(KafkaError(KafkaError._STATE, "the producer is closed"))
+    return found
+
+
+def send(
+    producer: Producer,
+    topic: str,
+    keys: pa.ChunkedArray,
+    values: pa.ChunkedArray,
+    partitions: np.ndarray | None,
+) -> None:
+    """Queue records; :func:`library` must be there.
+
+    Args:
+        keys, values: binary columns.
+        partitions: where each record goes; the partitioner chooses if there are none.
+
+    Raises:
+        KafkaException: one of them cannot be queued; others may have been.
+    """
+    of_topic = library().rd_kafka_topic_new(handle(producer), topic.encode(), None)
+    try:
+        first = 0
+        for batch in pa.table([keys, values], ["key", "value"]).to_batches():
+            messages = np.zeros(len(batch), _MESSAGE)
+            messages["key"], messages["key_len"] = _places(batch.column(0))
+            messages["payload"], messages["len"] = _places(batch.column(1))
+            messages["partition"] = (
+                _ANY if partitions is None else partitions[first : first + len(batch)]
+            )
+            first += len(batch)
+            queued = library().rd_kafka_produce_batch(
+                of_topic, _ANY, _COPIES | _NAMES_PARTITION, messages.ctypes.data, len(messages)
+            )
+            if queued < len(messages):
+                errors = messages["err"]
+                raise KafkaException(KafkaError(int(errors[errors != 0][0])))
+    finally:
+        library().rd_kafka_topic_destroy(of_topic)
+
+
+def _places(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The address and length of each value; address 0 for those that are null."""
+    _, ends, data = column.buffers()
+    if ends is None or column.null_count == len(column):
+        return np.zeros(len(column), np.uintp), np.zeros(len(column), np.uintp)
+    offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    # A value without bytes needs an address, too, or it would be null.
+    start = data.address if data is not None and data.address else ends.address
+    places = offsets[:-1].astype(np.uintp) + np.uintp(start)
+    if column.null_count:
+        places[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    return places, np.diff(offsets).astype(np.uintp)
