@@ -5,8 +5,10 @@ for each key and value, and takes the lock once more for each record that is del
 itself takes an array of C structures (``rd_kafka_produce_batch``), which can point into Arrow's
 buffers. The client does not offer that call, so it is made beside the client, on its handle.
 
-Only records without headers and timestamps can be handed over like this, and nobody is told which
-of them were not delivered. A transaction does not need that: it fails as a whole.
+Only records can be handed over like this that have no headers, no timestamps and no partitions of
+their own. (With partitions, librdkafka 2.16 adds partition -1 to the transaction if it does not
+know the topic yet.) Nobody is told which of them were not delivered; a transaction does not need
+that, for it fails as a whole.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ _FIRST, _END = (2, 11), (2, 17)
 """The client's releases whose producers are known to begin with librdkafka's handle. With any other
 one, records are sent one by one."""
 
-_COPIES, _NAMES_PARTITION = 0x2, 0x8
-_ANY = -1
+_COPIES = 0x2
+_ANY_PARTITION = -1
 _MESSAGE = np.dtype(
     [
         ("err", np.int32),
@@ -81,30 +83,21 @@ def send(
     topic: str,
     keys: pa.ChunkedArray,
     values: pa.ChunkedArray,
-    partitions: np.ndarray | None,
 ) -> None:
-    """Queue records; :func:`library` must be there.
-
-    Args:
-        keys, values: binary columns.
-        partitions: where each record goes; the partitioner chooses if there are none.
+    """Queue records, whose keys and values are binary columns; the partitioner chooses their
+    partitions. :func:`library` must be there.
 
     Raises:
         KafkaException: one of them cannot be queued; others may have been.
     """
     of_topic = library().rd_kafka_topic_new(handle(producer), topic.encode(), None)
     try:
-        first = 0
         for batch in pa.table([keys, values], ["key", "value"]).to_batches():
             messages = np.zeros(len(batch), _MESSAGE)
             messages["key"], messages["key_len"] = _places(batch.column(0))
             messages["payload"], messages["len"] = _places(batch.column(1))
-            messages["partition"] = (
-                _ANY if partitions is None else partitions[first : first + len(batch)]
-            )
-            first += len(batch)
             queued = library().rd_kafka_produce_batch(
-                of_topic, _ANY, _COPIES | _NAMES_PARTITION, messages.ctypes.data, len(messages)
+                of_topic, _ANY_PARTITION, _COPIES, messages.ctypes.data, len(messages)
             )
             if queued < len(messages):
                 errors = messages["err"]

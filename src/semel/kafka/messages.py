@@ -1,7 +1,7 @@
 """Records as columns that are handed over to a producer.
 
-In a transaction, columns go to librdkafka as they are, if records have neither headers nor
-timestamps. Otherwise Kafka's client takes one record a call. The calls are mapped over columns, so
+In a transaction, columns go to librdkafka as they are, if records have no more than keys and
+values. Otherwise Kafka's client takes one record a call. The calls are mapped over columns, so
 that no Python code runs for a record whose bytes pass through; only headers are put together one
 by one.
 """
@@ -108,11 +108,11 @@ class Messages:
         Raises:
             KafkaException: one of them cannot be sent; others may be queued.
         """
-        if self.timestamps is not None or self.headers is not None or bulk.library() is None:
+        others = (self.targets, self.timestamps, self.headers)
+        if bulk.library() is not None and all(column is None for column in others):
+            bulk.send(producer, self.topic, self.keys, self.values)
+        else:
             self.send(producer, callback)
-            return
-        targets = None if self.targets is None else np.asarray(self.targets, np.int32)
-        bulk.send(producer, self.topic, self.keys, self.values, targets)
 
     def each(self) -> Iterable[Message]:
         """One record at a time."""
