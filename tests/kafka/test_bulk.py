@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, Producer
 
+from semel.errors import ServiceError, TransientError
 from semel.kafka import bulk
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import RecordsRefused, Transactions
@@ -129,13 +130,38 @@ def test_a_record_that_the_broker_refuses_is_told(
     assert committed(kafka, topic, 1) == [(0, b"k", b"v")]
 
 
+def test_a_topic_that_does_not_exist_is_named(kafka: Kafka, topic: str):
+    client = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "topic.metadata.propagation.max.ms": 100,
+    }
+    transactions = Transactions("a test", client)
+    transactions.open(f"id-{uuid4().hex[:8]}")
+    messages = Messages(f"{topic}-gone", "", binary(KEYS), binary(VALUES))
+    with pytest.raises(TransientError, match="Unknown topic"):
+        transactions.run(messages.send_in_transaction, [], None)
+    assert not transactions.is_open
+
+
+def test_columns_of_another_type_are_cast(kafka: Kafka, topic: str, transactions: Transactions):
+    large = pa.chunked_array([pa.array([b"1", b"2"], pa.large_binary())])
+    transactions.run(Messages(topic, "", large, large).send_in_transaction, [], None)
+    assert committed(kafka, topic, 2) == [(0, b"1", b"1"), (0, b"2", b"2")]
+
+
+def test_a_name_that_no_topic_can_have_is_an_error(topic: str, transactions: Transactions):
+    messages = Messages("t" * 600, "", binary(KEYS), binary(VALUES))
+    with pytest.raises((ServiceError, TransientError), match=r"[Ii]nvalid"):
+        transactions.run(messages.send_in_transaction, [], None)
+
+
 def test_records_with_partitions_of_their_own_go_one_by_one(
     kafka: Kafka, topic: str, transactions: Transactions
 ):
     kafka.create_topic(topic := f"{topic}-wide", 3)  # librdkafka does not know it yet
-    messages = Messages(topic, "", binary([b"k"]), binary([b"v"]), targets=[2])
+    messages = Messages(topic, "", binary([b"k"]), binary([b"v"]), targets=[0])
     transactions.run(messages.send_in_transaction, [], None)
-    assert committed(kafka, topic, 1) == [(2, b"k", b"v")]
+    assert committed(kafka, topic, 1) == [(0, b"k", b"v")]
 
 
 def test_a_closed_producer_is_an_error(topic: str):

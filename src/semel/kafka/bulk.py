@@ -43,6 +43,7 @@ _MESSAGE = np.dtype(
     align=True,
 )
 """``rd_kafka_message_t``"""
+_COLUMNS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
 @functools.cache
@@ -91,8 +92,10 @@ def send(
         KafkaException: one of them cannot be queued; others may have been.
     """
     of_topic = library().rd_kafka_topic_new(handle(producer), topic.encode(), None)
+    if not of_topic:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {topic}"))
     try:
-        for batch in pa.table([keys, values], ["key", "value"]).to_batches():
+        for batch in pa.table([keys, values], schema=_COLUMNS).to_batches():
             messages = np.zeros(len(batch), _MESSAGE)
             messages["key"], messages["key_len"] = _places(batch.column(0))
             messages["payload"], messages["len"] = _places(batch.column(1))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -102,17 +102,20 @@ class Messages:
         deque(calls, maxlen=0)
 
     def send_in_transaction(self, producer: Producer, callback: Callable[..., None]) -> None:
-        """Queue everything in a transaction, which tells if anything was not delivered;
-        ``callback`` may not be called.
+        """Queue everything in a transaction, whose end tells whether all was delivered.
+        ``callback`` is called for the first record if that is not, and perhaps for others.
 
         Raises:
             KafkaException: one of them cannot be sent; others may be queued.
         """
         others = (self.targets, self.timestamps, self.headers)
-        if bulk.library() is not None and all(column is None for column in others):
-            bulk.send(producer, self.topic, self.keys, self.values)
-        else:
+        if bulk.library() is None or any(column is not None for column in others):
             self.send(producer, callback)
+            return
+        # What keeps a record from a topic mostly keeps all: the report of one tells why.
+        first = replace(self, keys=self.keys.slice(0, 1), values=self.values.slice(0, 1))
+        first.send(producer, callback)
+        bulk.send(producer, self.topic, self.keys.slice(1), self.values.slice(1))
 
     def each(self) -> Iterable[Message]:
         """One record at a time."""
@@ -141,7 +144,10 @@ def timestamps(rows: pa.Table) -> Sequence[int] | None:
     """The times of records, in milliseconds, with 0 for those without one; None if none has one."""
     if TIMESTAMP not in rows.column_names:
         return None
-    stamps = pc.fill_null(rows.column(TIMESTAMP).cast(pa.int64()), 0)
+    column = rows.column(TIMESTAMP)
+    if column.null_count == len(column):
+        return None
+    stamps = pc.fill_null(column.cast(pa.int64()), 0)
     found: list[int] = pc.max_element_wise(stamps, 0).to_numpy().tolist()
     return found
 

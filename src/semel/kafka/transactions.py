@@ -43,6 +43,10 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """librdkafka's settings; ``producer.override.*`` wins."""
 
+_FAILED_BEFORE = (KafkaError._STATE, KafkaError._FATAL, KafkaError._INCONSISTENT)
+"""Codes by which a call tells that the transaction had failed before it. The last one is a
+commit's, after a delivery that has failed."""
+
 _ACKS = ("acks", "request.required.acks")
 _NOT_IDEMPOTENT = (
     IDEMPOTENCE,
@@ -98,13 +102,13 @@ def _named(error: KafkaError, message: Any) -> KafkaError:
 
 
 def _failure(producer: Producer) -> KafkaError | None:
-    """The error by which a transaction has failed: one that has not refuses to begin once more,
-    and goes on."""
+    """The error by which a transaction has failed. One that has not failed rejects a second begin,
+    and is unaffected."""
     try:
         producer.begin_transaction()
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
-        if error.code() != KafkaError._STATE:
+        if error.fatal() or error.txn_requires_abort():
             return error
     return None
 
@@ -275,7 +279,7 @@ class Transactions:
             producer.commit_transaction(_STUCK)
         except KafkaException as error:
             cause = error.args[0]
-            if cause.code() == KafkaError._STATE:  # it has failed before this call
+            if cause.code() in _FAILED_BEFORE:
                 cause = failure = _cause(producer, told, written) or cause
             refused = any(e.code() in RECORD_REFUSED for e in (cause, *told))
             if refused:  # nobody may come who aborts it, and others wait until its time is out
