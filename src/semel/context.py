@@ -11,6 +11,8 @@ from contextvars import ContextVar
 CONNECTOR: ContextVar[str] = ContextVar("connector", default="")
 LOG_FORMAT = "SEMEL_LOG_FORMAT"
 """The variable that is ``json`` if each line on standard error is to be a JSON object."""
+STANDBY = "SEMEL_STANDBY"
+"""The variable that names the socket of the daemon on standby."""
 LOG_STARTED = threading.Event()
 _NAMED = re.compile(r"connector (\S+?):? ")
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from semel.errors import ConfigError, Problem
 
@@ -30,6 +34,35 @@ def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
         raise ConfigError(
             Problem("", f"{lacking}: pip install 'semel[{extra}]'", not_installed=True)
         )
+
+
+@contextmanager
+def deferred(name: str) -> Iterator[None]:
+    """Keep what is imported meanwhile from importing a module of a package: that is imported when
+    somebody uses it."""
+    if name in sys.modules:
+        yield
+        return
+    package, _, last = name.rpartition(".")
+    later = sys.modules[name] = _Later(name)
+    setattr(import_module(package), last, later)
+    try:
+        yield
+    finally:
+        later.step_aside()
+
+
+class _Later(ModuleType):
+    """Stands for a module that has not been imported yet, and stays what others know it by."""
+
+    def step_aside(self) -> None:
+        """Let the next import find the module itself."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+
+    def __getattr__(self, name: str) -> Any:
+        self.step_aside()
+        return getattr(import_module(self.__name__), name)
 
 
 def entries(group: str) -> Mapping[str, str]:

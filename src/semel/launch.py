@@ -33,8 +33,6 @@ _FIRST_HEAP = "-Xms64m"
 """By default the heap begins with a 64th of the machine's memory, and all of that gets used."""
 _NO_COUNTERS = "-XX:-UsePerfData"
 """Counters for jstat wake up an idle JVM twenty times a second."""
-STANDBY = "SEMEL_STANDBY"
-"""The variable that names the socket of the daemon on standby."""
 
 _LOG4J = """
 rootLogger.level = {level}

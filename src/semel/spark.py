@@ -18,10 +18,11 @@ from pyspark import SparkConf, SparkContext
 from semel import failpoints
 from semel.archives import in_background
 from semel.config import CommonConfig, under
+from semel.context import STANDBY
 from semel.errors import ConfigError, Problem, ServiceError
 from semel.gateway import MEMORY, OPTIONS, Jvm, spark_archive
 from semel.jars import SPARK_KAFKA, resolve
-from semel.launch import HEAP, STANDBY, heap, java_options
+from semel.launch import HEAP, heap, java_options
 from semel.sinks import MODULE, sink_class
 from semel.sources import is_source, source_class
 
@@ -37,6 +38,9 @@ the engine's, with a backoff."""
 _SLOTS = 1024
 """Tasks that a local Spark runs at once. A slot is a thread that waits: what a connector may use is
 bounded by its ``tasks.max``."""
+
+_DISPATCHERS = "4"
+"""Threads of a local Spark that pass its own messages on."""
 
 _MICRO_BATCH = {
     # A failed task is tried again at once: its commit may have gone through. What fails twice makes
@@ -122,8 +126,13 @@ def _settings(
     }
     given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
-        # Nothing from outside needs to reach a local driver; a cluster's executors do.
-        found |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        found |= {
+            # Nothing from outside needs to reach a local driver; a cluster's executors do.
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            # Spark would start a thread for each slot: 1,024 took most of a second.
+            "spark.rpc.netty.dispatcher.numThreads": _DISPATCHERS,
+        }
     found |= given
     for name, value in failpoints.environment().items():
         found[f"spark.executorEnv.{name}"] = value

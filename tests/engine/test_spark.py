@@ -288,3 +288,26 @@ def test_workers_import_the_module_of_a_source_or_a_sink(name: str, module: str)
     connector = read(CommonConfig, raw)
     settings = spark._settings(connector, {}, 1, works=False)
     assert settings[f"spark.executorEnv.{MODULE}"] == module
+
+
+def test_a_local_spark_does_not_start_a_thread_for_each_slot() -> None:
+    program = """
+import psutil
+from semel import spark
+from semel.config import CommonConfig, read
+raw = {"name": "c", "connector.class": "duckdb", "bootstrap.servers": "localhost:1"}
+connector = read(CommonConfig, raw)
+made = spark.context(connector)
+assert made.master.startswith(f"local[{spark._SLOTS}")
+print(psutil.Process(made._gateway.proc.pid).num_threads())
+spark.stop(made)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert int(ran.stdout.split()[-1]) < spark._SLOTS / 4

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel.launch import STANDBY, Standby, _standby
+from semel.context import STANDBY
+from semel.launch import Standby, _standby
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
 

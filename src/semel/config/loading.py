@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import javaproperties
-
 from semel.config.definition import text_of
 from semel.config.providers import Resolved
 from semel.errors import ConfigError
@@ -36,10 +34,7 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if path.suffix == ".properties":
-        try:
-            return {k: v.strip() for k, v in javaproperties.loads(text).items()}
-        except javaproperties.InvalidUEscapeError as error:
-            raise ConfigError(f"{path} is not a .properties file: {error}") from error
+        return _properties(path, text)
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
@@ -50,6 +45,15 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(document, dict):
         raise ConfigError(f"{path} must hold a JSON object, not {type(document).__name__}")
     return _flatten(document, str(path))
+
+
+def _properties(path: Path, text: str) -> dict[str, str]:
+    import javaproperties  # brings much that a start with JSON would wait for
+
+    try:
+        return {k: v.strip() for k, v in javaproperties.loads(text).items()}
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError(f"{path} is not a .properties file: {error}") from error
 
 
 def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:

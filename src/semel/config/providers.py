@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import javaproperties
-
 from semel.errors import ConfigError, Problem, Unresolvable
 from semel.redact import hide
 
@@ -179,6 +177,8 @@ def _variables(pattern: str, where: str) -> _Provider:
 
 
 def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | None:
+    import javaproperties  # brings much that a start would wait for
+
     try:
         text = _permitted(path, allowed).read_text(encoding="utf-8")
         return javaproperties.loads(text).get(key)

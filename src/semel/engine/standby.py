@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from semel.launch import STANDBY
+from semel.context import STANDBY
 
 _PATIENCE = 20.0
 """Seconds for the one on standby to have imported everything."""

@@ -15,7 +15,11 @@ from typing import Any
 
 import adbc_driver_manager
 import adbc_driver_postgresql
-import adbc_driver_postgresql.dbapi as adbc
+
+from semel.extras import deferred
+
+with deferred("pyarrow.dataset"):  # it imports pandas, and no data set is written
+    import adbc_driver_postgresql.dbapi as adbc
 
 TYPES = """(SELECT concat_ws(' ', current_setting('server_version_num'), count(*),
 sum(hashtext(concat_ws(' ', t.oid, typname, typreceive, typbasetype, c.xmin))))
