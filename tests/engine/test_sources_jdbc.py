@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
+from semel.sources.base import SourceBatch
+from semel.sources.jdbc.source import JdbcSource
 from semel.sources.offsets.store import SourceOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
@@ -189,6 +191,36 @@ def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     assert report.broken
     executed(database, "INSERT INTO orders (at) VALUES (now() - interval '1 year')")
     assert audit_source(plan_source(config)).lost == 1
+
+
+@pytest.mark.parametrize("in_ranges", [False, True])
+def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_read(
+    database: str,
+    source: Callable[..., Config],
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    in_ranges: bool,
+) -> None:
+    config = source(mode="timestamp+incrementing", first_load_range_rows="20") | {
+        "transforms": "key",
+        "transforms.key.type": "org.apache.kafka.connect.transforms.ValueToKey",
+        "transforms.key.fields": "id",
+    }
+    config = of_table(config) if in_ranges else config
+    insert(database, 100, 100)
+    start(config, until_caught_up=True).wait()
+    read = JdbcSource.read
+
+    def after_an_update(*arguments: Any) -> Iterator[SourceBatch | None]:
+        executed(database, "UPDATE orders SET at = now() - interval '10 minutes' WHERE id % 10 < 8")
+        yield from read(*arguments)
+
+    monkeypatch.setattr(JdbcSource, "read", after_an_update)
+    report = audit_source(plan_source(config))
+    (found,) = report.topics
+    assert (found.lost, found.duplicated, found.changed) == (0, 0, 0)
+    assert (found.kafka, found.behind) == (100, 80)
+    assert not report.broken
 
 
 def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(

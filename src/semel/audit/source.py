@@ -38,7 +38,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
 from semel.planning import SourcePlan
-from semel.sources.base import Repeatable, SourceBatch, SourceOffset, SourcePartition
+from semel.sources.base import Repeatable, Sharded, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
 _PATIENCE, _PAUSE = 30.0, 0.01
@@ -66,8 +66,8 @@ _COMPARED = """
 CREATE TABLE compared AS
 WITH counted AS (
     SELECT topic, hash, any_value(key) AS key, sum(source) AS source, sum(kafka) AS kafka,
-        sum(passing) AS passing, sum(behind) AS behind,
-        least(sum(passing), greatest(sum(kafka) - sum(source), 0)) AS arrived,
+        greatest(sum(passing), 0) AS passing, sum(behind) AS behind,
+        least(greatest(sum(passing), 0), greatest(sum(kafka) - sum(source), 0)) AS arrived,
         arg_max(place, number) FILTER (source = 1) AS source_place,
         max(number) FILTER (source = 1) AS source_number,
         arg_max(place, number) FILTER (kafka = 1) AS kafka_place,
@@ -82,7 +82,8 @@ SELECT * EXCLUDE (passing, arrived)
     greatest(kafka - source - arrived, 0) AS extra
 FROM counted
 """
-"""A passing record that Kafka has counts as read, another one as behind."""
+"""A passing record that Kafka has counts as read, another one as behind. One that was revised since
+it was read is not there any more to be counted again."""
 _DIFFERENCE = """
 CREATE TABLE difference AS
 SELECT * REPLACE (extra - replaced::INTEGER AS extra) FROM (
@@ -195,27 +196,32 @@ class _Auditor:
         """Count the records before the stored offsets, and those after them."""
         for partition, offset in stored.offsets:
             self._begin(partition)
-            if isinstance(self._planned.source, Repeatable):
-                for batch in self._planned.source.before(partition, offset):
+            if (batches := self._before(partition, offset)) is not None:
+                for batch in batches:
                     self._take(batch, source=1)
+                self._read_behind(partition, offset)
                 continue
             whole = self._reader(partition, None, source=1)
             self._read_on([whole, self._reader(partition, offset, source=-1, behind=1)])
 
     def passing(self, stored: StoredOffsets, last: StoredOffsets) -> None:
         """Count anew what was committed meanwhile."""
-        source, first = self._planned.source, stored.lookup()
+        first = stored.lookup()
         for partition, offset in last.offsets:
             before = first(partition)
             if before == offset:
                 continue
             place = self._begin(partition)
-            if isinstance(source, Repeatable):
+            if (batches := self._before(partition, offset)) is not None:
                 self._workspace.session.execute(
                     "UPDATE records SET passing = -1 WHERE source = 1 AND place = ?", [place]
                 )
-                for batch in source.before(partition, offset):
+                self._workspace.session.execute(
+                    "DELETE FROM records WHERE behind = 1 AND place = ?", [place]
+                )
+                for batch in batches:
                     self._take(batch, passing=1)
+                self._read_behind(partition, offset)
                 continue
             self._workspace.session.execute("DELETE FROM records WHERE place = ?", [place])
             del self._skipped[place]
@@ -226,6 +232,18 @@ class _Auditor:
                 readers.append(self._reader(partition, before, source=-1, passing=1))
                 readers.append(self._reader(partition, None, source=1))
             self._read_on(readers[::-1])
+
+    def _before(
+        self, partition: SourcePartition, offset: SourceOffset
+    ) -> Iterator[SourceBatch] | None:
+        source = self._planned.source
+        return source.before(partition, offset) if isinstance(source, Repeatable) else None
+
+    def _read_behind(self, partition: SourcePartition, offset: SourceOffset) -> None:
+        """Count what comes after an offset. A record that was revised since those before it were
+        read is there, too."""
+        if not isinstance(self._planned.source, Sharded):
+            self._read_on([self._reader(partition, offset, behind=1)])
 
     def _begin(self, partition: SourcePartition) -> int:
         """Read this source partition from now on; returns its number."""

@@ -125,10 +125,13 @@ def source_records(
 class Repeatable(Protocol):
     """A source that can read again exactly the records before an offset. ``semel audit`` reads
     others once from their beginning and once from the offset, which needs an end that both
-    reach."""
+    reach, and records that do not change meanwhile."""
 
-    def before(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
-        """The records before a stored offset, in their order."""
+    def before(
+        self, partition: SourcePartition, offset: SourceOffset
+    ) -> Iterator[SourceBatch] | None:
+        """The records before a stored offset; None if they cannot be read with this
+        configuration. They are in their order where the source is ``ordered``."""
 
 
 StoredOffset = Callable[[SourcePartition], SourceOffset | None]

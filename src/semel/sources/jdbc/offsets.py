@@ -13,7 +13,7 @@ row in the order of times. Once all are read, that row's is the offset, in Confl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from semel.sources.base import SourceOffset, SourcePartition
@@ -87,6 +87,17 @@ class Position:
     timestamp: int | None = None
     queried_ms: int | None = None
     load: Load | None = None
+
+    @property
+    def whole(self) -> Load | None:
+        """The load by ranges that reads all rows up to here; None if a time or a number is not
+        known."""
+        if self.load is not None:
+            loaded = self.load.loaded
+            return replace(self.load, loaded=None, until=-LONG if loaded is None else loaded)
+        if self.timestamp is None or self.incrementing is None:
+            return None
+        return Load(None, LONG - 1, self.timestamp, self.incrementing)
 
     @property
     def offset(self) -> SourceOffset:

@@ -117,6 +117,8 @@ class Query:
     until: int | None
     last_number: int | None = None
     """Numbers larger than this are not read."""
+    last: Position | None = None
+    """Nor are rows after this time, and number."""
 
     @property
     def sql(self) -> str:
@@ -159,6 +161,10 @@ class Query:
             found += self.database.sooner(begin, column, self.config.timezone)
         if number is not None and self.last_number is not None:
             found.append(f"{number} <= {self.last_number}")
+        if time is not None and self.last is not None and self.last.timestamp is not None:
+            found.append(
+                not_after(time, number, self._instant(self.last.timestamp), self.last.incrementing)
+            )
         if number is not None and self.shape.number is not None and self.shape.number.nullable:
             found.append(f"{number} IS NOT NULL")
         return found
@@ -188,6 +194,14 @@ def time_of(database: Database, shape: Shape) -> str:
         return last[0]
     times = [f"NULLIF({time}, {zero})" if zero else time for time, zero in some]
     return f"COALESCE({', '.join(times)}, {last[0]})"
+
+
+def not_after(time: str, number: str | None, at: str, last_number: int | None) -> str:
+    """The condition that a row is not after a time, and of the rows of that time not after a
+    number."""
+    if number is None or last_number is None:
+        return f"{time} <= {at}"
+    return f"({time} < {at} OR ({time} = {at} AND {number} <= {last_number}))"
 
 
 def source(config: JdbcSourceConfig, table: TableId | None) -> str:

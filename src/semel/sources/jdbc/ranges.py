@@ -25,6 +25,7 @@ from semel.sources.jdbc.queries import (
     Shape,
     Unreadable,
     beyond_long,
+    not_after,
     ordered,
     selected,
     time_of,
@@ -121,7 +122,7 @@ class Ranges:
         at = self._instant(load.timestamp)
         conditions = [
             f"{number} <= {last}",
-            f"({time} < {at} OR ({time} = {at} AND {number} <= {load.incrementing}))",
+            not_after(time, number, at, load.incrementing),
         ]
         if load.loaded is not None:
             conditions.append(f"{number} > {load.loaded}")

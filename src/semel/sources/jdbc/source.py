@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
@@ -22,7 +21,7 @@ from semel.sources.base import (
     StoredOffset,
     source_records,
 )
-from semel.sources.jdbc import batches, offsets
+from semel.sources.jdbc import batches, offsets, tables
 from semel.sources.jdbc.batches import Rows, Together
 from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -154,22 +153,8 @@ class JdbcSource(Source):
         kinds = [k.upper() for k in self._config.table_types]
         with self._database.snapshot():
             there = self._database.tables(kinds)
-        found = [t for t in there if self._config.takes(t.name, str(t))]
-        by_topic: dict[str, TableId] = {}
-        for table in found:
-            other = by_topic.setdefault(table.name, table)
-            if other != table:
-                raise ConfigError(
-                    f"connector {self._name}: tables {other} and {table} would go to the same "
-                    f"topic, {self._config.topic_prefix}{table.name}. Choose one with "
-                    "table.whitelist or schema.pattern, and read the other with a connector that "
-                    "has another topic.prefix"
-                )
-        one_each = [replace(self._config, whitelist=(w,)) for w in self._config.whitelist]
-        absent = [
-            c.whitelist[0] for c in one_each if not any(c.takes(t.name, str(t)) for t in there)
-        ]
-        if absent:
+        found = tables.chosen(self._config, self._name, there)
+        if absent := tables.absent(self._config, there):
             self._warn(
                 "",
                 f"table.whitelist={','.join(absent)}: {self._database.where} has no such table: "
@@ -229,6 +214,25 @@ class JdbcSource(Source):
             if not some:
                 yield None
 
+    def before(
+        self, partition: SourcePartition, offset: SourceOffset
+    ) -> Iterator[SourceBatch] | None:
+        """See :class:`~semel.sources.base.Repeatable`. Without times, a row is always where it
+        was: reading on from the offset shows what comes after it."""
+        last = self._position(offset)
+        known = self._config.by_time and not self._lacking(last)
+        return self._before(partition, last) if known else None
+
+    def _before(self, partition: SourcePartition, last: Position) -> Iterator[SourceBatch]:
+        table, topic = self._table(partition), self.topic_of(partition)
+        position = Position(load=last.whole if self._in_ranges or last.load else None)
+        while True:
+            with closing(self._rows(table, position, False, last)) as found:
+                for values, position in found:
+                    yield SourceBatch([source_records(topic, v) for v in values], position.offset)
+            if position.load is None:
+                return
+
     def _first(self, position: Position) -> float:
         """When the first query is due; in bulk mode, an interval after the last one."""
         if position.queried_ms is None or self._config.mode != BULK:
@@ -243,15 +247,15 @@ class JdbcSource(Source):
         return bool(config.range_rows) and config.by_number and not alone
 
     def _rows(
-        self, table: TableId | None, position: Position, behind: bool
+        self, table: TableId | None, position: Position, behind: bool, last: Position | None = None
     ) -> Generator[Together, None, None]:
         """The rows of one query. When the last ones are given, the query is over. ``behind`` is
-        whether there may be a great many."""
+        whether there may be a great many; ``last`` is the position where to end."""
         fresh = True
         with self._named(table):
             try:
                 fresh = table is None and self._describe()
-                yield from batches.ahead(self._queried(table, position, behind))
+                yield from batches.ahead(self._queried(table, position, behind, last))
             except (Unreadable, SchemaChanged) as error:
                 self._query_columns = ()
                 if table is None and fresh:
@@ -272,7 +276,7 @@ class JdbcSource(Source):
         return True
 
     def _queried(
-        self, table: TableId | None, position: Position, behind: bool
+        self, table: TableId | None, position: Position, behind: bool, end: Position | None
     ) -> Iterator[Together]:
         config, database = self._config, self._database
         now = database.now() if config.by_time or config.mode == BULK else 0
@@ -304,7 +308,7 @@ class JdbcSource(Source):
                     step = ranges.following(self._after(position).incrementing)
                     self._goes_on = step is not None and step.goes_on
                     last = step.last if step is not None and step.goes_on else None
-            query = Query(config, database, table, found, self._after(position), until, last)
+            query = Query(config, database, table, found, self._after(position), until, last, end)
             nothing = True
             # Closed before the snapshot ends, where reading is left in the middle.
             with closing(database.stream(query.sql, query.widest)) as stream:
