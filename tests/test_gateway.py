@@ -40,11 +40,18 @@ def neutral(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_remembered_command_is_filled_with_this_runs_options_and_memory() -> None:
     command = gateway._command(SETTINGS, REMEMBERED)
-    java, submitted = command[: command.index("--conf")], command[command.index("--conf") :]
-    assert java[:4] == ["/bin/java", "-cp", "/jars/*", "-Xmx512m"]
-    assert java[4:7] == ["-XX:+UseSerialGC", "-Dpath=/a b", "--add-opens=a=b"]
+    assert command[:4] == ["/bin/java", "-cp", "/jars/*", "-Xmx512m"]
+    assert command[4:7] == ["-XX:+UseSerialGC", "-Dpath=/a b", "--add-opens=a=b"]
+    assert command[7:] == ["org.apache.spark.api.python.PythonGatewayServer"]
+
+
+@pytest.mark.parametrize("name", ["spark.jars.packages", "spark.files", "spark.kerberos.keytab"])
+def test_what_must_be_prepared_is_submitted(name: str) -> None:
+    command = gateway._command({**SETTINGS, name: "one"}, REMEMBERED)
+    main, *submitted = command[7:]
+    assert main == "org.apache.spark.deploy.SparkSubmit"
     assert submitted[:2] == ["--conf", "spark.master=local[2]"]
-    assert submitted[-1] == "pyspark-shell"
+    assert submitted[-3:] == ["--conf", f"{name}=one", "pyspark-shell"]
 
 
 @pytest.mark.parametrize("name", ["SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"])

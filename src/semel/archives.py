@@ -33,7 +33,7 @@ SWITCH = "SEMEL_ARCHIVE"
 QUIET = "-Xlog:cds=off,cds+dynamic=off"
 """An archive that does not fit is no news for the user: the JVM starts without it."""
 
-_FORMAT = "1"
+_FORMAT = "2"
 """Changes with what the training runs and with what is remembered."""
 _MODE = 0o600
 """Whatever the umask: what the user's group may write is not used."""

@@ -2,7 +2,9 @@
 
 ``spark-submit`` runs a JVM only to find out which command starts Spark. Making the archive runs it
 once, and remembers its answer with the archive. Where the environment could change the answer,
-``spark-submit`` is run as PySpark does.
+``spark-submit`` is run as PySpark does. What that command starts, ``SparkSubmit``, prepares jars,
+files and logins, and then starts the server that PySpark talks to: where there is nothing to
+prepare, the server is started alone.
 
 PySpark is imported while the JVM starts: both take about as long.
 """
@@ -36,6 +38,9 @@ log = logging.getLogger(__name__)
 OPTIONS = "spark.driver.extraJavaOptions"
 MEMORY = "spark.driver.memory"
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
+_SERVER = "org.apache.spark.api.python.PythonGatewayServer"
+_PREPARED = ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.kerberos.")
+"""How settings begin that ``SparkSubmit`` reads."""
 _SCALA = "2.13"
 _PLACE, _HEAP = "-Dsemel.options=here", "1m"
 """Stand for the options and the memory in the remembered command."""
@@ -47,7 +52,10 @@ _SHAPES_COMMAND = (
     "spark.remote",
     "spark.api.mode",
 )
-_HARMLESS = ("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP", "SPARK_USER")
+_HARMLESS = (
+    *("SPARK_HOME", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_IP", "SPARK_USER"),
+    *("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"),  # PySpark sets them with each context
+)
 _STARTS_IN = 120.0
 _ENDS_IN = 5.0
 _LOG_STARTS_IN = 10.0
@@ -257,7 +265,9 @@ def _command(settings: Mapping[str, str], remembered: Sequence[str] | None) -> l
             command += shlex.split(settings[OPTIONS])
         else:
             command.append(f"-Xmx{settings[MEMORY]}" if part == f"-Xmx{_HEAP}" else part)
-    return [*command, _MAIN, *_submitted(settings)]
+    if any(name.startswith(_PREPARED) for name in settings):
+        return [*command, _MAIN, *_submitted(settings)]
+    return [*command, _SERVER]  # the settings come with the context
 
 
 def _submitted(

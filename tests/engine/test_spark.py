@@ -293,7 +293,7 @@ def test_workers_import_the_module_of_a_source_or_a_sink(name: str, module: str)
 def test_a_local_spark_does_not_start_a_thread_for_each_slot() -> None:
     program = """
 import psutil
-from semel import spark
+from semel import gateway, spark
 from semel.config import CommonConfig, read
 raw = {"name": "c", "connector.class": "duckdb", "bootstrap.servers": "localhost:1"}
 connector = read(CommonConfig, raw)
@@ -301,6 +301,7 @@ made = spark.context(connector)
 assert made.master.startswith(f"local[{spark._SLOTS}")
 print(psutil.Process(made._gateway.proc.pid).num_threads())
 spark.stop(made)
+assert gateway.neutral(), "the archive that this run asks for has the launcher's answer, too"
 """
     ran = subprocess.run(
         [sys.executable, "-c", program],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from semel import launch
@@ -12,8 +13,10 @@ def main() -> None:
     _, *arguments = sys.argv
     if arguments[:1] == ["run"]:
         launch.begin_early(arguments[1:])
+    gc.disable()  # imports leave next to no garbage
     from semel.cli.commands import run
 
+    gc.enable()
     try:
         run()
     finally:

@@ -102,6 +102,7 @@ def _import_connector(raw: dict[str, str]) -> None:
 def main() -> None:
     """Import, wait, and serve. The argument is the descriptor of a listening socket; the first
     line of standard input holds the configuration."""
+    gc.disable()  # imports leave next to no garbage
     listener = socket.socket(fileno=int(sys.argv[1]))
     sys.argv[1:] = [_WORKER]
     raw = json.loads(sys.stdin.readline() or "{}")
@@ -109,6 +110,7 @@ def main() -> None:
     _import_connector(raw)
     gc.collect()
     gc.freeze()
+    gc.enable()
     line = _take_over(listener)
     listener.close()
     if line is not None:
