@@ -38,7 +38,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
 from semel.planning import SourcePlan
-from semel.sources.base import Repeatable, Sharded, SourceBatch, SourceOffset, SourcePartition
+from semel.sources.base import Repeatable, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
 _PATIENCE, _PAUSE = 30.0, 0.01
@@ -240,9 +240,9 @@ class _Auditor:
         return source.before(partition, offset) if isinstance(source, Repeatable) else None
 
     def _read_behind(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        """Count what comes after an offset. A record that was revised since those before it were
-        read is there, too."""
-        if not isinstance(self._planned.source, Sharded):
+        """Count what comes after an offset if a record may be there that was before it, and was
+        revised since."""
+        if self._planned.source.revises:
             self._read_on([self._reader(partition, offset, behind=1)])
 
     def _begin(self, partition: SourcePartition) -> int:
