@@ -29,6 +29,8 @@ import semel.sinks.postgresql
 assert "pandas" not in sys.modules
 import pyarrow
 known = pyarrow.dataset  # as others hold it
+assert not hasattr(known, "__file__")
+assert "pandas" not in sys.modules
 from pyarrow.dataset import Scanner, dataset
 assert "pandas" in sys.modules
 assert known.Scanner is pyarrow.dataset.Scanner is Scanner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -40,16 +41,19 @@ def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
 def deferred(name: str) -> Iterator[None]:
     """Keep what is imported meanwhile from importing a module of a package: that is imported when
     somebody uses it."""
-    if name in sys.modules:
+    package, _, last = name.rpartition(".")
+    parent, later = import_module(package), _Later(name)
+    if sys.modules.setdefault(name, later) is not later:
         yield
         return
-    package, _, last = name.rpartition(".")
-    later = sys.modules[name] = _Later(name)
-    setattr(import_module(package), last, later)
+    setattr(parent, last, later)
     try:
         yield
     finally:
         later.step_aside()
+
+
+_stepping = threading.Lock()
 
 
 class _Later(ModuleType):
@@ -57,10 +61,13 @@ class _Later(ModuleType):
 
     def step_aside(self) -> None:
         """Let the next import find the module itself."""
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
+        with _stepping:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python asks every module for
+            raise AttributeError(name)
         self.step_aside()
         return getattr(import_module(self.__name__), name)
 

@@ -39,8 +39,11 @@ OPTIONS = "spark.driver.extraJavaOptions"
 MEMORY = "spark.driver.memory"
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _SERVER = "org.apache.spark.api.python.PythonGatewayServer"
-_PREPARED = ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.kerberos.")
-"""How settings begin that ``SparkSubmit`` reads."""
+_PREPARED = (
+    *("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.log."),
+    *("spark.kerberos.", "spark.yarn.", "spark.hadoop.hadoop."),
+)
+"""How settings begin that ``SparkSubmit`` reads, or makes known to those who log in."""
 _SCALA = "2.13"
 _PLACE, _HEAP = "-Dsemel.options=here", "1m"
 """Stand for the options and the memory in the remembered command."""

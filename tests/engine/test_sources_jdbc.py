@@ -12,7 +12,7 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit_source
-from semel.errors import ConfigError
+from semel.errors import ConfigError, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
@@ -209,18 +209,23 @@ def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_rea
     config = of_table(config) if in_ranges else config
     insert(database, 100, 100)
     start(config, until_caught_up=True).wait()
-    read = JdbcSource.read
+    behind = JdbcSource.behind
 
-    def after_an_update(*arguments: Any) -> Iterator[SourceBatch | None]:
-        executed(database, "UPDATE orders SET at = now() - interval '10 minutes' WHERE id % 10 < 8")
-        yield from read(*arguments)
+    def after_an_update(*arguments: Any) -> Iterator[SourceBatch]:
+        executed(database, "UPDATE orders SET at = now() WHERE id % 10 < 8")
+        yield from behind(*arguments)
 
-    monkeypatch.setattr(JdbcSource, "read", after_an_update)
-    report = audit_source(plan_source(config))
+    monkeypatch.setattr(JdbcSource, "behind", after_an_update)
+    late = {"timestamp.delay.interval.ms": "3600000"}  # nothing of this is due to be read
+    report = audit_source(plan_source(config | late))
     (found,) = report.topics
     assert (found.lost, found.duplicated, found.changed) == (0, 0, 0)
-    assert (found.kafka, found.behind) == (100, 80)
+    assert (found.source, found.kafka, found.behind) == (100, 100, 80)
     assert not report.broken
+    executed(database, "DROP TABLE orders")
+    gone = "not there any more" if in_ranges else "orders"
+    with pytest.raises(SemelError, match=gone):
+        audit_source(plan_source(config))
 
 
 def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
@@ -239,7 +244,8 @@ def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     assert "incrementing" not in offset
     executed(database, "UPDATE orders SET at = now() - interval '1 hour' WHERE id IN (7, 95)")
     failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
-    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    without = config | {"first.load.range.rows": "0"}  # the load goes on in ranges
+    start(without, spark=LocalSpark(points), until_caught_up=True).wait()
     assert len(failpoints.fired(points)) == 2
     loaded = [n for n in range(1, 101) if n != 95]
     assert seen(config) == [*loaded, 7, 95]

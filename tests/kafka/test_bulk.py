@@ -130,6 +130,15 @@ def test_a_record_that_the_broker_refuses_is_told(
     assert committed(kafka, topic, 1) == [(0, b"k", b"v")]
 
 
+def test_a_record_that_is_left_out_with_a_refused_one_does_not_hide_it(
+    kafka: Kafka, topic: str, transactions: Transactions
+):
+    kafka.create_topic(f"{topic}-compacted", config={"cleanup.policy": "compact"})
+    messages = Messages(f"{topic}-compacted", "", binary([b"k", None]), binary([b"v", b"v"]))
+    with pytest.raises(RecordsRefused):
+        transactions.run(messages.send_in_transaction, [], None)
+
+
 def test_a_topic_that_does_not_exist_is_named(kafka: Kafka, topic: str):
     client = {
         "bootstrap.servers": kafka.bootstrap_servers,

@@ -38,7 +38,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
 from semel.planning import SourcePlan
-from semel.sources.base import Repeatable, SourceBatch, SourceOffset, SourcePartition
+from semel.sources.base import Repeatable, Revising, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
 _PATIENCE, _PAUSE = 30.0, 0.01
@@ -242,8 +242,10 @@ class _Auditor:
     def _read_behind(self, partition: SourcePartition, offset: SourceOffset) -> None:
         """Count what comes after an offset if a record may be there that was before it, and was
         revised since."""
-        if self._planned.source.revises:
-            self._read_on([self._reader(partition, offset, behind=1)])
+        source = self._planned.source
+        if source.revises and isinstance(source, Revising):
+            for batch in source.behind(partition, offset):
+                self._take(batch, behind=1)
 
     def _begin(self, partition: SourcePartition) -> int:
         """Read this source partition from now on; returns its number."""

@@ -14,9 +14,10 @@ def main() -> None:
     if arguments[:1] == ["run"]:
         launch.begin_early(arguments[1:])
     gc.disable()  # imports leave next to no garbage
-    from semel.cli.commands import run
-
-    gc.enable()
+    try:
+        from semel.cli.commands import run
+    finally:
+        gc.enable()
     try:
         run()
     finally:

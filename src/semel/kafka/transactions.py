@@ -47,6 +47,9 @@ _FAILED_BEFORE = (KafkaError._STATE, KafkaError._FATAL, KafkaError._INCONSISTENT
 """Codes by which a call tells that the transaction had failed before it. The last one is a
 commit's, after a delivery that has failed."""
 
+_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._INVALID_DIFFERENT_RECORD)
+"""Codes of records that were not sent, or not taken, because of others."""
+
 _ACKS = ("acks", "request.required.acks")
 _NOT_IDEMPOTENT = (
     IDEMPOTENCE,
@@ -116,9 +119,9 @@ def _failure(producer: Producer) -> KafkaError | None:
 def _cause(
     producer: Producer, told: Sequence[KafkaError], topics: Collection[str]
 ) -> KafkaError | None:
-    """Why records for these topics were not delivered; None if nothing has failed. A transaction
-    that fails takes records out of the queue: what was ``told`` of them is not why, then."""
-    known = next((e for e in told if e.code() != KafkaError._PURGE_QUEUE), None)
+    """Why records for these topics were not delivered; None if nothing has failed. What was
+    ``told`` of a record is not always why: it was left out with others."""
+    known = next((e for e in told if e.code() not in _WITH_OTHERS), None)
     if known is not None:
         return known
     error = _failure(producer)

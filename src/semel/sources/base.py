@@ -134,6 +134,16 @@ class Repeatable(Protocol):
         configuration. They are in their order where the source is ``ordered``."""
 
 
+@runtime_checkable
+class Revising(Protocol):
+    """A source that revises records, and can give at once all that it has behind an offset, even
+    what is too new to be read yet. A record that ``semel audit`` does not find before the offset
+    any more is there."""
+
+    def behind(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
+        """The records behind a stored offset."""
+
+
 StoredOffset = Callable[[SourcePartition], SourceOffset | None]
 """The last committed offset of a source partition; None if none is known."""
 

@@ -145,8 +145,7 @@ class Query:
     def _conditions(self) -> list[str]:
         found, number, time = [], self._number, self._time
         after, begin = self.position.incrementing, self.position.timestamp
-        if time is not None:
-            assert self.until is not None
+        if time is not None and self.until is not None:
             found.append(f"{time} < {self._instant(self.until)}")
         if time is not None and number is not None and begin is not None and after is not None:
             at = self._instant(begin)

@@ -32,6 +32,9 @@ from semel.sources.jdbc.queries import (
     widest,
 )
 
+_ROWS = 500_000
+"""The rows of a range where new loads are not to have any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -60,7 +63,7 @@ class Ranges:
             f"SELECT {number} AS n FROM {self.table.quoted} WHERE {' AND '.join(conditions)} "
             f"ORDER BY {number}"
         )
-        most = self.config.range_rows
+        most = self.config.range_rows or _ROWS  # a load that has begun goes on in ranges
         last, count = self._one(
             f"SELECT max(n) AS last_number, count(*) AS row_count "
             f"FROM ({self.database.limited(query, most)}) AS semel_range"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, SemelError
 from semel.problems import together
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
@@ -21,7 +21,7 @@ from semel.sources.base import (
     StoredOffset,
     source_records,
 )
-from semel.sources.jdbc import batches, offsets, tables
+from semel.sources.jdbc import batches, offsets, positions, tables
 from semel.sources.jdbc.batches import Rows, Together
 from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -67,7 +67,8 @@ class JdbcSource(Source):
         numbers = self._config.mode == INCREMENTING and not self._config.query
         self.unit = "ids" if numbers else None
         self.revises = self._config.by_time
-        self.ordered = not (self._config.by_time and self._in_ranges)
+        has_order = self._config.mode != TIMESTAMP  # rows of one time have none
+        self.ordered = has_order and not (self._config.by_time and self._in_ranges)
 
     def _check_prefix(self, connector: SourceConnectorConfig) -> None:
         if "topic.prefix" not in connector.originals and not self._config.query:
@@ -134,7 +135,7 @@ class JdbcSource(Source):
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         self._table(partition)
-        if lacking := self._lacking(self._position(offset)):
+        if lacking := positions.lacking(self._config, self._position(offset)):
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} has no {lacking}, which "
                 f"mode={self._config.mode} reads on from"
@@ -174,7 +175,7 @@ class JdbcSource(Source):
         """See :class:`~semel.sources.base.Measurable`. There may be fewer rows than numbers."""
         for partition in self.partitions():
             table = self._table(partition)
-            after = self._after(self._position(stored(partition))).incrementing
+            after = positions.after(self._config, self._position(stored(partition))).incrementing
             assert table is not None  # a query has no unit
             with self._named(table):
                 yield partition, self._numbering.left(table, self._of(table), after)
@@ -186,7 +187,7 @@ class JdbcSource(Source):
     ) -> Iterator[SourceBatch | None]:
         table = self._table(partition)
         position = self._position(offset)
-        if offset and (lacking := self._lacking(position)):
+        if offset and (lacking := positions.lacking(self._config, position)):
             log.warning(
                 "connector %s: the stored source offset %s of %s has no %s, which mode=%s reads on "
                 "from: reading from the beginning",
@@ -219,18 +220,35 @@ class JdbcSource(Source):
     ) -> Iterator[SourceBatch] | None:
         """See :class:`~semel.sources.base.Repeatable`. Without times, a row is always where it
         was: reading on from the offset shows what comes after it."""
-        last = self._position(offset)
-        known = self._config.by_time and not self._lacking(last)
-        return self._before(partition, last) if known else None
+        config, last = self._config, self._position(offset)
+        unknown = config.query_suffix or config.timestamp_initial == -1
+        if not config.by_time or unknown or positions.lacking(config, last):
+            return None
+        load = last.whole if self._in_ranges or last.load else None
+        return self._again(partition, Position(load=load), last)
 
-    def _before(self, partition: SourcePartition, last: Position) -> Iterator[SourceBatch]:
+    def behind(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
+        """See :class:`~semel.sources.base.Revising`."""
+        return self._again(partition, self._position(offset), None)
+
+    def _again(
+        self, partition: SourcePartition, position: Position, last: Position | None
+    ) -> Iterator[SourceBatch]:
+        """The rows behind a position as they are now, up to ``last`` if that is given."""
         table, topic = self._table(partition), self.topic_of(partition)
-        position = Position(load=last.whole if self._in_ranges or last.load else None)
+        with self._database.snapshot():
+            if table is not None and not self._database.columns(table):
+                raise SemelError(
+                    f"connector {self._name}: table {table} is not there any more, and its records "
+                    "cannot be compared"
+                )
+        at = position
         while True:
-            with closing(self._rows(table, position, False, last)) as found:
-                for values, position in found:
-                    yield SourceBatch([source_records(topic, v) for v in values], position.offset)
-            if position.load is None:
+            begin = at
+            with closing(self._rows(table, at, False, last or Position())) as found:
+                for values, at in found:
+                    yield SourceBatch([source_records(topic, v) for v in values], at.offset)
+            if begin.load is None or at is begin or (last is not None and at.load is None):
                 return
 
     def _first(self, position: Position) -> float:
@@ -250,7 +268,8 @@ class JdbcSource(Source):
         self, table: TableId | None, position: Position, behind: bool, last: Position | None = None
     ) -> Generator[Together, None, None]:
         """The rows of one query. When the last ones are given, the query is over. ``behind`` is
-        whether there may be a great many; ``last`` is the position where to end."""
+        whether there may be a great many. With a position to end at, even an empty one, no time
+        bounds them."""
         fresh = True
         with self._named(table):
             try:
@@ -290,11 +309,11 @@ class JdbcSource(Source):
             found = shape(config, columns, of_query=table is None)
             if table is not None and not config.validate_non_null:
                 self._nulls.look(table, found)
+            if now and (first := positions.begun(config, position, now)) != position:
+                position = first
+                yield [], position
             until = None
-            if now:
-                if self._begun(position, now) != position:
-                    position = self._begun(position, now)
-                    yield [], position
+            if now and end is None:
                 until = floor(now - config.timestamp_delay_ms * 1000, found.digits)
             last = None
             if table is not None and (position.load is not None or (behind and self._in_ranges)):
@@ -305,10 +324,11 @@ class JdbcSource(Source):
                     yield from ranges.read(load)
                     return
                 if config.mode == INCREMENTING:
-                    step = ranges.following(self._after(position).incrementing)
+                    step = ranges.following(positions.after(config, position).incrementing)
                     self._goes_on = step is not None and step.goes_on
                     last = step.last if step is not None and step.goes_on else None
-            query = Query(config, database, table, found, self._after(position), until, last, end)
+            begin = positions.after(config, position)
+            query = Query(config, database, table, found, begin, until, last, end)
             nothing = True
             # Closed before the snapshot ends, where reading is left in the middle.
             with closing(database.stream(query.sql, query.widest)) as stream:
@@ -345,19 +365,6 @@ class JdbcSource(Source):
             return batches.in_parts(read, position, after)
         return batches.in_order(read)
 
-    def _begun(self, position: Position, now: int) -> Position:
-        """Where to begin without a time in the offset."""
-        initial = self._config.timestamp_initial
-        if position.timestamp is not None or initial is None or not self._config.by_time:
-            return position
-        return Position(None, now if initial == -1 else initial * 1000)
-
-    def _after(self, position: Position) -> Position:
-        """The same with ``incrementing.initial`` where no number is known."""
-        if self._config.mode != INCREMENTING or position.incrementing is not None:
-            return position
-        return Position(self._config.incrementing_initial)
-
     def _table(self, partition: SourcePartition) -> TableId | None:
         try:
             name = offsets.table_of(partition)
@@ -381,14 +388,6 @@ class JdbcSource(Source):
                 f"connector {self._name}: {error}. Correct it with semel offsets set, or forget it "
                 "with semel offsets reset"
             ) from None
-
-    def _lacking(self, position: Position) -> str:
-        """What an offset must have in this mode, and has not."""
-        if self._config.by_time:
-            known = position.load is not None or position.timestamp is not None
-            return "" if known else TIMESTAMP
-        known = position.incrementing is not None or not self._config.by_number
-        return "" if known else INCREMENTING
 
     def _warn(self, what: str, message: str) -> None:
         """Say something once."""
