@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -18,6 +19,7 @@ import pytest
 
 from semel.sinks.sql.sqlserver_client import Session
 from semel.sinks.sql.sqlserver_config import SqlServerConfig, login
+from semel.watchdog import Watchdog
 from tests.patience import PATIENCE
 
 SYSTEMS = ("sqlite", "duckdb", "mariadb", "sqlserver")
@@ -104,13 +106,17 @@ def new_sqlserver_database() -> Iterator[str]:
 
 def sqlserver(url: str, statement: str) -> list[Any]:
     """The rows of a statement in a session of its own."""
-    session = Session(login(SqlServerConfig(connection_url=url)))
-    try:
-        with session._connection.cursor() as cursor:
-            cursor.execute(statement)
-            return list(cursor.fetchall()) if cursor.description else []
-    finally:
-        session.close()
+    with sqlserver_session(url) as session, session._connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+@contextmanager
+def sqlserver_session(url: str) -> Iterator[Session]:
+    """A session of its own."""
+    found = login(SqlServerConfig(connection_url=url))
+    with closing(Session(found, Watchdog("test", found.where, math.inf))) as session:
+        yield session
 
 
 def _duckdb(path: str, statement: str) -> list[Any]:

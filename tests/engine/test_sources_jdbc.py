@@ -301,8 +301,6 @@ def test_mariadb_is_read_once_through_crashes(
     name_ = f"source_{uuid.uuid4().hex[:8]}"
     url = mariadb.create_database(name_)
     try:
-        config = of_table(source(mode="timestamp+incrementing", first_load_range_rows="30"))
-        config["connection.url"] = url
         executed(
             url,
             "CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, at datetime(6) NOT NULL)",
@@ -310,16 +308,48 @@ def test_mariadb_is_read_once_through_crashes(
             "(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) "
             "SELECT utc_timestamp(6) - INTERVAL 101 - i HOUR FROM n",
         )
-        failpoints.arm(points, "sink.before_commit", "kill-driver", skip=2)
-        assert drive(config, points) == -9
-        executed(url, "UPDATE orders SET at = utc_timestamp(6) - INTERVAL 1 MINUTE WHERE id = 99")
-        failpoints.arm(points, "source.after_records", "kill-worker", skip=1)
-        start(config, spark=LocalSpark(points), until_caught_up=True).wait()
-        assert len(failpoints.fired(points)) == 2
-        assert seen(config) == [*(n for n in range(1, 101) if n != 99), 99]
-        executed(url, "INSERT INTO orders VALUES (101, utc_timestamp(6) - INTERVAL 1 SECOND)")
-        start(config, until_caught_up=True).wait()
-        assert seen(config)[-1] == 101
-        assert len(seen(config)) == 101
+        config = of_table(source(mode="timestamp+incrementing", first_load_range_rows="30"))
+        read_once_through_crashes(config | {"connection.url": url}, points, start)
     finally:
         mariadb.drop_database(name_)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sql_url", ["sqlserver"], indirect=True)
+def test_sqlserver_is_read_once_through_crashes(
+    sql_url: str, points: Path, source: Callable[..., Config], start: Start
+) -> None:
+    executed(
+        sql_url,
+        "CREATE TABLE orders (id bigint IDENTITY PRIMARY KEY, at datetime2 NOT NULL)",
+        "WITH n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) "
+        "INSERT INTO orders (at) SELECT DATEADD(hour, i - 101, SYSUTCDATETIME()) FROM n",
+    )
+    config = of_table(source(mode="timestamp+incrementing", first_load_range_rows="30"))
+    read_once_through_crashes(config | {"connection.url": sql_url}, points, start)
+
+
+def read_once_through_crashes(config: Config, points: Path, start: Start) -> None:
+    """Read a table of 100 rows and two changes, and kill the driver and a worker meanwhile."""
+    url = config["connection.url"]
+    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=2)
+    assert drive(config, points) == -9
+    executed(url, f"UPDATE orders SET at = {ago(url, 60)} WHERE id = 99")
+    failpoints.arm(points, "source.after_records", "kill-worker", skip=1)
+    start(config, spark=LocalSpark(points), until_caught_up=True).wait()
+    assert len(failpoints.fired(points)) == 2
+    assert seen(config) == [*(n for n in range(1, 101) if n != 99), 99]
+    executed(url, f"INSERT INTO orders (at) VALUES ({ago(url, 1)})")
+    start(config, until_caught_up=True).wait()
+    assert seen(config)[-1] == 101
+    assert len(seen(config)) == 101
+    report = audit_source(plan_source(config))
+    assert not report.broken
+    assert report.topics[0].source == 101
+
+
+def ago(url: str, seconds: int) -> str:
+    """A time of so many seconds ago, as SQL."""
+    if url.startswith("jdbc:sqlserver:"):
+        return f"DATEADD(second, -{seconds}, SYSUTCDATETIME())"
+    return f"utc_timestamp(6) - INTERVAL {seconds} SECOND"

@@ -23,6 +23,7 @@ NOT_MAPPED = 33557097
         (NOT_MAPPED, "the database system is not yet accepting connections", Unavailable),
         (NOT_MAPPED, "terminating connection due to administrator command", Unavailable),
         (3906, "the database is read-only", Unavailable),
+        (NOT_MAPPED, 'column "gone" does not exist', SchemaChanged),
         (NOT_MAPPED, "value overflows numeric format", DataRefused),
         (2627, "Violation of PRIMARY KEY constraint", DataRefused),
         (50_001, "not on Sundays", DataRefused),

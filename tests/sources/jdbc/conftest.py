@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -13,13 +14,18 @@ import pytest
 from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
 from semel.sources.base import Source, SourceBatch, SourceOffset
-from tests.databases import Given, query
+from tests.databases import Given, new_sqlserver_database, query
 
 Execute = Callable[..., None]
 Make = Callable[..., Source]
 
 
-@pytest.fixture(params=("postgresql", "sqlite", "duckdb", "mariadb"))
+@pytest.fixture(
+    params=(
+        *("postgresql", "sqlite", "duckdb", "mariadb"),
+        pytest.param("sqlserver", marks=pytest.mark.long),
+    )
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a new, empty database of each system."""
     if request.param == "postgresql":
@@ -29,6 +35,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         name = f"source_{uuid.uuid4().hex[:8]}"
         yield server.create_database(name)
         server.drop_database(name)
+    elif request.param == "sqlserver":
+        yield from new_sqlserver_database()
     else:
         yield f"jdbc:{request.param}:{tmp_path / 'source.db'}"
 
@@ -46,6 +54,10 @@ def executed(url: str, *statements: str) -> None:
         for statement in statements:
             query(url, statement)
         return
+    if url.startswith("jdbc:sqlserver:"):
+        for statement in statements:
+            query(url, _transact(statement))
+        return
     if url.startswith("postgresql:"):
         from semel.sinks.postgresql import driver
 
@@ -57,6 +69,24 @@ def executed(url: str, *statements: str) -> None:
     with closing(connection), connection.cursor() as cursor:
         for statement in statements:
             cursor.executemany(statement, None)
+
+
+_IN_TRANSACT_SQL = {
+    r"\bTIMESTAMP\(": "DATETIME2(",
+    r"\bTEXT\b": "NVARCHAR(MAX)",
+    r"\bBOOLEAN\b": "BIT",
+    r"\bTRUE\b": "1",
+    r"'ü'": "N'ü'",
+    r"\bADD COLUMN\b": "ADD",
+    r"ALTER TABLE (\w+) RENAME COLUMN (\w+) TO (\w+)": r"EXEC sp_rename '\1.\2', '\3', 'COLUMN'",
+}
+
+
+def _transact(statement: str) -> str:
+    """A statement of the tests in SQL Server's dialect."""
+    for pattern, replacement in _IN_TRANSACT_SQL.items():
+        statement = re.sub(pattern, replacement, statement)
+    return statement
 
 
 @pytest.fixture

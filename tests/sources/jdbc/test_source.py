@@ -317,6 +317,8 @@ def widened(url: str) -> list[str]:
         return []
     if url.startswith(("jdbc:mariadb", "jdbc:mysql")):
         return ["ALTER TABLE t MODIFY wide BIGINT"]
+    if url.startswith("jdbc:sqlserver"):
+        return ["ALTER TABLE t ALTER COLUMN wide BIGINT"]
     return ["ALTER TABLE t ALTER COLUMN wide TYPE BIGINT"]
 
 

@@ -1,50 +1,46 @@
 """SQL Server as a source: what is asked of it, and what is made of its answers. The answers are
-made up, except in the last test, which needs a server."""
+made up, except in the last tests, which need a server."""
 
 from __future__ import annotations
 
 import datetime
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from decimal import Decimal
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
+import pytds
 import pytest
+from pytds import tds_types as t
 
 from semel.config import read
 from semel.errors import ConfigError
 from semel.planning import plan_source
+from semel.sinks.sql.sqlserver_client import ResultColumn, _announced
 from semel.sources.base import Source
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import TableId
 from semel.sources.jdbc.sqlserver import SqlServer
 from semel.sources.jdbc.values import INSTANT
-from tests.databases import new_sqlserver_database, query
-from tests.sources.jdbc.conftest import rows
+from tests.databases import sqlserver_session
+from tests.sources.jdbc.conftest import Execute, Make, rows
 
 URL = "jdbc:sqlserver://db:1433;databaseName=shop;user=reader;password=secret;encrypt=false"
 Row = dict[str, Any]
 
 
-def described(name: str, type_: str, precision: int = 0, scale: int = 0, **facts: Any) -> Row:
-    """A row of sp_describe_first_result_set."""
-    row = {
-        "is_hidden": False,
-        "name": name,
-        "is_nullable": True,
-        "system_type_name": type_,
-        "user_type_name": None,
-        "precision": precision,
-        "scale": scale,
-        "is_identity_column": False,
-    }
-    return row | facts
+def described(
+    name: str, type_: str, precision: int = 0, scale: int = 0, **facts: bool
+) -> ResultColumn:
+    """A column that may be null, unless told otherwise."""
+    return ResultColumn(name, type_, precision, scale, **facts)
 
 
-ID = described("id", "bigint", 19, is_nullable=False, is_identity_column=True)
-AT = described("at", "datetime2(7)", 27, 7, is_nullable=False)
+ID = described("id", "bigint", 19, nullable=False, identity=True)
+AT = described("at", "datetime2", 27, 7, nullable=False)
 
 
 class Server:
@@ -52,8 +48,8 @@ class Server:
 
     where = "SQL Server at db:1433/shop"
 
-    def __init__(self, columns: Sequence[Row], blocks: Sequence[pa.Table]) -> None:
-        self.columns = columns
+    def __init__(self, columns: Sequence[ResultColumn], blocks: Sequence[pa.Table]) -> None:
+        self.announced = columns
         self.blocks_of_rows: Sequence[pa.Table] = blocks
         self.asked: list[str] = []
         self.keeps_versions = True
@@ -67,9 +63,15 @@ class Server:
         if "sys.objects" in sql:
             return pa.table({"d": ["shop"], "s": ["dbo"], "t": ["orders"]})
         if "OBJECT_ID" in sql:
-            return pa.table({"id": [1]})
-        assert sql.startswith("EXEC sp_describe_first_result_set N'")
-        return pa.Table.from_pylist(list(self.columns))
+            facts = [(c.name, int(c.nullable), int(c.identity)) for c in self.announced]
+            return pa.Table.from_pylist(
+                [{"name": n, "nullable": o, "counts": i} for n, o, i in facts]
+            )
+        raise AssertionError(sql)
+
+    def columns(self, sql: str) -> Sequence[ResultColumn]:
+        assert sql.endswith(" WHERE 1 = 0")
+        return self.announced
 
     def blocks(self, sql: str) -> Iterator[pa.Table]:
         if "SYSUTCDATETIME" in sql:
@@ -131,7 +133,7 @@ def database(**keys: str) -> SqlServer:
 
 
 def test_incrementing_reads_on_behind_a_number() -> None:
-    server = Server([ID, described("text", "nvarchar(9)")], [block(id=[6, 7], text=["a", None])])
+    server = Server([ID, described("text", "nvarchar")], [block(id=[6, 7], text=["a", None])])
     found, offset = rows(source(server, **INCREMENTING), {"incrementing": 5})
     assert found == [{"id": 6, "text": "a"}, {"id": 7, "text": None}]
     assert offset == {"incrementing": 7}
@@ -170,10 +172,10 @@ def test_a_time_is_compared_in_the_digits_that_a_position_has() -> None:
     ("type_", "scale", "read_as", "compared", "index"),
     [
         ("datetime", 3, 'CAST("at" AS datetime2(3))', 'CAST("at" AS datetime2(3))', True),
-        ("datetime2(6)", 6, '"at"', '"at"', False),
-        ("datetime2(3)", 3, '"at"', '"at"', False),
+        ("datetime2", 6, '"at"', '"at"', False),
+        ("datetime2", 3, '"at"', '"at"', False),
         (
-            "datetimeoffset(6)",
+            "datetimeoffset",
             6,
             'CONVERT(varchar(30), CAST(SWITCHOFFSET(CAST("at" AS datetimeoffset(6)), '
             "'+00:00') AS datetime2(6)), 126) + 'Z'",
@@ -181,7 +183,7 @@ def test_a_time_is_compared_in_the_digits_that_a_position_has() -> None:
             True,
         ),
         (
-            "datetimeoffset(7)",
+            "datetimeoffset",
             7,
             'CONVERT(varchar(30), CAST(SWITCHOFFSET(CAST("at" AS datetimeoffset(6)), '
             "'+00:00') AS datetime2(6)), 126) + 'Z'",
@@ -210,7 +212,7 @@ def test_the_earliest_time_has_no_earlier_one() -> None:
 def test_times_have_the_databases_zone_or_their_own() -> None:
     noon = 1_719_835_200_000_000
     asked = database()
-    plain, zoned = asked._column(AT), asked._column(described("at", "datetimeoffset(7)", 34, 7))
+    plain, zoned = asked._column(AT), asked._column(described("at", "datetimeoffset", 34, 7))
     assert asked.instant(noon, plain, "Europe/Berlin") == (
         "CAST('2024-07-01 14:00:00.000000' AS datetime2(6))"
     )
@@ -218,7 +220,7 @@ def test_times_have_the_databases_zone_or_their_own() -> None:
         "CAST('2024-07-01 12:00:00.000000 +00:00' AS datetimeoffset(6))"
     )
     server = Server(
-        [ID, described("at", "datetimeoffset(7)", 34, 7, is_nullable=False)],
+        [ID, described("at", "datetimeoffset", 34, 7, nullable=False)],
         [block(id=[1, 2], at=["2024-07-01T10:00:00Z", "2024-07-01T10:00:00.250000Z"])],
     )
     found, offset = rows(source(server, **TIMESTAMP, db_timezone="Europe/Berlin"))
@@ -238,7 +240,7 @@ def test_rows_without_a_number_are_looked_for(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_time_of_whole_minutes_cannot_be_a_position() -> None:
-    server = Server([ID, described("at", "smalldatetime", 16, 0, is_nullable=False)], [])
+    server = Server([ID, described("at", "smalldatetime", 16, 0, nullable=False)], [])
     with pytest.raises(ConfigError, match=r"name=at is of type smalldatetime.*must be datetime2"):
         rows(source(server, **TIMESTAMP))
 
@@ -250,29 +252,56 @@ def test_a_time_of_whole_minutes_cannot_be_a_position() -> None:
         (described("c", "tinyint"), pa.int16()),
         (described("c", "int"), pa.int32()),
         (described("c", "real"), pa.float32()),
-        (described("c", "decimal(7,2)", 7, 2), pa.decimal128(7, 2)),
+        (described("c", "decimal", 7, 2), pa.decimal128(7, 2)),
         (described("c", "money", 19, 4), pa.decimal128(19, 4)),
-        (described("c", "nvarchar(max)"), pa.string()),
+        (described("c", "nvarchar"), pa.string()),
         (described("c", "uniqueidentifier"), pa.string()),
         (described("c", "xml"), pa.string()),
-        (described("c", "varbinary(16)"), pa.binary()),
-        (described("c", "timestamp"), pa.binary()),
-        (described("c", None, user_type_name="geography"), pa.binary()),
+        (described("c", "varbinary"), pa.binary()),
+        (described("c", ""), pa.binary()),
         (described("c", "date"), pa.date32()),
-        (described("c", "time(7)", 16, 7), pa.time64("us")),
+        (described("c", "time", 16, 7), pa.time64("us")),
         (described("c", "smalldatetime", 16, 0), INSTANT),
     ],
 )
-def test_types_are_those_that_confluents_connector_gives_them(row: Row, kind: pa.DataType) -> None:
+def test_types_are_those_that_confluents_connector_gives_them(
+    row: ResultColumn, kind: pa.DataType
+) -> None:
     assert database()._column(row).arrow == kind
+
+
+@pytest.mark.parametrize(
+    ("serializer", "found"),
+    [
+        (t.IntNSerializer(t.TinyIntType()), ResultColumn("c", "tinyint")),
+        (t.IntNSerializer(t.BigIntType()), ResultColumn("c", "bigint")),
+        (t.MoneyNSerializer(4), ResultColumn("c", "smallmoney")),
+        (t.MsDecimalSerializer(7, 2), ResultColumn("c", "decimal", 7, 2)),
+        (t.DateTime2Serializer(t.DateTime2Type(7)), ResultColumn("c", "datetime2", 7, 7)),
+        (t.DateTimeNSerializer(4), ResultColumn("c", "smalldatetime")),
+        (t.NVarCharMaxSerializer(), ResultColumn("c", "ntext")),  # to python-tds they are one
+        (t.XmlSerializer(), ResultColumn("c", "xml")),
+        (t.MsUniqueSerializer(), ResultColumn("c", "uniqueidentifier")),
+        (t.VariantSerializer(), ResultColumn("c", "sql_variant")),
+        (t.UDT72Serializer(9, "", "sys", "geometry", ""), ResultColumn("c", "")),
+    ],
+)
+def test_what_the_protocol_says_of_a_column_is_understood(
+    serializer: Any, found: ResultColumn
+) -> None:
+    column = pytds.Column("c")
+    column.serializer = serializer
+    assert _announced(column) == found
+    column.flags = pytds.Column.fIdentity
+    assert _announced(column) == replace(found, nullable=False, identity=True)
 
 
 def test_values_are_of_their_columns_types() -> None:
     columns = [
         ID,
         described("yes", "bit"),
-        described("price", "decimal(7,2)", 7, 2),
-        described("whole", "numeric(5,0)", 5, 0),
+        described("price", "decimal", 7, 2),
+        described("whole", "numeric", 5, 0),
         described("part", "smallmoney", 10, 4),
         described("day", "date"),
         described("empty", "int"),
@@ -333,27 +362,122 @@ def test_urls_of_both_drivers_are_understood(url: str) -> None:
     assert database(**{"connection.url": url}).where.startswith("SQL Server at db:1433")
 
 
-@pytest.fixture
-def server() -> Iterator[str]:
-    yield from new_sqlserver_database()
-
-
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "kind", ["datetime2", "datetime2(3)", "datetime", "datetimeoffset", "datetimeoffset(3)"]
-)
-def test_a_server_is_read_once(kind: str, server: str) -> None:
-    query(
-        server,
-        f"CREATE TABLE t (id int IDENTITY PRIMARY KEY, at {kind} NOT NULL, u uniqueidentifier)",
+@pytest.mark.long
+@pytest.mark.parametrize("url", ["sqlserver"], indirect=True)
+class TestServer:
+    """A server as its documentation says."""
+
+    @pytest.mark.parametrize(
+        "kind", ["datetime2", "datetime2(3)", "datetime", "datetimeoffset", "datetimeoffset(3)"]
     )
-    for n in range(5):
-        query(server, f"INSERT INTO t VALUES ('2024-01-01T00:00:0{n // 2}.127', '{uuid.uuid4()}')")
-    raw = {"name": "c", "connector.class": "JdbcSource", "connection.url": server}
-    raw |= {"topic.prefix": "t-", "poll.interval.ms": "0", "bootstrap.servers": "localhost:1"}
-    for keys in (BOTH, TIMESTAMP, INCREMENTING):
-        planned = plan_source(raw | {k.replace("_", "."): v for k, v in keys.items()})
-        with closing(planned):
-            found, offset = rows(planned.source)
+    def test_rows_are_read_once_by_times_of_each_type(
+        self, kind: str, make: Make, execute: Execute
+    ) -> None:
+        execute(f"CREATE TABLE t (id int IDENTITY PRIMARY KEY, at {kind} NOT NULL)")
+        for n in range(5):
+            execute(f"INSERT INTO t VALUES ('2024-01-01T00:00:0{n // 2}.127')")
+        for keys in (BOTH, TIMESTAMP, INCREMENTING):
+            made = make(**keys)
+            found, offset = rows(made)
             assert [r["id"] for r in found] == [1, 2, 3, 4, 5]
-            assert rows(planned.source, offset) == ([], None)
+            assert rows(made, offset) == ([], None)
+            execute("INSERT INTO t VALUES ('2024-01-01T00:00:02.130')")
+            assert len(rows(made, offset)[0]) == 1
+            execute("DELETE FROM t WHERE id > 5")
+
+    def test_a_row_of_an_open_transaction_is_not_waited_for_and_read_once_it_commits(
+        self, url: str, make: Make, execute: Execute
+    ) -> None:
+        with suppress(pytds.Error):  # Babelfish always keeps versions of rows
+            execute("ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
+        execute("CREATE TABLE t (id int IDENTITY PRIMARY KEY, at datetime2 NOT NULL)")
+        insert = "INSERT INTO t VALUES (SYSUTCDATETIME())"
+        with sqlserver_session(url) as open_:
+            open_.execute("BEGIN TRANSACTION")
+            open_.execute(insert)
+            execute(insert)
+            delayed = make(**TIMESTAMP, timestamp_delay_interval_ms="3600000")
+            assert rows(delayed) == ([], None)
+            assert [r["id"] for r in rows(make(**INCREMENTING))[0]] == [2]
+            open_.execute("COMMIT TRANSACTION")
+        found, _ = rows(make(**TIMESTAMP))  # as if the delay was over
+        assert [r["id"] for r in found] == [1, 2]
+
+    @pytest.mark.parametrize("mapping", ["none", "best_fit"])
+    def test_values_have_the_types_that_are_documented(
+        self, mapping: str, make: Make, execute: Execute
+    ) -> None:
+        with suppress(pytds.Error):  # Babelfish has ROWVERSION only if told so
+            execute("EXEC sp_babelfish_configure 'escape_hatch_rowversion', 'ignore', 'server'")
+        execute(
+            "CREATE TABLE t (id bigint IDENTITY PRIMARY KEY, yes bit, tiny tinyint, "
+            "small smallint, price decimal(7,2), whole numeric(5,0), paid money, less smallmoney, "
+            "half real, ratio float, day date, clock time(3), moment datetime2(7), old datetime, "
+            "zoned datetimeoffset, coarse smalldatetime, name nvarchar(20), code varchar(20), "
+            "fixed nchar(4), body nvarchar(max), raw varbinary(8), uid uniqueidentifier, doc xml, "
+            "version rowversion)",
+            "INSERT INTO t (yes, tiny, small, price, whole, paid, less, half, ratio, day, clock, "
+            "moment, old, zoned, coarse, name, code, fixed, body, raw, uid, doc) VALUES "
+            "(1, 255, -3, 3.25, 12, 1234.5678, 1.5, 0.5, 0.1, '2024-02-29', '12:30:00.250', "
+            "'2024-07-01 12:00:00.123456', '2024-07-01 12:00:00.127', "
+            "'2024-07-01 14:00:00.5 +02:00', '2024-07-01 12:01:00', N'ü€', 'x', N'ab', "
+            "N'long', 0x00FF, '6F9619FF-8B86-D011-B42D-00C04FC964FF', '<a/>')",
+            "INSERT INTO t (yes) VALUES (NULL)",
+        )
+        made = make(**INCREMENTING, numeric_mapping=mapping, db_timezone="Europe/Berlin")
+        (partition,) = made.partitions()
+        with closing(made.read(partition, None)) as reading:  # type: ignore[type-var]
+            batches = list(takewhile(bool, reading))
+        best = mapping == "best_fit"
+        values = [r.values for batch in batches if batch is not None for r in batch.records]
+        kinds = {f.name: f.type for f in values[0].type}
+        assert kinds == {
+            "id": pa.int64(),
+            "yes": pa.int8(),
+            "tiny": pa.int16(),
+            "small": pa.int16(),
+            "price": pa.float64() if best else pa.decimal128(7, 2),
+            "whole": pa.int32() if best else pa.decimal128(5, 0),
+            "paid": pa.decimal128(19, 4),
+            "less": pa.float64() if best else pa.decimal128(10, 4),
+            "half": pa.float32(),
+            "ratio": pa.float64(),
+            "day": pa.date32(),
+            "clock": pa.time64("us"),
+            **dict.fromkeys(("moment", "old", "zoned", "coarse"), INSTANT),
+            **dict.fromkeys(("name", "code", "fixed", "body", "uid", "doc"), pa.string()),
+            **dict.fromkeys(("raw", "version"), pa.binary()),
+        }
+        row, empty = [row for v in values for row in v.to_pylist()]
+        assert len(row.pop("version")) == len(empty.pop("version")) == 8
+        assert {name for name, value in empty.items() if value is not None} == {"id"}
+
+        def utc(*time: int) -> datetime.datetime:
+            return datetime.datetime(2024, 7, 1, *time, tzinfo=datetime.UTC)
+
+        assert row == {
+            "id": 1,
+            "yes": 1,
+            "tiny": 255,
+            "small": -3,
+            "price": Decimal("3.25"),
+            "whole": 12,
+            "paid": Decimal("1234.5678"),
+            "less": Decimal("1.5"),
+            "half": 0.5,
+            "ratio": 0.1,
+            "day": datetime.date(2024, 2, 29),
+            "clock": datetime.time(12, 30, 0, 250_000),
+            "moment": utc(10, 0, 0, 123_456),
+            "old": utc(10, 0, 0, 127_000),
+            "zoned": utc(12, 0, 0, 500_000),
+            "coarse": utc(10, 1),
+            "name": "ü€",
+            "code": "x",
+            "fixed": "ab  ",
+            "body": "long",
+            "raw": b"\x00\xff",
+            "uid": "6F9619FF-8B86-D011-B42D-00C04FC964FF",
+            "doc": "<a/>",
+        }

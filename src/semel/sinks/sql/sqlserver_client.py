@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from socket import create_connection
 from typing import Any
 
@@ -17,6 +18,20 @@ from semel.watchdog import Watchdog
 
 _PACKET = 16_383  # the most there is with TLS
 _PATIENCE = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of a result, as the server announces it."""
+
+    name: str
+    type: str
+    """Without arguments; empty for a type of .NET."""
+    precision: int = 0
+    scale: int = 0
+    """Also the digits of a second that a time has."""
+    nullable: bool = True
+    identity: bool = False
 
 
 class Session:
@@ -74,6 +89,12 @@ class Session:
             cursor.execute(sql)
             return fetched(cursor)
 
+    def columns(self, sql: str) -> Sequence[ResultColumn]:
+        """The columns of a query, which are announced before its rows."""
+        with self._watchdog.call(), self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return [_announced(c) for c in cursor._session.res_info.columns]
+
     def stream(self, sql: str, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         with self._connection.cursor() as cursor:
             with self._watchdog.call():
@@ -120,6 +141,20 @@ def number_of(error: BaseException) -> int | None:
     return getattr(error, "number", 0) if isinstance(error, pytds.Error) else None
 
 
+def _announced(column: Any) -> ResultColumn:
+    read = column.serializer
+    name = _NAMES.get(read.get_typeid(), "")
+    is_time = name in ("time", "datetime2", "datetimeoffset")
+    return ResultColumn(
+        column.column_name,
+        name,
+        read.precision or 0,
+        (read.precision if is_time else read.scale) or 0,
+        bool(column.flags & column.fNullable),
+        bool(column.flags & column.fIdentity),
+    )
+
+
 def _columns(schema: pa.Schema) -> list[Any]:
     """Columns to which one row is written, in bytes: the first value is all rows."""
     from pytds import Column
@@ -164,3 +199,14 @@ def _type(kind: pa.DataType) -> Any:
         pa.date32(): types.DateType,
     }
     return names.get(kind, types.NVarCharMaxType)()
+
+
+_NAMES = {
+    **{50: "bit", 104: "bit", 48: "tinyint", 52: "smallint", 56: "int", 127: "bigint"},
+    **{59: "real", 62: "float", 122: "smallmoney", 60: "money", 106: "decimal", 108: "numeric"},
+    **{40: "date", 41: "time", 42: "datetime2", 43: "datetimeoffset", 58: "smalldatetime"},
+    **{61: "datetime", 35: "text", 99: "ntext", 167: "varchar", 175: "char", 231: "nvarchar"},
+    **{239: "nchar", 34: "image", 165: "varbinary", 173: "binary", 36: "uniqueidentifier"},
+    **{98: "sql_variant", 241: "xml"},
+}
+"""The types of TDS, by their numbers."""

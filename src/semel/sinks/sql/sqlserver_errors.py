@@ -31,7 +31,9 @@ _AWAY_STATES = {"08", "53", "58"}
 _WAITED = 1222
 _PASSING_STATES = {"40", "55", "57"}
 _NOT_MAPPED = "YY002"
-"""Babelfish's for PostgreSQL's errors that SQL Server has not, of a server that goes too."""
+"""Babelfish's for PostgreSQL's errors that SQL Server has not, of a server that goes or a column
+that is gone too."""
+_GONE = "does not exist"
 _GOING = ("the database system is ", "terminating connection", "conflict with recovery")
 
 
@@ -50,6 +52,8 @@ def translated(where: str, error: BaseException) -> Exception | None:
         return TransientError(f"{text}. If the process that holds the rows is frozen, end it")
     if state == _NOT_MAPPED and any(words in text for words in _GOING):
         return Unavailable(text)
+    if state == _NOT_MAPPED and _GONE in text:
+        return SchemaChanged(text)
     if number in _AWAY or state[:2] in _AWAY_STATES:
         return Unavailable(text)
     if number in _PASSING or state[:2] in _PASSING_STATES or not number:

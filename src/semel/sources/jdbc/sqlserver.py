@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 
 from semel.config import read
 from semel.sinks.sql.names import literal, quote
 from semel.sinks.sql.sqlserver import SqlServer as SqlServerSession
+from semel.sinks.sql.sqlserver_client import ResultColumn
 from semel.sinks.sql.sqlserver_config import SqlServerConfig
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.queries import Unreadable
+from semel.sources.jdbc.queries import Unreadable, source
 from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 log = logging.getLogger(__name__)
@@ -36,21 +37,28 @@ _AS_THEY_ARE = {
     "float": pa.float64(),
     "date": pa.date32(),
     "time": pa.time64("us"),
-    **dict.fromkeys(
-        ("char", "varchar", "nchar", "nvarchar", "text", "ntext", "sysname"), pa.string()
-    ),
-    **dict.fromkeys(("binary", "varbinary", "image", "timestamp", "rowversion"), pa.binary()),
+    **dict.fromkeys(("char", "varchar", "nchar", "nvarchar", "text", "ntext"), pa.string()),
+    **dict.fromkeys(("binary", "varbinary", "image"), pa.binary()),
 }
 """Their types in records: those that Confluent's connector gives them."""
 _TIMES = {"datetime": 3, "smalldatetime": 3, "datetime2": None, "datetimeoffset": None}
 """Their digits of a second; None where they are declared."""
-_TEXTS = {"uniqueidentifier": "nvarchar(36)", "sql_variant": "nvarchar(4000)"}
-_OBJECTS = ("geography", "geometry", "hierarchyid")
+_MONEY = {"money": (19, 4), "smallmoney": (10, 4)}
+"""Their precision and scale."""
+_TEXTS = {
+    "uniqueidentifier": "nvarchar(36)",
+    "sql_variant": "nvarchar(4000)",
+    "xml": "nvarchar(max)",
+}
+"""What is read as text, and the text that holds it."""
 
 _TABLES = """SELECT DB_NAME() AS d, s.name AS s, o.name AS t
 FROM sys.objects o JOIN sys.schemas s ON s.schema_id = o.schema_id
 WHERE o.type IN ({kinds}) AND o.is_ms_shipped = 0
 AND s.name LIKE {schema} AND DB_NAME() LIKE {catalog} ORDER BY s.name, o.name"""
+
+_CATALOG = """SELECT name, CAST(is_nullable AS int) AS nullable, CAST(is_identity AS int) AS counts
+FROM sys.columns WHERE object_id = OBJECT_ID({at})"""
 
 
 class Session(SqlServerSession):
@@ -60,6 +68,10 @@ class Session(SqlServerSession):
     def keeps_versions(self) -> bool | None:
         """Whether the database keeps versions of rows; None before the first transaction."""
         return self._snapshots
+
+    def columns(self, sql: str) -> Sequence[ResultColumn]:
+        """The columns of a query."""
+        return self._live.columns(sql)
 
     def blocks(self, sql: str) -> Iterator[pa.Table]:
         """Rows in the types that their values have."""
@@ -111,40 +123,51 @@ class SqlServer(Database):
         return TableId(None, schema or "dbo", table)
 
     def columns(self, table: TableId) -> Sequence[Column]:
-        there = self._session.query(f"SELECT OBJECT_ID({_text(table.quoted)}) AS id")
-        if there.column(0)[0].as_py() is None:
+        sql = _CATALOG.format(at=_text(table.quoted))
+        known = {row["name"]: row for row in self._session.query(sql).to_pylist()}
+        if not known:
             return []
-        return self._described(f"SELECT * FROM {table.quoted}")
+        return [
+            replace(
+                c, nullable=bool(known[c.name]["nullable"]), counts=bool(known[c.name]["counts"])
+            )
+            for c in self._described(table)
+            if c.name in known
+        ]
 
     def columns_of(self, query: str) -> Sequence[Column]:
         with self.snapshot():
-            return self._described(query)
+            return self._described(None)
 
-    def _described(self, query: str) -> Sequence[Column]:
-        found = self._session.query(f"EXEC sp_describe_first_result_set {_text(query)}")
-        return [self._column(row) for row in found.to_pylist() if not row["is_hidden"]]
+    def _described(self, table: TableId | None) -> Sequence[Column]:
+        rows = source(self._config, table)
+        return [self._column(c) for c in self._session.columns(f"SELECT * FROM {rows} WHERE 1 = 0")]
 
-    def _column(self, row: Mapping[str, Any]) -> Column:
-        """A column as ``sp_describe_first_result_set`` describes it."""
-        name, declared = row["name"], row["system_type_name"] or row["user_type_name"] or ""
-        type_ = declared.partition("(")[0].strip().lower()
-        nullable, counts = bool(row["is_nullable"]), bool(row["is_identity_column"])
+    def _column(self, found: ResultColumn) -> Column:
+        """A column as the server announces it."""
+        name, type_ = found.name, found.type
+        declared = type_ or "a type of .NET"
 
         def column(kind: pa.DataType, expression: str = "", digits: int = _MICROSECONDS) -> Column:
+            nullable, counts = found.nullable, found.identity
             return Column(name, declared, kind, nullable, counts, digits, expression)
 
         if type_ in _TIMES:
             known = _TIMES[type_]
-            digits = min(row["scale"], _MICROSECONDS) if known is None else known
-            return column(INSTANT, _selected(Column(name, declared, INSTANT)), digits)
-        if type_ in ("decimal", "numeric", "money", "smallmoney"):
-            kind = numeric_type(row["precision"], row["scale"], self._config.numerics)
-            return column(kind)
+            digits = found.scale if known is None else known
+            declared = f"{type_}({digits})" if known is None else type_
+            expression = _selected(Column(name, declared, INSTANT))
+            return column(INSTANT, expression, min(digits, _MICROSECONDS))
+        if type_ in ("money", "smallmoney"):
+            return column(numeric_type(*_MONEY[type_], self._config.numerics))
+        if type_ in ("decimal", "numeric"):
+            declared = f"{type_}({found.precision},{found.scale})"
+            return column(numeric_type(found.precision, found.scale, self._config.numerics))
         if type_ in _AS_THEY_ARE:
             return column(_AS_THEY_ARE[type_])
-        if type_ in _OBJECTS or not row["system_type_name"]:  # a type of .NET
-            return column(pa.binary(), f"CAST({quote(name)} AS varbinary(max))")
-        return column(pa.string(), f"CAST({quote(name)} AS {_TEXTS.get(type_, 'nvarchar(max)')})")
+        if type_ in _TEXTS:
+            return column(pa.string(), f"CAST({quote(name)} AS {_TEXTS[type_]})")
+        return column(pa.binary(), f"CAST({quote(name)} AS varbinary(max))")  # of .NET
 
     def now(self) -> int:
         sql = "SELECT CAST(SYSUTCDATETIME() AS datetime2(6)) AS now"
