@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Container, Iterable
 
 from semel.config import SourceConnectorConfig
@@ -13,6 +14,9 @@ from semel.kafka.presence import check_replicas, description
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka takes as a topic's name."""
 
 
 def with_records(cluster: Cluster, names: Iterable[str]) -> list[str]:
@@ -79,8 +83,14 @@ class Topics:
         """Whether a topic is there; ``there`` are those that a broker has listed.
 
         Raises:
-            ConfigError: it is the topic of the source offsets.
+            ConfigError: no topic can have the name, or it is the topic of the source offsets.
         """
+        if not _NAME.fullmatch(topic):
+            raise ConfigError(
+                f"{self._where(topic)}: Kafka allows only letters, digits, '.', '_' and '-' in a "
+                "topic's name, 249 at most. Choose another name with transforms, such as "
+                "org.apache.kafka.connect.transforms.RegexRouter"
+            )
         if topic == self._connector.offsets_topic:
             raise ConfigError(
                 f"{self._where(topic)} holds the source offsets: records there would be taken for "
