@@ -404,6 +404,24 @@ class TestServer:
         found, _ = rows(make(**TIMESTAMP))  # as if the delay was over
         assert [r["id"] for r in found] == [1, 2]
 
+    @pytest.mark.parametrize(
+        "query", ["WITH n AS (SELECT 1 AS id) SELECT id FROM n", "SELECT nothing FROM sys.objects"]
+    )
+    def test_a_query_that_cannot_be_read_is_refused_with_what_it_must_be(
+        self, query: str, make: Make
+    ) -> None:
+        with pytest.raises(ConfigError, match=r"query: SQL Server .*must not begin with WITH"):
+            make(**INCREMENTING, query=query).check()
+
+    def test_names_are_those_that_were_declared(self, make: Make, execute: Execute) -> None:
+        execute(
+            'CREATE TABLE "Order Lines" ("Id" int IDENTITY PRIMARY KEY, "It\'s [größe]" int)',
+            'INSERT INTO "Order Lines" ("It\'s [größe]") VALUES (7)',
+        )
+        made = make(**INCREMENTING)
+        assert rows(made)[0] == [{"Id": 1, "It's [größe]": 7}]
+        assert [made.topic_of(p).lower() for p in made.partitions()] == ["t-order lines"]
+
     @pytest.mark.parametrize("mapping", ["none", "best_fit"])
     def test_values_have_the_types_that_are_documented(
         self, mapping: str, make: Make, execute: Execute

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from semel.config import read
+from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import literal, quote
 from semel.sinks.sql.sqlserver import SqlServer as SqlServerSession
-from semel.sinks.sql.sqlserver_client import ResultColumn
+from semel.sinks.sql.sqlserver_client import ResultColumn, number_of
 from semel.sinks.sql.sqlserver_config import SqlServerConfig
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -61,8 +62,22 @@ _CATALOG = """SELECT name, CAST(is_nullable AS int) AS nullable, CAST(is_identit
 FROM sys.columns WHERE object_id = OBJECT_ID({at})"""
 
 
+_MISTAKES = {102, 105, 156, 195, 209, 319, 1033, 4104, 4121, 8120, 8155, 8156}
+"""Errors in the text of a query."""
+_WITHIN = (
+    "The query is read as FROM (query): it must not begin with WITH, each column needs a name of "
+    "its own, and ORDER BY needs TOP"
+)
+
+
 class Session(SqlServerSession):
     """A session that only reads."""
+
+    def _translated(self, error: BaseException) -> Exception | None:
+        found = super()._translated(error)
+        if number_of(error) in _MISTAKES or "syntax error" in str(found):  # as Babelfish says
+            return SchemaChanged(str(found))
+        return found
 
     @property
     def keeps_versions(self) -> bool | None:
@@ -127,17 +142,20 @@ class SqlServer(Database):
         known = {row["name"]: row for row in self._session.query(sql).to_pylist()}
         if not known:
             return []
+        # Babelfish keeps a name in lower case, and announces it as it was declared.
+        known = {name.lower(): row for name, row in known.items()} | known
         return [
-            replace(
-                c, nullable=bool(known[c.name]["nullable"]), counts=bool(known[c.name]["counts"])
-            )
+            c if row is None else replace(c, nullable=row["nullable"] > 0, counts=row["counts"] > 0)
             for c in self._described(table)
-            if c.name in known
+            for row in [known.get(c.name) or known.get(c.name.lower())]  # none if only just added
         ]
 
     def columns_of(self, query: str) -> Sequence[Column]:
-        with self.snapshot():
-            return self._described(None)
+        try:
+            with self.snapshot():
+                return self._described(None)
+        except SchemaChanged as error:
+            raise Unreadable(f"{error}. {_WITHIN}") from None
 
     def _described(self, table: TableId | None) -> Sequence[Column]:
         rows = source(self._config, table)
