@@ -78,6 +78,9 @@ _IN_TRANSACT_SQL = {
     r"\bTRUE\b": "1",
     r"'ü'": "N'ü'",
     r"\bADD COLUMN\b": "ADD",
+    r"INSERT INTO t WITH RECURSIVE (n \(i\) AS \(.*?\)) SELECT (.*)": (
+        r"WITH \1 INSERT INTO t SELECT \2 OPTION (MAXRECURSION 0)"
+    ),
     r"ALTER TABLE (\w+) RENAME COLUMN (\w+) TO (\w+)": r"EXEC sp_rename '\1.\2', '\3', 'COLUMN'",
 }
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 ORDERS = (
     "CREATE TABLE orders (id INTEGER PRIMARY KEY, text VARCHAR(9), changed TIMESTAMP(6) NOT NULL)"
 )
-OTHERS = ("sqlite", "duckdb", "mariadb")
+OTHERS = ("sqlite", "duckdb", "mariadb", "sqlserver")
 EARLY, LATER = "2024-01-01 00:00:00.250", "2024-01-01 00:00:01"
 
 

@@ -53,6 +53,7 @@ class Server:
         self.blocks_of_rows: Sequence[pa.Table] = blocks
         self.asked: list[str] = []
         self.keeps_versions = True
+        self.time = datetime.datetime(2024, 7, 1, 12)
 
     @contextmanager
     def transaction(self, *, reading: bool) -> Iterator[None]:
@@ -75,7 +76,7 @@ class Server:
 
     def blocks(self, sql: str) -> Iterator[pa.Table]:
         if "SYSUTCDATETIME" in sql:
-            yield pa.table({"now": [datetime.datetime(2024, 7, 1, 12)]})
+            yield pa.table({"now": [self.time]})
             return
         self.asked.append(sql)
         if "row_count" in sql:
@@ -171,7 +172,7 @@ def test_a_time_is_compared_in_the_digits_that_a_position_has() -> None:
 @pytest.mark.parametrize(
     ("type_", "scale", "read_as", "compared", "index"),
     [
-        ("datetime", 3, 'CAST("at" AS datetime2(3))', 'CAST("at" AS datetime2(3))', True),
+        ("datetime", 2, 'CAST("at" AS datetime2(3))', 'CAST("at" AS datetime2(3))', True),
         ("datetime2", 6, '"at"', '"at"', False),
         ("datetime2", 3, '"at"', '"at"', False),
         (
@@ -199,6 +200,14 @@ def test_each_type_of_time_is_read_as_it_is_compared(
     column = asked._column(described("at", type_, 27, scale))
     assert (column.sql, asked.time(column), column.digits) == (read_as, compared, min(scale, 6))
     assert bool(asked.sooner(10**15, column, "UTC")) is index
+
+
+def test_rows_of_a_datetime_are_read_once_no_more_of_their_time_can_come() -> None:
+    """The server rounds 12:00:00.0049 down to .003, also for a row that is written after it."""
+    server = Server([ID, described("at", "datetime", 23, 3, nullable=False)], [])
+    server.time = datetime.datetime(2024, 7, 1, 12, 0, 0, 4_900)
+    rows(source(server, **TIMESTAMP))
+    assert "< CAST('2024-07-01 12:00:00.000000' AS datetime2(6))" in server.asked[0]
 
 
 def test_the_earliest_time_has_no_earlier_one() -> None:

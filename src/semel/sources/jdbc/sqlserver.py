@@ -42,8 +42,9 @@ _AS_THEY_ARE = {
     **dict.fromkeys(("binary", "varbinary", "image"), pa.binary()),
 }
 """Their types in records: those that Confluent's connector gives them."""
-_TIMES = {"datetime": 3, "smalldatetime": 3, "datetime2": None, "datetimeoffset": None}
-"""Their digits of a second; None where they are declared."""
+_TIMES = {"datetime": 2, "smalldatetime": 2, "datetime2": None, "datetimeoffset": None}
+"""Their digits of a second; None where they are declared. DATETIME rounds to 1/300 s: a row that is
+yet to come may have a time that has just passed, but none before the last whole 10 ms."""
 _MONEY = {"money": (19, 4), "smallmoney": (10, 4)}
 """Their precision and scale."""
 _TEXTS = {
