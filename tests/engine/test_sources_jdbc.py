@@ -343,7 +343,7 @@ def read_once_through_crashes(config: Config, points: Path, start: Start) -> Non
     assert seen(config) == [*(n for n in range(1, 101) if n != 99), 99]
     executed(url, f"INSERT INTO orders (at) VALUES ({ago(url, 1)})")
     start(config, until_caught_up=True).wait()
-    assert seen(config)[-1] == 101
+    assert seen(config)[-1] > 100  # MariaDB leaves numbers out
     assert len(seen(config)) == 101
     report = audit_source(plan_source(config))
     assert not report.broken
