@@ -66,6 +66,8 @@ def test_a_relative_file_is_found_from_anywhere_and_keeps_its_name() -> None:
         ),
         ({"transforms": "route"}, "transforms.route.type is required"),
         ({"offsets.storage.topic": "a b"}, "is not the name of a topic"),
+        ({"offsets.storage.topic": "müll"}, "is not the name of a topic"),
+        ({"offsets.storage.topic": ".."}, "is not the name of a topic"),
         (
             {"offset.storage.file.filename": "f", "exactly.once.support": "required"},
             "keeps the source offsets in a file, which no Kafka transaction holds",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.reading import reduced
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
+TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+"""What Kafka takes as a topic's name."""
 
 
 def _no_control(name: str) -> None:

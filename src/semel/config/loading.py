@@ -48,7 +48,7 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _properties(path: Path, text: str) -> dict[str, str]:
-    import javaproperties  # brings much that a start with JSON would wait for
+    import javaproperties  # slow to import, and JSON needs none of it
 
     try:
         return {k: v.strip() for k, v in javaproperties.loads(text).items()}

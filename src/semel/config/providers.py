@@ -177,7 +177,7 @@ def _variables(pattern: str, where: str) -> _Provider:
 
 
 def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | None:
-    import javaproperties  # brings much that a start would wait for
+    import javaproperties  # slow to import
 
     try:
         text = _permitted(path, allowed).read_text(encoding="utf-8")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from semel.config.common import CommonConfig
+from semel.config.common import TOPIC_NAME, CommonConfig
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.error_handling import ErrorHandlingConfig
 from semel.config.topic_creation import TopicCreation
@@ -34,8 +33,8 @@ def _not_zero(number: int) -> None:
         raise ValueError("must be -1, or at least 1")
 
 
-def _no_pattern(text: str) -> None:
-    if not re.fullmatch(r"[\w.-]{1,249}", text):
+def _is_topic(text: str) -> None:
+    if not TOPIC_NAME.fullmatch(text):
         raise ValueError("is not the name of a topic")
 
 
@@ -96,7 +95,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         importance=LOW,
         group="offsets.topic",
         display="Offsets topic",
-        validator=_no_pattern,
+        validator=_is_topic,
     )
     offsets_file: str = key(
         OFFSETS_FILE,

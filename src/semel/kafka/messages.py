@@ -112,7 +112,7 @@ class Messages:
         if bulk.library() is None or any(column is not None for column in others):
             self.send(producer, callback)
             return
-        # What keeps a record from a topic mostly keeps all: the report of one tells why.
+        # Whatever stops one record usually stops them all: the report of one tells why.
         first = replace(self, keys=self.keys.slice(0, 1), values=self.values.slice(0, 1))
         first.send(producer, callback)
         bulk.send(producer, self.topic, self.keys.slice(1), self.values.slice(1))

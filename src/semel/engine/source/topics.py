@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Container, Iterable
 
 from semel.config import SourceConnectorConfig
+from semel.config.common import TOPIC_NAME
 from semel.config.topic_creation import TopicGroup
 from semel.errors import ConfigError, ServiceError
 from semel.kafka.cluster import Cluster
@@ -14,9 +14,6 @@ from semel.kafka.presence import check_replicas, description
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""What Kafka takes as a topic's name."""
 
 
 def with_records(cluster: Cluster, names: Iterable[str]) -> list[str]:
@@ -85,11 +82,11 @@ class Topics:
         Raises:
             ConfigError: no topic can have the name, or it is the topic of the source offsets.
         """
-        if not _NAME.fullmatch(topic):
+        if not TOPIC_NAME.fullmatch(topic):
             raise ConfigError(
                 f"{self._where(topic)}: Kafka allows only letters, digits, '.', '_' and '-' in a "
-                "topic's name, 249 at most. Choose another name with transforms, such as "
-                "org.apache.kafka.connect.transforms.RegexRouter"
+                "topic's name, 249 at most, and neither '.' nor '..'. Choose another name with "
+                "transforms, such as org.apache.kafka.connect.transforms.RegexRouter"
             )
         if topic == self._connector.offsets_topic:
             raise ConfigError(

@@ -22,6 +22,7 @@ CLASSES = (
 
 BULK, INCREMENTING, TIMESTAMP = "bulk", "incrementing", "timestamp"
 BOTH = "timestamp+incrementing"
+RANGE_ROWS = 500_000
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class JdbcSourceConfig:
     )
     range_rows: int = key(
         "first.load.range.rows",
-        500_000,
+        RANGE_ROWS,
         "A table with more rows than this is first read in ranges of its incrementing column, of "
         "so many rows each; 0: never.",
         at_least=0,

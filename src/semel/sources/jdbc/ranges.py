@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from semel.sinks.sql.names import quote
 from semel.sources.jdbc import batches
 from semel.sources.jdbc.batches import Together
-from semel.sources.jdbc.config import JdbcSourceConfig
+from semel.sources.jdbc.config import RANGE_ROWS, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.offsets import LONG, Load, Position
 from semel.sources.jdbc.queries import (
@@ -31,9 +31,6 @@ from semel.sources.jdbc.queries import (
     time_of,
     widest,
 )
-
-_ROWS = 500_000
-"""The rows of a range where new loads are not to have any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class Ranges:
             f"SELECT {number} AS n FROM {self.table.quoted} WHERE {' AND '.join(conditions)} "
             f"ORDER BY {number}"
         )
-        most = self.config.range_rows or _ROWS  # a load that has begun goes on in ranges
+        most = self.config.range_rows or RANGE_ROWS  # a load that has begun goes on in ranges
         last, count = self._one(
             f"SELECT max(n) AS last_number, count(*) AS row_count "
             f"FROM ({self.database.limited(query, most)}) AS semel_range"
