@@ -39,9 +39,17 @@ def java(tmp_path: Path) -> Path:
 def test_what_was_made_is_found_with_its_facts(archive: Archive) -> None:
     assert archive.facts() is None and archive.options() == []
     assert archive.make(_write)
-    assert archive.facts() == {"command": ["java"], "size": 7}
+    written = archive.file.stat().st_mtime_ns
+    assert archive.facts() == {"command": ["java"], "size": 7, "written": written}
     assert f"-XX:SharedArchiveFile={archive.file}" in archive.options()
     assert "-Xshare:auto" in archive.options()
+
+
+def test_checksums_are_computed_of_what_was_copied_or_changed_since(archive: Archive) -> None:
+    assert archive.make(_write)
+    assert "-XX:-VerifySharedSpaces" in archive.options()
+    archive.file.write_bytes(b"Classes")
+    assert "-XX:+VerifySharedSpaces" in archive.options()
 
 
 def test_it_is_found_where_new_files_may_be_written_by_the_group(archive: Archive) -> None:

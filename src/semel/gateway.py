@@ -114,7 +114,7 @@ class Jvm:
         facts = archive.facts() if archive is not None else None
         if archive is not None and facts is not None:
             try:
-                options = shlex.join(archive.mapped())
+                options = shlex.join(archive.mapped(facts))
                 changed = {**settings, OPTIONS: f"{settings[OPTIONS]} {options}"}
                 self._start(_command(changed, facts.get("command")), changed)
             except ServiceError:
