@@ -47,8 +47,10 @@ def test_a_transform_may_add_and_drop_columns_and_drop_rows(
     source = topic()
     produce(source, records(20))
     config = configure(source)
-    progress = semel.run(config, halves, spark=LocalSpark(), until_caught_up=True)
+    stop = threading.Event()
+    progress = semel.run(config, halves, spark=LocalSpark(), until_caught_up=True, stop=stop)
     assert (progress.records, progress.rows) == (20, 10)
+    assert not stop.is_set(), "the caller may run it again"
     assert sql(config["connection.url"], f'SELECT id, half FROM "{source}" ORDER BY id') == [
         (2 * i, i) for i in range(10)
     ]
@@ -88,6 +90,20 @@ def test_a_run_ends_by_its_stop_event_and_can_be_observed(
     progress = semel.run(configure(source), spark=LocalSpark(), stop=stop, observe=observe)
     assert progress.rows == 20
     assert seen == sorted(seen)
+
+
+def test_what_an_observer_raises_ends_the_run(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(20))
+
+    def observe(progress: Progress) -> None:
+        if progress.rows:
+            raise LookupError("nothing to see")
+
+    with pytest.raises(LookupError, match="nothing to see"):
+        semel.run(configure(source), spark=LocalSpark(), observe=observe)
 
 
 def test_the_direct_engine_refuses_a_dataframe_transform(configure: Configure) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.engine.orders import Orders
-from semel.planning import AnyPlan, plan_any
-from semel.runtime.driving import check_runnable, drive
-from semel.runtime.sharing import SharedSpark
+from semel.engine.states import State
+from semel.planning import AnyPlan
+from semel.runtime import Runtime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +40,8 @@ def run(
         until_caught_up: end when everything that Kafka held at the start is committed; a source
             connector, when there is nothing left to read.
         stop: set it, from another thread, to end the run after the batch in hand.
-        observe: called with the totals, several times a second while records flow.
+        observe: called with the totals, several times a second while records flow. What it raises
+            ends the run, and is raised here.
 
     Returns:
         the totals of this run.
@@ -49,22 +49,12 @@ def run(
     Raises:
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
-    planned = config if isinstance(config, AnyPlan) else plan_any(config, transform)
-    orders = Orders(
-        stop=stop or threading.Event(),
-        until_caught_up=until_caught_up,
-        observe=observe or (lambda _progress: None),
-    )
-    with SharedSpark(spark) as shared:
-        return run_in(shared, planned, transform, orders)
-
-
-def run_in(
-    shared: SharedSpark,
-    planned: AnyPlan,
-    transform: Callable[..., Any] | None,
-    orders: Orders,
-) -> Progress:
-    """Run a connector in this Spark, which starts beside all that needs none."""
-    check_runnable(planned, transform)
-    return drive(planned, shared.of(planned), transform, orders)
+    with Runtime(spark) as runtime:
+        connector = runtime.start(
+            config,
+            transform,
+            until_caught_up=until_caught_up,
+            observe=observe,
+            initial_state=State.STOPPED,
+        )
+        return connector.run(stop)

@@ -264,10 +264,14 @@ def active_context() -> SparkContext | None:
 
 
 def active_session() -> SparkSession | None:
-    """The user's own session, if there is one."""
+    """The user's own session, if there is one. Spark keeps the active one by thread, so another
+    thread takes the one that ``getOrCreate`` would."""
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession()
+    if (active := SparkSession.getActiveSession()) is not None:
+        return active
+    made = SparkSession._instantiatedSession
+    return made if made is not None and made.sparkContext._jsc is not None else None
 
 
 def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> SparkSession:

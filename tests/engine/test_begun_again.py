@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from semel.delivery import Delivery, Guarantee
 from semel.engine.base import Progress
 from semel.engine.fences import MOST, FencesInARow
 from semel.engine.orders import Orders
 from semel.engine.states import State, Status
 from semel.errors import Fenced, LedgerConflict
-from semel.runtime import connector as module
+from semel.runtime import connector as of_connector
+from semel.runtime import run as of_run
 from semel.runtime.connector import Connector
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -25,12 +27,13 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = SimpleNamespace(
         connector=SimpleNamespace(name="c", originals={}, tasks_max=1),
         engine="bounded",
-        guarantee="exactly-once",
+        guarantee=Guarantee(Delivery.EXACTLY_ONCE, None, "the test runs it"),
         warnings=(),
         close=lambda: None,
     )
-    monkeypatch.setattr(module, "check_runnable", lambda *_of: None)
-    monkeypatch.setattr(module, "plan_any", lambda *_of: made)
+    monkeypatch.setattr(of_connector, "check_runnable", lambda *_of: None)
+    monkeypatch.setattr(of_connector, "plan_any", lambda *_of: made)
+    monkeypatch.setattr(of_run, "plan_any", lambda *_of: made)
     return made
 
 
@@ -61,7 +64,7 @@ def test_in_a_cluster_a_run_begins_again_after_a_conflict(
         assert orders.restarts.empty()
         orders.stop.wait(PATIENCE)
 
-    monkeypatch.setattr(module, "drive", drive)
+    monkeypatch.setattr(of_run, "drive", drive)
     plan.engine = engine
     connector = Connector(plan, SPARK, **share)
     if again:
@@ -83,7 +86,7 @@ def test_a_run_that_always_loses_fails(plan: Any, monkeypatch: pytest.MonkeyPatc
         runs.append(None)
         raise Fenced("another run has taken over")
 
-    monkeypatch.setattr(module, "drive", drive)
+    monkeypatch.setattr(of_run, "drive", drive)
     monkeypatch.setattr(FencesInARow, "one_more", without_pause(FencesInARow.one_more))
     connector = Connector(plan, SPARK, moves=True)
     assert connector.wait(PATIENCE)
@@ -117,8 +120,8 @@ def test_what_holds_up_a_start_holds_up_nobody_who_asks_for_the_state(
         assert answers.wait(PATIENCE)
         return plan
 
-    monkeypatch.setattr(module, "plan_any", plan_slowly)
-    monkeypatch.setattr(module, "drive", lambda *of: of[-1].stop.wait(PATIENCE))
+    monkeypatch.setattr(of_connector, "plan_any", plan_slowly)
+    monkeypatch.setattr(of_run, "drive", lambda *of: of[-1].stop.wait(PATIENCE))
     connector = Connector(plan, SPARK)
     assert connector.stop(PATIENCE)
     assert not connector.holds(0)

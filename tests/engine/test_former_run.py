@@ -10,7 +10,7 @@ import pytest
 
 from semel.engine.states import State
 from semel.runtime import Connector, Runtime
-from semel.runtime import connector as runs
+from semel.runtime import run as runs
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE
 

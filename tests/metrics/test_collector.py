@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.cli.metrics import Metrics
+from semel.cli.metrics import served
 from semel.engine.base import Progress
 from semel.engine.control import Report
 from semel.engine.deliveries import Deliveries
@@ -27,7 +27,8 @@ from semel.metrics.lags import Lag, Lags, SourceLags
 from semel.metrics.observed import Observed, of_runtime
 from semel.metrics.rates import Rates
 from semel.planning import SourcePlan, plan_any
-from semel.runtime.connector import ConnectorStatus, Tally
+from semel.runtime import ConnectorStatus, Runtime
+from semel.runtime.run import Tally
 from semel.runtime.source_lag import Left, SourceLag
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -261,17 +262,20 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
 
 def test_a_run_serves_its_metrics(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "semel")
-    metrics = Metrics(plan_any(SINK))
-    with metrics.served("0"):
-        metrics.observe(Progress(records=5, states={0: Status(State.RUNNING)}))
+    with Runtime() as runtime, served("0", runtime):
+        runtime.start(SINK, initial_state=State.STOPPED)
         url = caplog.messages[0].removeprefix("metrics are at ")
         text = httpx.get(url, timeout=PATIENCE).text
         assert url.startswith("http://127.0.0.1:")
-        assert 'semel_records_total{connector="orders"} 5.0' in text
+        assert 'semel_records_total{connector="orders"} 0.0' in text
         assert "process_resident_memory_bytes" in text
 
 
 @pytest.mark.parametrize("port", ["x", "1:x", "70000", "localhost"])
 def test_what_is_no_port_is_refused(port: str) -> None:
-    with pytest.raises(ConfigError, match="--metrics-port"), Metrics(plan_any(SINK)).served(port):
+    with (
+        Runtime() as runtime,
+        pytest.raises(ConfigError, match="--metrics-port"),
+        served(port, runtime),
+    ):
         pass

@@ -22,19 +22,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel import validation
-from semel.api import run_in
 from semel.cli.console import console
 from semel.cli.keys import list_keys
 from semel.cli.logs import Format, LogFormat, start_log
-from semel.cli.metrics import Metrics, MetricsPort
+from semel.cli.metrics import MetricsPort, served
 from semel.config import load
-from semel.engine.orders import Orders
+from semel.engine.states import State
 from semel.errors import ConfigError, Problem, SemelError, Unresolvable
 from semel.planning import plan_any
 from semel.planning.facts import facts_of
 from semel.problems import located
 from semel.redact import plain
-from semel.runtime.sharing import SharedSpark
+from semel.runtime import Runtime
 
 if TYPE_CHECKING:
     from semel.engine.base import Progress
@@ -123,33 +122,23 @@ def run_(
             return
         (file,) = files
         raw = with_servers(file, bootstrap_server)
-        with SharedSpark() as shared:
-            shared.begin(raw)
+        with Runtime() as runtime:
+            runtime.begin(raw, for_any=False)
             planned = plan_any(raw)
-            for warning in planned.warnings:
-                logging.getLogger("semel").warning("%s", warning)
-            logging.getLogger("semel").info(
-                "connector %s: %s, %s engine: %s",
-                planned.connector.name,
-                planned.guarantee,
-                planned.engine,
-                planned.guarantee.why,
-            )
             stop = threading.Event()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, setting(stop))
-            metrics = Metrics(planned)
             with (
                 Watcher(out, planned.connector.name, live=live) as watcher,
-                metrics.served(metrics_port),
+                served(metrics_port, runtime),
             ):
-
-                def observe(progress: Progress) -> None:
-                    watcher.observe(progress)
-                    metrics.observe(progress)
-
-                orders = Orders(stop=stop, until_caught_up=until_caught_up, observe=observe)
-                progress = run_in(shared, planned, None, orders)
+                made = runtime.start(
+                    planned,
+                    until_caught_up=until_caught_up,
+                    observe=watcher.observe,
+                    initial_state=State.STOPPED,
+                )
+                progress = made.run(stop)
     except SemelError as error:
         if as_json:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel.errors import ConfigError, ServiceError
 from semel.extras import require
-from semel.planning import AnyPlan
 
 if TYPE_CHECKING:
-    from semel.engine.base import Progress
-    from semel.metrics.observed import Observed
+    from semel.runtime import Runtime
 
 log = logging.getLogger("semel")
 
@@ -29,32 +27,10 @@ MetricsPort = Annotated[
 ]
 
 
-class Metrics:
-    """The metrics of a run; ``observe`` is told its progress."""
-
-    def __init__(self, planned: AnyPlan) -> None:
-        self._planned = planned
-        self._progress: Progress | None = None
-
-    def observe(self, progress: Progress) -> None:
-        """Take note of the totals."""
-        self._progress = progress
-
-    def served(self, port: str) -> AbstractContextManager[None]:
-        """Answer Prometheus in the meantime; see :func:`served`."""
-
-        def observed() -> Sequence[Observed]:
-            from semel.engine.base import Progress
-            from semel.metrics.observed import of_run
-
-            return [of_run(self._planned, self._progress or Progress())]
-
-        return served(port, observed)
-
-
 @contextmanager
-def served(port: str, observe: Callable[[], Sequence[Observed]]) -> Iterator[None]:
-    """Answer Prometheus in the meantime; nothing happens without a port.
+def served(port: str, runtime: Runtime) -> Iterator[None]:
+    """Answer Prometheus in the meantime, about a runtime's connectors; nothing happens without a
+    port.
 
     Raises:
         ConfigError: that is no port.
@@ -68,9 +44,10 @@ def served(port: str, observe: Callable[[], Sequence[Observed]]) -> Iterator[Non
     from prometheus_client import start_http_server
 
     from semel.metrics.collector import registry
+    from semel.metrics.observed import of_runtime
 
     try:
-        server, thread = start_http_server(number, host, registry(observe))
+        server, thread = start_http_server(number, host, registry(lambda: of_runtime(runtime)))
     except OSError as error:
         raise ServiceError(f"--metrics-port {port}: cannot listen there: {error}") from None
     log.info("metrics are at http://%s:%d/metrics", host, server.server_port)

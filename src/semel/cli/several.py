@@ -59,7 +59,6 @@ def run_several(
         ConfigError: a file is wrong; nothing was started.
         SemelError: what ended the first connector that failed.
     """
-    from semel.metrics.observed import of_runtime
     from semel.runtime import Runtime
 
     worker, files = _worker(files, servers, environment)
@@ -75,8 +74,8 @@ def run_several(
     began = time.monotonic()
     with Runtime(patience=patience) as runtime:
         runtime.begin(wanted[0].planned.connector.originals)
-        metrics = served(port, lambda: of_runtime(runtime))
-        with _listening(worker if listens else None, runtime) as herder, metrics:
+        listener = _listening(worker if listens else None, runtime)
+        with listener as herder, served(port, runtime):
             for connector in wanted:
                 planned = connector.planned
                 if herder is not None:
@@ -166,7 +165,7 @@ def _ended(runtime: Runtime) -> bool:
     return all(connector.wait(0) for connector in runtime.connectors.values())
 
 
-def _error(connector: Connector) -> SemelError | None:
+def _error(connector: Connector) -> BaseException | None:
     """What ended the connector, or the first of its tasks that have failed."""
     progress = connector.progress
     of_tasks = progress.errors.values() if progress is not None else ()
@@ -183,7 +182,7 @@ def _tell(connectors: Sequence[Connector], seconds: float, *, as_json: bool) -> 
     failed = [error for error in map(_error, connectors) if error is not None]
     if as_json:
         print(json.dumps(summaries))
-        sys.exit(failed[0].exit_code if failed else 0)
+        sys.exit(getattr(failed[0], "exit_code", SemelError.exit_code) if failed else 0)
     for summary in summaries:
         log.info(
             "connector %s stopped: %s records read, %s rows written, %s failed, %s commits",

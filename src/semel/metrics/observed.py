@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from semel.engine.base import Progress
 from semel.engine.control import Report
-from semel.engine.states import State
 from semel.planning import AnyPlan, SourcePlan
 from semel.runtime import Runtime
-from semel.runtime.connector import Tally
+from semel.runtime.run import Tally
 
 _LONG_TASKS = ("direct", "source")
 """The engines whose tasks count for themselves. Of the others the driver counts."""
@@ -69,9 +68,3 @@ def of_runtime(runtime: Runtime) -> list[Observed]:
         counts = connector.has_first
         found.append(Observed(connector.planned, state, tasks, progress, connector.tally, counts))
     return found
-
-
-def of_run(planned: AnyPlan, progress: Progress) -> Observed:
-    """A connector that runs alone in its process."""
-    tasks = {number: str(status.state) for number, status in progress.states.items()}
-    return Observed(planned, State.RUNNING, tasks, progress, Tally(starts=1))

@@ -1,4 +1,4 @@
-"""One run of a connector, from its plan to its end."""
+"""Carries out one plan of a connector, to its end."""
 
 from __future__ import annotations
 
@@ -97,7 +97,13 @@ def introduce(planned: AnyPlan) -> None:
     name = planned.connector.name
     for warning in planned.warnings:
         log.warning("connector %s: %s", name, warning)
-    log.info("connector %s: %s, %s engine", name, planned.guarantee, planned.engine)
+    log.info(
+        "connector %s: %s, %s engine: %s",
+        name,
+        planned.guarantee,
+        planned.engine,
+        planned.guarantee.why,
+    )
 
 
 class _Latest:

@@ -46,10 +46,11 @@ class Runtime:
         with self._lock:
             return dict(self._connectors)
 
-    def begin(self, settings: Mapping[str, str]) -> None:
+    def begin(self, settings: Mapping[str, str], *, for_any: bool = True) -> None:
         """Start a local Spark's JVM with these ``spark.*`` settings, so that the first connector
-        need not wait for it."""
-        self._spark.begin(settings, for_any=True)
+        need not wait for it; without ``for_any``, one that suits only a connector of this
+        configuration."""
+        self._spark.begin(settings, for_any=for_any)
 
     def start(
         self,
@@ -103,8 +104,10 @@ class Runtime:
     def close(self) -> None:
         """Stop all connectors after their current work, and the Spark that was started."""
         connectors = list(self.connectors.values())
-        for connector in connectors:
-            connector.stop(timeout=0)
-        for connector in connectors:
-            connector.wait(self._patience)
-        self._spark.end()
+        try:
+            for connector in connectors:
+                connector.stop(timeout=0)
+            for connector in connectors:
+                connector.wait(self._patience)
+        finally:
+            self._spark.end()

@@ -30,13 +30,7 @@ class SharedSpark:
         self._starting: Starting[Any] | None = None
         self._jvm: Jvm | None = None
 
-    def __enter__(self) -> SharedSpark:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.end()
-
-    def begin(self, raw: Mapping[str, str], *, for_any: bool = False) -> None:
+    def begin(self, raw: Mapping[str, str], *, for_any: bool) -> None:
         """Start what a connector of this configuration is likely to need, while it is planned; or,
         ``for_any`` connector, what suits all engines."""
         if self._given is None:
