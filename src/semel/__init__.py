@@ -15,7 +15,7 @@ __all__ = ["SemelError", "plan", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what programs use when they first use it: commands start sooner without."""
+    """Import what programs use only when they first use it, so that commands start sooner."""
     if name == "run":
         from semel.api import run
 

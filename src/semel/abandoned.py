@@ -1,8 +1,8 @@
 """Calls in threads of their own. Those that never return are abandoned, and counted, because each
 keeps its memory.
 
-Native clients may wait for ever in spite of their own timeouts. A thread cannot be ended, only its
-process can: a task does that when it has abandoned too many calls, and Spark starts it again.
+Native clients may wait for ever in spite of their own timeouts. A thread cannot be killed, only its
+process can: a task that has abandoned too many calls kills its process, and Spark starts it again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 MOST = 3
-"""With so many abandoned calls, a task starts again in a new process."""
+"""With this many abandoned calls, a task starts again in a new process."""
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Started(Generic[T]):
         self._then()
 
     def ended(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
+        """Whether it ends within ``seconds``."""
         return self._ended.wait(seconds)
 
     def wait(self) -> T:
@@ -80,7 +80,7 @@ class Started(Generic[T]):
 
 
 def within(seconds: float, what: str, call: Callable[[], T]) -> T:
-    """Make a call in a thread of its own, and wait at most so many seconds.
+    """Make a call in a thread of its own, and wait for it ``seconds`` at most.
 
     Raises:
         Abandoned: it has not returned; ``what`` names it in the log.
@@ -104,8 +104,8 @@ def check() -> list[str]:
     """The abandoned calls, as long as this process may go on with them.
 
     Raises:
-        TooManyAbandoned: replace the process by a new one (:func:`end_process`); this one
-            would only grow.
+        TooManyAbandoned: replace the process with a new one (:func:`end_process`); this
+            one would only grow.
     """
     found = abandoned()
     if len(found) >= MOST:

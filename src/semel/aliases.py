@@ -8,7 +8,7 @@ from semel.errors import ConfigError
 
 
 def matches(alias: str, classes: Iterable[str], suffix: str) -> list[str]:
-    """The classes of this simple name, which may lack its suffix, such as ``Connector``."""
+    """The classes with this simple name, with or without a suffix such as ``Connector``."""
     wanted = {alias, alias + suffix}
     return [full for full in classes if "." in full and full.rpartition(".")[2] in wanted]
 
@@ -20,14 +20,15 @@ def full_name(
     *,
     differ: Callable[[list[str]], bool] | None = None,
 ) -> str:
-    """The class that a name stands for: its own, or the first one of this simple name.
+    """The class that a name stands for: the name itself if it is known, or else the first class
+    with this simple name.
 
     Args:
         classes: full and short names, with what is loaded for each.
-        differ: whether it matters which of several is meant; by default if not all load the same.
+        differ: whether it matters which of several is meant even if all load the same thing.
 
     Raises:
-        ConfigError: it matters.
+        ConfigError: several classes match, and it matters which is meant.
     """
     if alias in classes:
         return alias

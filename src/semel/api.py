@@ -29,14 +29,14 @@ def run(
     """Run a connector until it is stopped.
 
     Args:
-        config: a file (Kafka Connect's JSON, flat JSON, ``.properties``), a mapping, or what
-            :func:`semel.plan` has made of one with the same ``transform``.
+        config: a file (Kafka Connect's JSON, flat JSON, ``.properties``), a mapping, or the plan
+            that :func:`semel.plan` has made from one, with the same ``transform``.
         transform: called with each batch of converted records. On the direct engine it takes and
             returns a :class:`pyarrow.RecordBatch` whose columns are the value's fields and the
             ``__connect_*`` metadata columns; it may change fields and drop rows. On the
             micro-batch engine it takes and returns a :class:`pyspark.sql.DataFrame`. A transform
             annotated with ``DataFrame``, or ``engine=micro-batch``, chooses the latter.
-        spark: the session to run in; the active one, or a new one by the ``spark.*`` keys.
+        spark: the session to run in; the active one, or a new one made from the ``spark.*`` keys.
         until_caught_up: end when everything that Kafka held at the start is committed; a source
             connector, when there is nothing left to read.
         stop: set it, from another thread, to end the run after the batch in hand.

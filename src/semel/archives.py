@@ -1,9 +1,9 @@
 """Class data sharing archives: a JVM maps the classes that an earlier one has loaded.
 
 An archive only saves time. It is in semel's cache directory, under a name that changes with the
-JVM, the jars and semel's way to start them, so a stale one is never found. One that is incomplete,
-or that somebody else could have written is not used; one that was copied or changed since it was
-made is used only if its checksums are right.
+JVM, the jars and the way semel starts them, so a stale one is never found. An archive that is
+incomplete, or that another user could have written, is not used; one that was copied or changed
+since it was made is used only if its checksums are right.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from semel.jars import cache_directory
 log = logging.getLogger(__name__)
 
 SWITCH = "SEMEL_ARCHIVE"
-"""The environment variable that, set to ``off``, leaves archives alone."""
+"""The environment variable that turns archives off if it is ``off``."""
 
 QUIET = "-Xlog:cds=off,cds+dynamic=off"
-"""An archive that does not fit is no news for the user: the JVM starts without it."""
+"""Users need not be told that an archive does not fit: the JVM starts without it."""
 
 _FORMAT = "2"
 """Changes with what the training runs and with what is remembered."""
 _MODE = 0o600
-"""Whatever the umask: what the user's group may write is not used."""
+"""Regardless of the umask: a file that the user's group may write is not used."""
 _UNUSED = 30 * 86400.0
 _AGAIN = 86400.0
 """Seconds after which an archive that could not be made is tried again."""
@@ -89,8 +89,8 @@ class Archive:
         return self.mapped(facts) if facts is not None else []
 
     def mapped(self, facts: Mapping[str, Any]) -> list[str]:
-        """The same, when its facts are known. To compute its checksums, the JVM has to read all of
-        it, which takes a third of the JVM's own start."""
+        """The same, if its facts are known. Only a changed archive is verified: the JVM has to read
+        all of it to compute its checksums, which takes a third of the JVM's own start."""
         try:
             changed = self.file.stat().st_mtime_ns != facts.get("written")
         except OSError:
@@ -104,7 +104,7 @@ class Archive:
 
     def make(self, train: Callable[[Path], dict[str, Any]]) -> bool:
         """Let ``train`` write the archive to the path that it is given; what it returns is
-        remembered with it. False if another process makes it, or it is there already.
+        remembered with it. False if another process is making it, or it already exists.
 
         Raises:
             OSError: the cache directory cannot be written to.
@@ -150,7 +150,7 @@ class Archive:
                 path.unlink(missing_ok=True)
 
     def prune(self) -> None:
-        """Remove what no JVM has used for long."""
+        """Remove what no JVM has used for a long time."""
         oldest = time.time() - _UNUSED
         with contextlib.suppress(OSError):
             for path in self.directory.iterdir():
@@ -239,7 +239,7 @@ def _own(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[bool]:
-    """Whether no other process holds this lock; held meanwhile."""
+    """Try to hold this lock for the ``with`` block; yields False if another process holds it."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What lines of the log say: which connector a thread works for, and whether they are JSON."""
+"""The context of log lines: which connector a thread works for, and whether lines are JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CONNECTOR: ContextVar[str] = ContextVar("connector", default="")
 LOG_FORMAT = "SEMEL_LOG_FORMAT"
 """The variable that is ``json`` if each line on standard error is to be a JSON object."""
 STANDBY = "SEMEL_STANDBY"
-"""The variable that names the socket of the daemon on standby."""
+"""The variable that names the socket of the standby daemon."""
 LOG_STARTED = threading.Event()
 _NAMED = re.compile(r"connector (\S+?):? ")
 
 
 def of_record(record: logging.LogRecord) -> dict[str, str | int]:
-    """The connector and the task that a line of the log is about, as far as they are known."""
+    """The connector and the task that a log line is about, as far as they are known."""
     found: dict[str, str | int] = {}
     named = _NAMED.match(record.getMessage())
     told = str(getattr(record, "connector", ""))

@@ -88,8 +88,8 @@ class Refused(ServiceError):
 
 
 class RolledBack(ServiceError):
-    """The target was restored to an older state or replaced: rows have gone, but the positions
-    remain. That does not pass by itself."""
+    """The target was restored to an older state or replaced: rows are gone, but the positions
+    remain. That does not resolve itself."""
 
 
 class LedgerConflict(SemelError):
@@ -140,4 +140,4 @@ class TargetChanged(TransientError):
 
 
 class LogChanged(TransientError):
-    """The records may come from another log than the positions: the two are compared again."""
+    """The records may come from a different log than the positions: the two are compared again."""

@@ -1,4 +1,4 @@
-"""What other packages bring: those that are optional, and those that add to semel."""
+"""Other packages: those that semel can do without, and those that extend it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from semel.errors import ConfigError, Problem
 
 
 def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
-    """Ask for packages without importing them.
+    """Check that packages are installed, without importing them.
 
     Args:
         what: what needs them, for the message.
         extra: semel's extra that installs them.
-        packages: module -> the package that has it.
+        packages: modules, and the package that provides each.
 
     Raises:
         ConfigError: some are not installed; says how to install them.
@@ -39,8 +39,8 @@ def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
 
 @contextmanager
 def deferred(name: str) -> Iterator[None]:
-    """Keep what is imported meanwhile from importing a module of a package: that is imported when
-    somebody uses it."""
+    """Defer the import of a module within a ``with`` block: whatever imports it there gets a
+    stand-in, which imports the module on first use."""
     package, _, last = name.rpartition(".")
     parent, later = import_module(package), _Later(name)
     if sys.modules.setdefault(name, later) is not later:
@@ -57,7 +57,7 @@ _stepping = threading.Lock()
 
 
 class _Later(ModuleType):
-    """Stands for a module that has not been imported yet, and stays what others know it by."""
+    """Stands in for a module that has not been imported yet; those that hold it keep using it."""
 
     def step_aside(self) -> None:
         """Let the next import find the module itself."""
@@ -74,11 +74,11 @@ class _Later(ModuleType):
 
 def entries(group: str) -> Mapping[str, str]:
     """The entry points of a group: what each name stands for, as ``module:attribute``."""
-    # Spark puts a folder of its own, another one in each context, before the others.
+    # Spark puts a directory of its own first, a different one for each context.
     return _entries(group, tuple(p for p in sys.path if not Path(p).name.startswith("userFiles-")))
 
 
 @lru_cache
 def _entries(group: str, path: tuple[str, ...]) -> Mapping[str, str]:
-    """Finding them reads what is known of every package in ``path``, some 5 ms."""
+    """Finding them reads the metadata of every package in ``path``, which takes some 5 ms."""
     return {entry.name: entry.value for entry in entry_points(group=group)}

@@ -42,7 +42,7 @@ positions where a guarantee commits them one after the other."""
 OF_STAGING = ("staging.mid_file",)
 """Where tasks write files for a later commit: one is half written."""
 OF_FILES = (*OF_STAGING, "files.between_renames")
-"""Places of the files sink besides: half of the files have their names."""
+"""Additional places of the files sink: half of the files have their final names."""
 OF_FILE_STREAM = ("filestream.appended",)
 """Where the file has the lines of a commit, and the ledger does not know of them."""
 OF_HIVE = ("hive.before_alter",)
@@ -92,7 +92,7 @@ class Fired(NamedTuple):
 
 
 def fired(directory: Path) -> list[Fired]:
-    """The failpoints of a directory that have fired, the first one first."""
+    """The failpoints of a directory that have fired, in order."""
     try:
         lines = (directory / _LOG).read_text().splitlines()
     except FileNotFoundError:
@@ -115,9 +115,9 @@ def thaw(directory: Path, pid: int) -> None:
     if process.status() == psutil.STATUS_ZOMBIE:
         raise psutil.ZombieProcess(pid)
     waking = directory / f"waking.{pid}"
-    with contextlib.suppress(FileNotFoundError):  # it is no failpoint that has frozen it
+    with contextlib.suppress(FileNotFoundError):  # it was not frozen by a failpoint
         (directory / f"frozen.{pid}").rename(waking)
-    with contextlib.suppress(psutil.NoSuchProcess):  # awake, and at its end
+    with contextlib.suppress(psutil.NoSuchProcess):  # it woke up and has exited
         while (status := process.status()) == psutil.STATUS_STOPPED or waking.exists():
             if status == psutil.STATUS_ZOMBIE:
                 return
@@ -133,7 +133,7 @@ def environment() -> dict[str, str]:
 
 
 def _fire(directory: Path, place: str) -> None:
-    with _alone:  # for a moment, the other threads of a process that kills itself run on
+    with _alone:  # other threads run for a moment after SIGKILL is sent
         _take(directory, place)
 
 
@@ -148,7 +148,7 @@ def _take(directory: Path, place: str) -> None:
     if int(skip or 0) > 0:
         arm(directory, place, action, int(skip) - 1)
         return
-    if action == "freeze":  # first: whoever reads of it in the log may thaw it at once
+    if action == "freeze":  # first: a reader of the log may thaw it at once
         (directory / f"frozen.{os.getpid()}").touch()
     with (directory / _LOG).open("a") as log:
         log.write(f"{place} {action} {os.getpid()}\n")
@@ -176,12 +176,12 @@ def _freeze(mark: Path) -> None:
     """Stay stopped as long as the mark exists.
 
     When an executor dies, the kernel sends SIGHUP and SIGCONT to the stopped workers it leaves
-    behind; a zombie must survive the one and not wake up by the other.
+    behind; a zombie must survive the former and not be woken by the latter.
     """
     libc = ctypes.CDLL(None)
-    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)  # Python's may be called by one thread
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)  # Python's: main thread only
     libc.signal(signal.SIGHUP, int(signal.SIG_IGN))
     while mark.exists():
         os.kill(os.getpid(), signal.SIGSTOP)
-    # A stop that another thread has still to take would hold with nobody left to end it.
+    # A SIGSTOP that is still pending would stop the process with nobody left to resume it.
     os.kill(os.getpid(), signal.SIGCONT)

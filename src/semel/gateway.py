@@ -43,10 +43,10 @@ _PREPARED = (
     *("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.log."),
     *("spark.kerberos.", "spark.yarn.", "spark.hadoop.hadoop."),
 )
-"""How settings begin that ``SparkSubmit`` reads, or makes known to those who log in."""
+"""Prefixes of the settings that ``SparkSubmit`` reads, or passes on for logins."""
 _SCALA = "2.13"
 _PLACE, _HEAP = "-Dsemel.options=here", "1m"
-"""Stand for the options and the memory in the remembered command."""
+"""Placeholders for the options and the memory in the remembered command."""
 _SHAPES_COMMAND = (
     "spark.driver.extraClassPath",
     "spark.driver.extraLibraryPath",
@@ -68,7 +68,7 @@ _CHATTER = (
     "To adjust logging level",
 )
 _HEAP_FULL = 52
-"""The exit code by which Spark says so."""
+"""Spark's exit code when the heap was full."""
 
 
 class Daemon(Protocol):
@@ -81,7 +81,7 @@ class Daemon(Protocol):
 
 
 class Jvm:
-    """Spark's JVM, from its start on. It ends with this process: its standard input closes."""
+    """Spark's JVM. It ends with this process, because its standard input closes then."""
 
     def __init__(self, standby: Callable[[], Daemon | None] = lambda: None) -> None:
         self.standby: Daemon | None = None
@@ -130,7 +130,7 @@ class Jvm:
         self._start(_command(settings, None), settings)
 
     def end(self) -> None:
-        """End it, also while it starts; nothing happens to one that was there before."""
+        """End it, even while it is starting. A JVM that was there before is left alone."""
         with self._lock:
             self._ended = True
             process = self._process
@@ -172,7 +172,7 @@ class Jvm:
 
 
 def connected() -> bool:
-    """Whether PySpark has a JVM in this process, and it lives."""
+    """Whether PySpark has a JVM in this process, and it is alive."""
     if "pyspark" not in sys.modules:
         return False
     from pyspark import SparkContext
@@ -194,12 +194,12 @@ def out_of_memory() -> bool:
 
 
 def spark_archive() -> Archive | None:
-    """The archive of the Java and the Spark that are found here; None without them."""
+    """The archive for the Java and the Spark found here; None if one is missing."""
     try:
         java, jars = _java(), sorted((spark_home() / "jars").iterdir())
         facts = [PYSPARK_VERSION, str(spark_home())]
         return Archive("spark", key(java, jars, facts)) if java and jars else None
-    except (OSError, RuntimeError) as error:  # no home directory, either
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         log.debug("no class data archive: %s", error)
         return None
 
@@ -219,7 +219,7 @@ def spark_home() -> Path:
 
 
 def launcher_answer() -> list[str]:
-    """The command of Spark's JVM, as the launcher says it for neutral settings.
+    """The command of Spark's JVM, as the launcher prints it for neutral settings.
 
     Raises:
         OSError, subprocess.SubprocessError, ValueError: it does not answer.
@@ -281,8 +281,8 @@ def _submitted(
 
 
 def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
-    """A session of its own: Ctrl-C in a terminal goes to the whole process group, and would end
-    Spark before the batch in hand is finished."""
+    """Start the command in a session of its own: Ctrl-C in a terminal goes to the whole process
+    group, and would end Spark before the batch in hand is finished."""
     surroundings = {} if command[0].endswith("spark-submit") else _surroundings()
     piped = logs_json()
     try:
@@ -327,7 +327,7 @@ def _surroundings() -> dict[str, str]:
 
 
 def _address(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
-    """The port and the secret, which the JVM writes to a file when it can be used."""
+    """The port and the secret, which the JVM writes to a file once it is ready."""
     deadline = time.monotonic() + _STARTS_IN
     while not told.exists():
         if process.poll() is not None:
@@ -369,7 +369,7 @@ def _forget_dead() -> None:
 
 
 def _java() -> Path | None:
-    """The Java that spark-submit takes."""
+    """The Java that spark-submit uses."""
     if home := os.environ.get("JAVA_HOME"):
         return Path(home) / "bin" / "java"
     found = shutil.which("java")

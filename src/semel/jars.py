@@ -1,4 +1,4 @@
-"""Sets of jars: how they are resolved, and the one of Spark's Kafka source.
+"""Sets of jars: how they are resolved, and the set for Spark's Kafka source.
 
 A jar set is resolved by jgo, a Maven resolver in pure Python, and the answer is remembered, so
 only the first start needs the network. A user on a cluster can supply the same jars in their own
@@ -31,7 +31,7 @@ class JarSet:
     """Maven coordinates that are resolved together, the nearest version of a jar winning.
 
     ``leave_out`` holds ``group:artifact`` patterns (``*`` matches within a part) of what the
-    process that loads the jars has already; a second copy of it would clash.
+    process that loads the jars already has; a second copy of it would clash.
     """
 
     name: str
@@ -77,7 +77,7 @@ def resolve(jar_set: JarSet) -> list[Path]:
     remembered.parent.mkdir(parents=True, exist_ok=True)
     # jgo downloads straight to the final name, so all resolving is serialized, whatever the set.
     with locked(remembered.parent / "lock"):
-        if paths := _read(remembered):  # another process has been faster
+        if paths := _read(remembered):  # another process was faster
             return paths
         paths = _download(jar_set)
         written = remembered.with_suffix(f".{os.getpid()}")
@@ -87,7 +87,7 @@ def resolve(jar_set: JarSet) -> list[Path]:
 
 
 def classpath(*jar_sets: JarSet) -> str:
-    """Jar sets as a Java class path; where sets share a jar of one version it stands once."""
+    """Jar sets as a Java class path; a jar that several sets share appears once."""
     return os.pathsep.join(dict.fromkeys(str(path) for jars in jar_sets for path in resolve(jars)))
 
 
@@ -100,7 +100,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def cache_directory() -> Path:
-    """Where semel remembers what can be had again: ``$XDG_CACHE_HOME/semel``."""
+    """Where semel keeps what it can fetch or make again: ``$XDG_CACHE_HOME/semel``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "semel"
 
@@ -112,7 +112,7 @@ def _remembered(jar_set: JarSet) -> Path:
 
 
 def _read(remembered: Path) -> list[Path]:
-    """The remembered paths, or none if they were never resolved or a file is gone since."""
+    """The remembered paths, or none if they were never resolved or a file has disappeared."""
     try:
         paths = [Path(path) for path in json.loads(remembered.read_text())]
     except (OSError, ValueError):

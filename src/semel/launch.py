@@ -46,19 +46,19 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 _SUFFIXES = (".json", ".properties")
 _SHAPE_WORKERS = ("spark.pyspark.", "spark.python.")
 _OF_DAEMONS = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
-"""As Spark sets them. They count when the process starts."""
+"""As Spark sets them. They take effect only when the process starts."""
 
 
 class _Early:
-    """What ``semel run`` has started before it has read its arguments."""
+    """What ``semel run`` has started before it parses its arguments."""
 
     raw: dict[str, str] | None = None
     jvm: Jvm | None = None
 
 
 def begin_early(arguments: Sequence[str]) -> None:
-    """Start Spark for the only configuration that is named in arguments of ``semel run``. What is
-    wrong with them is told later, by those who read them."""
+    """Start Spark if the arguments of ``semel run`` name a single configuration. Mistakes in them
+    are reported later, when they are parsed."""
     for form in ("text", "json"):
         if f"--log-format={form}" in arguments or ("--log-format", form) in pairwise(arguments):
             os.environ[LOG_FORMAT] = form
@@ -71,7 +71,7 @@ def begin_early(arguments: Sequence[str]) -> None:
 
 
 def end_early() -> None:
-    """End what nobody has asked for."""
+    """End what was started early and then not used."""
     jvm, _Early.jvm = _Early.jvm, None
     if jvm is not None:
         jvm.end()
@@ -105,7 +105,7 @@ def _begin(raw: Mapping[str, str], *, for_any: bool) -> Jvm | None:
     jvm = Jvm(lambda: _standby(raw, given))
 
     def connect() -> None:
-        with suppress(ServiceError):  # it is tried again for the context, and then says so
+        with suppress(ServiceError):  # it is tried again with the context, and reported then
             jvm.connect(settings, spark_archive())
 
     if not connected():
@@ -115,7 +115,7 @@ def _begin(raw: Mapping[str, str], *, for_any: bool) -> Jvm | None:
 
 class Standby:
     """The process that Spark's Python workers will be forked from (see
-    :mod:`semel.engine.standby`). It ends with this process, or with Spark once that has it.
+    :mod:`semel.engine.standby`). It ends with this process, or with Spark once that has taken it.
 
     Raises:
         OSError: it cannot be started.
@@ -149,9 +149,9 @@ class Standby:
 
 
 def _standby(raw: Mapping[str, str], given: Mapping[str, str]) -> Standby | None:
-    """One for workers that Spark would start like this process: with its Python, and no daemon of
-    the user's. Executors that are processes of their own fork their own workers: one must not
-    outlive its executor."""
+    """A standby, if Spark would start its workers like this process: with the same Python, and
+    without a daemon of the user's. Executors that are separate processes fork their own workers: a
+    worker must not outlive its executor."""
     if given.get("spark.master", "").startswith("local-cluster"):
         return None
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -168,7 +168,7 @@ def _given(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shape(raw: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """What a JVM is chosen by."""
+    """The settings that decide which JVM is needed."""
     return raw.get("engine", "").strip().lower(), _given(raw)
 
 

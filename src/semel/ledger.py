@@ -90,8 +90,8 @@ class Hole:
     :data:`RETENTION` and :data:`DAMAGED`: they were never read. :data:`RECREATED` and
     :data:`TRUNCATED`: they were read from a log that is gone; the target may hold rows of them, and
     rows of the records that have these offsets now. :data:`MOVED`: another target has their rows.
-    :data:`TAKEN_OVER`: they are from before another program handed the connector over. The target
-    may hold rows of them, its own or some that the ledger counted once.
+    :data:`TAKEN_OVER`: they date from before the connector was taken over from another program. The
+    target may hold rows of them, written by that program or counted by the ledger before.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""All mistakes of a configuration at once.
+"""Collects all mistakes in a configuration, to report them at once.
 
 Inside :func:`gathering`, :func:`semel.config.read` reports problems and continues with defaults
 instead of unusable values, so that later checks also run. Their problems with an unusable key are
@@ -39,7 +39,7 @@ class Problems:
             self.found.append(replace(problem, message=message))
 
     def forgive_missing_packages(self) -> None:
-        """Make warnings of problems with what is installed here: the connector runs elsewhere."""
+        """Turn problems with packages that are missing here into warnings: it runs elsewhere."""
         self.warnings += [p.message for p in self.found if p.not_installed]
         self.found = [p for p in self.found if not p.not_installed]
 
@@ -104,10 +104,10 @@ def refuse(problems: Sequence[Problem]) -> None:
 def located(
     problem: Problem, raw: Mapping[str, str], known: Collection[str], secret: Collection[str]
 ) -> Problem:
-    """The problem with the key that its message names first, and the value given to it."""
+    """The problem, completed with the key that its message names first and that key's value."""
     key = problem.key or next((w for w in _WORD.findall(problem.message) if w in known), "")
     value = raw.get(key, "")
-    words = {key, *_WORD.findall(problem.message)}  # a misspelt key is told with the right one
+    words = {key, *_WORD.findall(problem.message)}  # of a misspelt key, also the right one
     if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
         value = HIDDEN
     return replace(problem, key=key, value=redacted(value))

@@ -4,7 +4,8 @@ A *raw batch* has the columns of Spark's Kafka source that semel uses: ``key`` a
 (binary), ``partition`` (int32), ``offset`` (int64), and ``timestamp`` (timestamp[ms, UTC]) and
 ``headers`` (key and value of each) where they are wanted.
 
-Converters make :class:`ConnectRecords` of it: keys and values of any type. Transforms change these.
+Converters turn it into :class:`ConnectRecords`: keys and values of any type. Transforms change
+these.
 
 For the sink they are flattened to :class:`Records`: the value's fields as columns, followed by
 metadata columns whose names start with ``__connect_``, the names that JDBC sinks give to Kafka
@@ -100,8 +101,8 @@ class Records:
 
     ``rows`` are upserts or inserts; ``tombstones`` (null values) hold metadata columns only and are
     deletes. Partition and offset order the two. ``topic`` is where they go and names the target.
-    They were read from ``origin``, which the metadata column ``__connect_topic`` holds: whatever
-    tells one record from all others goes by it.
+    They were read from ``origin``, which the metadata column ``__connect_topic`` holds: anything
+    that identifies a record must use it.
     """
 
     topic: str

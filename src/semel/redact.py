@@ -1,4 +1,4 @@
-"""Credentials inside texts that a user, a log or a ledger gets to see."""
+"""Hides credentials in texts that are shown to users, logged or stored in a ledger."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _patterns: list[re.Pattern[str]] = []
 def hide(value: str, shown: str) -> None:
     """From now on, show ``shown`` instead of this value.
 
-    Values shorter than eight characters are hidden where they stand as a word of their own, and
-    those shorter than four, or ``true`` and ``false``, are not: they would be found everywhere.
+    Values shorter than eight characters are hidden only where they are words of their own. Those
+    shorter than four, and ``true`` and ``false``, are never hidden: they occur everywhere.
     """
     value = value.strip()
     if len(value) < _SHORTEST or value.lower() in _COMMON or value in _hidden:
@@ -57,7 +57,7 @@ def names_secret(name: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """The text without its credentials, and without values that were to be hidden."""
+    """The text without its credentials, and without the values given to :func:`hide`."""
     for hidden in _patterns:
         text = hidden.sub(lambda match: _hidden[match[0]], text)
     return without_credentials(text)
@@ -66,8 +66,8 @@ def redacted(text: str) -> str:
 def without_credentials(text: str) -> str:
     """The text without the user info of its URLs, and without values of passwords and keys.
 
-    Unlike :func:`redacted`, it leaves alone what only equals a secret. It is for configurations as
-    they were given, which hold references and not the values that these stand for.
+    Unlike :func:`redacted`, it leaves text alone that merely equals a secret. It is for
+    configurations as they were given, which hold references instead of the values.
     """
     text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
     for named in (_PARAMETER, _PAIR):

@@ -1,7 +1,7 @@
-"""How many records may be taken at once so that they hold no more than so many bytes.
+"""How many records to ask for at once so that they stay within a limit of bytes.
 
-librdkafka is asked for a number of records, whatever they hold. So it is asked for as many as would
-fit if they were as large as the ones before.
+librdkafka takes a number of records, not of bytes. So it is asked for as many records as would fit
+if they were as large as the last ones.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import Message
 
 _EXACT = 1024
-"""Records up to which each is looked at; of more, one in so many."""
+"""Up to this many records, each one is measured; beyond that, one in ``_STRIDE``."""
 _STRIDE = 16
 _FEW = 64
-"""Records that may be asked for, however few the size is known from."""
+"""This many records may always be asked for, even if the size is known from fewer."""
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """The bytes of their values, about; keys and headers are not counted."""
+    """The approximate size of their values, in bytes; keys and headers are not counted."""
     if len(messages) <= _EXACT:
         return sum(map(len, messages))
     return _STRIDE * sum(map(len, messages[::_STRIDE]))
@@ -33,7 +33,7 @@ class Sizes:
         self._known = 0
 
     def fitting(self, room: int) -> int:
-        """How many such records fit; not even one is known to before the first one came."""
+        """How many such records fit; 0 until the first ones have come."""
         return room // self._record if self._record else 0
 
     def note(self, messages: Sequence[Message]) -> int:

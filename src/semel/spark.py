@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 _ENDS_IN = 20.0
 TASK_FAILURES = 4
-"""How often Spark starts a failed task before its job fails, as in a cluster: what comes then is
-the engine's, with a backoff."""
+"""Failures of a task after which Spark fails its job, as in a cluster. From then on, the engine
+restarts it, with a backoff."""
 _SLOTS = 1024
-"""Tasks that a local Spark runs at once. A slot is a thread that waits: what a connector may use is
-bounded by its ``tasks.max``."""
+"""Tasks that a local Spark runs at once. A slot is only a waiting thread; ``tasks.max`` bounds what
+a connector uses."""
 
 _DISPATCHERS = "4"
 """Threads of a local Spark that pass its own messages on."""
 
 _MICRO_BATCH = {
-    # A failed task is tried again at once: its commit may have gone through. What fails twice makes
-    # the driver start the query anew, with a backoff.
+    # A failed task is tried again at once: its commit may have gone through. If it fails twice, the
+    # driver restarts the query, with a backoff.
     "spark.task.maxFailures": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
@@ -58,7 +58,7 @@ def context(
     *,
     jvm: Jvm | None = None,
 ) -> SparkContext:
-    """A new context made from the connector's ``spark.*`` keys: all that an engine needs whose
+    """A new context made from the connector's ``spark.*`` keys: all that an engine needs if its
     records do not pass through Spark.
 
     Without ``spark.master`` a local one is made, with slots for the tasks of many connectors.
@@ -79,7 +79,7 @@ def session(
 ) -> SparkSession:
     """The active session, or a new one made as :func:`context` makes a context.
 
-    ``settings`` go before the defaults, and the connector's keys before both.
+    ``settings`` override the defaults, and the connector's keys override both.
 
     Raises:
         ServiceError: the session cannot be started (no Java, no such master).
@@ -168,7 +168,7 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
             f"{settings['spark.master']}: {_first_line(error)}. Is Java 17 installed, and is "
             "spark.master right?"
         ) from error
-    # It prints a stack once the JVM has gone, which others report.
+    # It prints a stack trace once the JVM is gone; that is reported elsewhere.
     server: Any = made._accumulatorServer
     server.handle_error = lambda *_: None
     if archive is not None and archive.wanted():
@@ -177,10 +177,10 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
 
 
 class Starting(Generic[T]):
-    """Spark, started in a thread of its own while the caller does what needs none.
+    """Spark, started in a thread of its own while the caller does what does not need it.
 
-    Called, it waits for what ``make`` returns, and raises what that raises. With ``active``, the
-    user's own Spark, nothing is started; ``jvm`` is one that was begun before.
+    Calling it waits for what ``make`` returns, and raises what that raises. With ``active``, the
+    user's own Spark, nothing is started; ``jvm`` is one that was started earlier.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Starting(Generic[T]):
 
     @property
     def gone(self) -> bool:
-        """Whether it has started and ended since, or did not start."""
+        """Whether it has ended since it started, or failed to start."""
         if not self._made.done():
             return False
         if self._made.exception() is not None:
@@ -210,7 +210,7 @@ class Starting(Generic[T]):
         return has_ended(self._made.result())
 
     def end(self) -> None:
-        """Stop what was started; a JVM that still starts is ended."""
+        """Stop what was started; a JVM that is still starting is ended."""
         if not self._own:
             return
         if not self._made.done():
@@ -280,7 +280,7 @@ def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> Spar
     Jars are resolved unless the connector's ``spark.jars*`` keys name the Kafka source already.
 
     Raises:
-        ServiceError: the jars are not to be had, or the session cannot be started.
+        ServiceError: the jars cannot be fetched, or the session cannot be started.
     """
     given = " ".join(v for k, v in connector.originals.items() if k.startswith("spark.jars"))
     if "spark-sql-kafka" in given:
@@ -305,7 +305,7 @@ def stop(spark: Any) -> None:
 
 
 def _stop_quickly(made: Any) -> None:
-    """PySpark waits up to a second for the thread that hears of accumulators: let it end alone."""
+    """Let the accumulator server's thread end on its own: PySpark waits up to a second for it."""
     jsc, server = made._jsc, made._accumulatorServer
     made._accumulatorServer = None
     if server is not None:

@@ -15,7 +15,7 @@ from semel.sinks import sink_class
 from semel.sources import is_source, source_class
 
 _OTHERS = ("transforms", "predicates")
-"""What connectors are made of besides."""
+"""The other classes whose keys can be listed."""
 
 
 def validate(
@@ -54,7 +54,7 @@ def declared(
     name: str, raw: Mapping[str, str] | None = None
 ) -> tuple[Sequence[type], Mapping[str, str]]:
     """The sections that declare the keys of a connector's class, and the defaults that it sets
-    instead of theirs. Of a JDBC sink's class, ``raw`` may say which database is meant.
+    instead of theirs. For a JDBC sink's class, ``raw`` may say which database is meant.
 
     Raises:
         ConfigError: there is no such class.

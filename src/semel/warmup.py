@@ -22,13 +22,13 @@ from semel.gateway import MEMORY, OPTIONS, Jvm, launcher_answer, neutral, spark_
 log = logging.getLogger(__name__)
 
 _LATER = 5.0
-"""Seconds that the run which has asked for an archive gets to start."""
+"""Head start, in seconds, for the run that has asked for an archive."""
 _LIMIT = 180
 _DUMPS_IN = 120.0
 
 
 def warm_up_spark() -> Path | None:
-    """Make the archive of Spark's JVM; its path, or None if another process makes it.
+    """Make the archive of Spark's JVM; its path, or None if another process is making it.
 
     Raises:
         ServiceError: it cannot be made.
@@ -69,7 +69,7 @@ def _train(part: Path) -> dict[str, Any]:
         _use(context)
         context.stop()
         jvm.leave(_DUMPS_IN)
-    except Exception as error:  # Py4J asks the JVM for the words of its errors
+    except Exception as error:  # Py4J asks the JVM for the text of its errors
         raise ServiceError(str(error)) from None
     finally:
         jvm.end()

@@ -1,8 +1,8 @@
 """Calls to a store that get no answer: the log says so, and after ``store.timeout.ms`` they end.
 
 One thread of the process looks at all calls in progress, and sleeps while there are none. A call
-lasts as long as bytes move on its connection or the store says that it works on it; past its bound
-the connection is shut down under the client, so that the call fails where it waits.
+may last as long as bytes move on its connection or the store says that it is working on it. Past
+the timeout, the connection is shut down under the client, so that the call fails where it waits.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_WORD = 10.0
-"""Seconds without an answer after which the log says what is waited for."""
+"""Seconds without an answer after which the log says what the call is waiting for."""
 _EVERY = 60.0
 _TICK = 0.5
 _FROZEN = 5.0
 _QUESTION = 10.0
-"""Seconds for the store to say what it works on, and for a call to fail once it was ended."""
+"""Seconds for the store to say what it is working on, and for an ended call to fail."""
 _STOPPING = 2.0
 """Seconds that a silent call gets once its connector has been asked to stop."""
 _COUNTERS = struct.Struct("@QQ")
 _ACKED = 120
-"""Where ``struct tcp_info`` holds the bytes that were confirmed, and those received after it."""
+"""Where ``struct tcp_info`` holds the acknowledged bytes, followed by the received ones."""
 
 
 class Watchdog:
-    """Watches the calls on one connection after the other.
+    """Watches the calls on one connection after another.
 
     ``end`` is called, in a thread of its own, when a call has had no answer for ``timeout``
-    seconds, or for two once the connector is to stop. It returns what the store says that it works
-    on, or an empty string: the call then fails, and :attr:`ended` says why.
+    seconds, or for two once the connector was asked to stop. It returns what the store says it is
+    working on, or an empty string: the call then fails, and :attr:`ended` says why.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Watchdog:
         _watcher.add(self)
 
     def attach(self, line: socket.socket | int | None) -> None:
-        """Watch this connection from now on; None if it cannot be told."""
+        """Watch this connection from now on; None if it is not known."""
         self.detach()
         self.ended = ""
         if line is not None:
@@ -166,14 +166,14 @@ class Watchdog:
                 self._line.shutdown(socket.SHUT_RDWR)
 
     def freeze(self, gap: float) -> None:
-        """The process stood still for so long: that was not the store's silence."""
+        """Discount ``gap`` seconds in which the process, not the store, stood still."""
         self._heard += gap
         self._asked += gap
         if self._ended_at is not None:
             self._ended_at += gap
 
     def _bytes(self) -> tuple[int, int]:
-        """What has been confirmed and received so far, as far as the kernel says."""
+        """The bytes acknowledged and received so far, if the kernel says."""
         try:
             if self._line is None or self._line.family == socket.AF_UNIX:
                 return 0, 0
@@ -216,8 +216,8 @@ def tell(message: str) -> None:
 
 @contextmanager
 def in_task(tell: Callable[[str], None], give_up: Callable[[], None]) -> Iterator[None]:
-    """Within a task lines go to the driver by ``tell``, and ``give_up`` ends the process when a
-    call does not even fail after its connection was shut down."""
+    """Within a task, lines go to the driver through ``tell``, and ``give_up`` ends the process if a
+    call does not fail even after its connection was shut down."""
     _watcher.tell, _watcher.give_up = tell, give_up
     try:
         yield
@@ -291,7 +291,7 @@ class _Watcher:
             return list(self._dogs)
 
     def wake(self) -> None:
-        """Look at what has just begun. Comes before each call, so that it must cost little."""
+        """Look at what has just begun. This precedes each call, so it must cost little."""
         if self._sleeps:
             self._woken.set()
         if self._thread is None or not self._thread.is_alive():
@@ -338,8 +338,8 @@ class _Watcher:
         return more
 
     def _sleep(self) -> None:
-        """Sleep until something begins: idle connectors are to cost next to nothing. What begins
-        from here on finds ``_sleeps``; what has begun before is found by one more look."""
+        """Sleep until something begins: idle connectors should cost next to nothing. A call that
+        begins from here on sees ``_sleeps``; an earlier one is found by one more look."""
         self._woken.clear()
         self._sleeps = True
         if not self._look(time.monotonic()):
@@ -348,7 +348,7 @@ class _Watcher:
 
 
 def _guarded(look: Callable[..., bool | None], *arguments: object) -> bool:
-    """Keep an error of one look, such as a driver that is gone, from ending the others. Returns
+    """Keep an error in one look, such as a driver that is gone, from ending the others. Returns
     whether there is more to look at, as after an error."""
     try:
         return bool(look(*arguments))

@@ -1,4 +1,5 @@
-"""The command line: one module per group of commands; ``commands.py`` puts them together."""
+"""The command line: one module per group of commands. ``application.py`` is what ``semel run``
+needs; ``commands.py`` adds all others."""
 
 from __future__ import annotations
 
@@ -11,11 +12,15 @@ from semel import launch
 def main() -> None:
     """Entry point of the ``semel`` command. Spark starts while the commands are imported."""
     _, *arguments = sys.argv
-    if arguments[:1] == ["run"]:
+    runs = arguments[:1] == ["run"]
+    if runs:
         launch.begin_early(arguments[1:])
     gc.disable()  # imports leave next to no garbage
     try:
-        from semel.cli.commands import run
+        if runs:  # what only other commands import would delay it
+            from semel.cli.application import run
+        else:
+            from semel.cli.commands import run
     finally:
         gc.enable()
     try:

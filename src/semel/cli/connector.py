@@ -283,7 +283,7 @@ class Watcher:
         return self._text(progress)
 
     def _measured(self, progress: Any, period: float) -> bool:
-        """Measure the rate again after so many seconds; returns whether there were new records."""
+        """Measure the rate once per ``period`` seconds; returns whether there were new records."""
         now, (then, before) = time.monotonic(), self._last
         if now - then < period:
             return False

@@ -55,7 +55,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def json_line(level: int, message: str) -> str:
-    """A line about the command itself, which may be wrong before there is a log."""
+    """A log line about the command itself, which may fail before there is a log."""
     record = logging.getLogger("semel").makeRecord("semel", level, "", 0, message, (), None)
     return JsonFormatter().format(record)
 

@@ -29,11 +29,11 @@ MetricsPort = Annotated[
 
 @contextmanager
 def served(port: str, runtime: Runtime) -> Iterator[None]:
-    """Answer Prometheus in the meantime, about a runtime's connectors; nothing happens without a
-    port.
+    """Serve the metrics of a runtime's connectors within a ``with`` statement; nothing happens
+    without a port.
 
     Raises:
-        ConfigError: that is no port.
+        ConfigError: it is not a port.
         ServiceError: the port is taken.
     """
     if not port:

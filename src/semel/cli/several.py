@@ -38,7 +38,7 @@ _LOOK = 0.2
 
 
 def are_several(files: Sequence[Path], environment: bool) -> bool:
-    """Whether this is more than one connector alone."""
+    """Whether there is more to run than one connector's file."""
     return environment or len(files) > 1 or _is_worker(files[0])
 
 
@@ -93,7 +93,7 @@ def run_several(
 def _is_worker(file: Path) -> bool:
     try:
         return load(file).keys().isdisjoint(_OF_CONNECTORS)
-    except ConfigError:  # who reads it as a connector says what is wrong with it
+    except ConfigError:  # reading it as a connector's reports what is wrong
         return False
 
 
@@ -123,7 +123,7 @@ def _worker(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A connector to run: its file's configuration, and the plan of that and of the worker's."""
+    """A connector to run: its file's configuration, and a plan of it with the worker's settings."""
 
     config: Mapping[str, str]
     planned: AnyPlan

@@ -138,8 +138,8 @@ def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
 
 
 def met(config: WorkerConfig) -> dict[str, Any]:
-    """The worker's own client, once Kafka has answered. What is wrong with the REST API's files, or
-    with the converters of connectors that name none, is said before."""
+    """The worker's own client, once Kafka has answered. Mistakes in the REST API's files, or in the
+    converters for connectors that name none, are reported first."""
     from semel.converters import create
     from semel.kafka.clients import worker_client
     from semel.kafka.contact import meet
@@ -159,7 +159,7 @@ def met(config: WorkerConfig) -> dict[str, Any]:
 def listening(
     herder: Herder, config: WorkerConfig, client: Mapping[str, Any], runtime: Runtime
 ) -> Iterator[None]:
-    """The REST API of this worker, in the meantime."""
+    """Serve the REST API of this worker within a ``with`` statement."""
     from semel.kafka.cluster import Cluster
     from semel.rest.listening import serving
 
@@ -182,7 +182,7 @@ PASSED_ON = (
     *("listeners.https.", "admin.listeners.https."),
     "config.providers",
 )
-"""Keys under these are connectors', clients' or Spark's."""
+"""Prefixes of the keys that are for connectors, clients or Spark."""
 
 _NO_JAVA = "the client is librdkafka, which has no such setting"
 IGNORED = {

@@ -110,7 +110,7 @@ class ClusterConfig(WorkerConfig):
     rebalance_timeout_ms: int = key(
         "rebalance.timeout.ms",
         60_000,
-        "Time in which all workers must have answered when one joins or leaves.",
+        "How long a worker waits for the previous worker of a connector to release it.",
         at_least=1000,
         importance=HIGH,
         group=_CLUSTER,

@@ -107,7 +107,7 @@ class CommonConfig:
         "max.retries",
         10,
         "Retries of a commit after a transient failure. Unless this is set, semel waits without "
-        "limit for a store that is away.",
+        "limit for an unavailable store.",
         at_least=0,
         type=Type.INT,
         importance=MEDIUM,

@@ -107,8 +107,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     target_changed: str = key(
         "target.changed",
         "stop",
-        "When a topic's results went to another target so far: stop, or continue (record it, go on "
-        "in the new target without the older results).",
+        "When a topic's results have gone to another target until now: stop, or continue (record "
+        "it, go on in the new target without the older results).",
         choices=("stop", "continue"),
         importance=MEDIUM,
         group="Positions",
@@ -117,8 +117,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "first.position",
         "stop",
         "Where a topic that the ledger has never seen starts if consumer group connect-<name> has "
-        "offsets: group (there), reset (by auto.offset.reset), or stop if the offsets may be those "
-        "of a semel that has lost its ledger. Also what happens if another program has moved the "
+        "offsets: group (there), reset (by auto.offset.reset), or stop if the offsets may be "
+        "copies of a ledger that was lost. Also what happens if another program has moved the "
         "group beyond the ledger: go on there, ignore it, or stop.",
         choices=("stop", "group", "reset"),
         importance=MEDIUM,

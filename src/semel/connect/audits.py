@@ -39,7 +39,7 @@ class Audits:
         """Begin to audit a connector.
 
         Args:
-            config: what it runs with, with its references.
+            config: its configuration, with references unresolved.
             values: also compare the values of every row with its record.
 
         Raises:

@@ -12,7 +12,7 @@ class RequestError(SemelError):
 
 
 class BadRequest(RequestError):
-    """The request, or the configuration in it, makes no sense."""
+    """The request, or the configuration in it, is invalid."""
 
     status = 400
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Answer = dict[str, Any]
 
 _READS_IN, _CHANGES_IN = 30.0, 90.0
-"""Seconds in which a store answers a request. Kafka Connect bounds all requests by the latter."""
+"""Seconds within which a store must answer a request. Kafka Connect's limit is the larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class Herder(ABC):
             )
 
     def look(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
-        """Call ``look`` with a plan of its own, and return what it finds."""
+        """Call ``call`` with a new plan of the connector, and return what it finds."""
         return self._with_plan(name, call)
 
     def _with_plan(

@@ -45,8 +45,8 @@ def ledger(planned: AnyPlan) -> Answer:
 
 
 def lag(planned: AnyPlan) -> Answer:
-    """How far the ledger is behind Kafka's ends, at this moment; how much a source has still to
-    read.
+    """How far the ledger is behind Kafka's ends, at this moment, or how much a source still has
+    to read.
 
     Raises:
         BadRequest: the source cannot tell.

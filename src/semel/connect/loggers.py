@@ -47,7 +47,7 @@ def level(name: str) -> dict[str, Any]:
 
 
 def set_level(name: str, wanted: str | None) -> list[str]:
-    """Set the level of a logger and of those below it; returns those that had another one.
+    """Set the level of a logger and of those below it; returns those that had a different one.
 
     Raises:
         BadRequest: no level is given.

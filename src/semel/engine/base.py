@@ -39,7 +39,7 @@ class Progress:
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
     errors: dict[int, SemelError] = field(default_factory=dict)
-    """of tasks that have failed while the others go on"""
+    """The errors of tasks that have failed while the others go on."""
 
     @property
     def topics(self) -> Counter[str]:
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def until_caught_up(self) -> bool:
-        """Whether it ends at what Kafka held at the start."""
+        """Whether it ends once what Kafka held at the start is committed."""
         return self.orders.until_caught_up
 
     @property
@@ -93,7 +93,7 @@ class Run:
         return self.orders.share
 
     def observe(self, progress: Progress) -> None:
-        """Tell the totals."""
+        """Pass the totals to the observer."""
         self.orders.observe(progress)
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:

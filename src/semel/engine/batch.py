@@ -1,4 +1,4 @@
-"""Raw records on their way to the sink: converted, reduced by what failed, and counted."""
+"""Raw records on their way to the sink: converted, without those that failed, and counted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Batcher:
         Args:
             polls: the records, by topic.
             positions: where each topic-partition stands before the batch.
-            ends: positions behind trailing offsets that hold no record (transaction markers).
+            ends: positions after trailing offsets that hold no record (transaction markers).
             rejected: records that the sink has refused; they are dealt with like bad ones.
 
         Raises:
@@ -94,7 +94,7 @@ class Batcher:
     def convert(
         self, poll: RawRecords, refused: Mapping[tuple[str, int, int], Rejected]
     ) -> tuple[Sequence[Records], list[DeadLetter]]:
-        """Convert one topic's records, by where they go; ``refused`` ones and bad ones become dead
+        """Convert one topic's records, grouped by target; ``refused`` and bad ones become dead
         letters."""
         letters = []
         if refused:

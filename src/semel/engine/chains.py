@@ -64,7 +64,7 @@ def chained(
 
 
 def by_topic(records: ConnectRecords, topics: pa.Array) -> list[ConnectRecords]:
-    """Records by where they go."""
+    """Records grouped by the topic they go to."""
     encoded = topics.dictionary_encode()
     places = np.asarray(encoded.indices)
     return [

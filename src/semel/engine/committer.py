@@ -92,8 +92,8 @@ class Committer:
         return found
 
     def _ends_within(self, seconds: float) -> bool:
-        """Wait so many seconds, or until the driver or an error ends the task; returns whether it
-        ends."""
+        """Wait ``seconds``, or until the driver or an error ends the task; returns whether it is
+        ending."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._ended:
             self._line.stop.wait(min(left, _LOOK))

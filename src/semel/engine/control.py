@@ -84,9 +84,9 @@ def rebuild(report: Report) -> SemelError:
 
 
 class ControlServer:
-    """The driver's end. ``hear`` is called in a thread for each connected task, and fills
-    ``reports`` unless it is set. ``parted`` is called there when a connection has ended.
-    ``reached`` says whether there ever was a task."""
+    """The driver's end. ``hear`` is called with each report, in a thread per connected task; by
+    default it fills ``reports``. ``parted`` is called there when a connection has ended.
+    ``reached`` says whether a task has ever connected."""
 
     def __init__(self, host: str) -> None:
         self._key = secrets.token_bytes(32)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from semel.errors import LedgerConflict, TransientError
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of seconds, by which commits are counted."""
+"""Upper bounds, in seconds, of the buckets that commits are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Totals since a task started, or a run whose driver commits.
+    """Totals since a task started; where the driver commits, since the run started.
 
     ``by_time`` counts commits by the bucket that their seconds fall into, the last one being for
     all that took longer. ``largest`` is the number of records of the largest commit.
@@ -67,7 +67,7 @@ class Counter:
 
     @contextmanager
     def counting(self, records: int) -> Iterator[Attempt]:
-        """Count an attempt to commit so many records."""
+        """Count an attempt to commit a number of records."""
         attempt, began = Attempt(), time.monotonic()
         try:
             yield attempt

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 20.0
 _END = re.compile(r"broker end offset is (-?\d+)")
-"""What librdkafka says of a log that is not the one that was read; it says so nowhere else."""
+"""What librdkafka says of a log that is not the one that was read; only this text tells."""
 
 
 def assignment(entry: LedgerEntry) -> KafkaPartition:
@@ -96,7 +96,7 @@ def forks(
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             error = message.error()
             if tp not in left or (error is not None and error.code() not in _ANSWERS):
-                continue  # damage before the position is an answer: the log has not parted there
+                continue  # damage before the position is an answer: the log has not diverged there
             left.remove(tp)
             consumer.incremental_unassign([KafkaPartition(*tp)])
             end = _END.search(error.str()) if error is not None else None

@@ -16,8 +16,8 @@ from semel.errors import SemelError
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error of another process. ``kinds`` are its class and the bases of that, nearest first,
-    each as a module and a name."""
+    """An error of another process. ``kinds`` are its class and base classes, nearest first, each as
+    a module and a name."""
 
     kinds: tuple[tuple[str, str], ...]
     message: str
@@ -59,5 +59,5 @@ def _made(kind: type[SemelError], message: str) -> SemelError | None:
     own.__init__(made, message)  # type: ignore[misc]
     try:
         return made if str(made) == message else None
-    except Exception:  # what it says is made of attributes that only its constructor sets
+    except Exception:  # its text comes from attributes that only its constructor sets
         return None

@@ -8,7 +8,7 @@ from semel.engine.retry import Backoff
 MOST = 10
 """The fences in a row to survive."""
 _IN_A_ROW = 60.0
-"""A fence within so many seconds of a start counts as following the one before."""
+"""A fence within this many seconds of a start counts as following the one before."""
 
 
 class FencesInARow:
@@ -19,7 +19,7 @@ class FencesInARow:
         self.count = 0
 
     def one_more(self, lasted: float) -> float:
-        """Count a fence after so many seconds of work; returns the seconds to pause before the next
-        start."""
+        """Count a fence after ``lasted`` seconds of work; returns the seconds to pause before the
+        next start."""
         self.count = self.count + 1 if lasted < _IN_A_ROW else 1
         return self._backoff.after(lasted)

@@ -32,9 +32,9 @@ def first_positions(
 ) -> None:
     """Enter every partition that exists at start into the ledger.
 
-    A topic that the ledger has never seen starts by ``auto.offset.reset``, or where the consumer
-    group stands (``first.position``). A partition that was added to a known topic starts at its
-    earliest offset, whatever the setting: its records came after the connector did.
+    A topic that the ledger has never seen starts as ``auto.offset.reset`` says, or where the
+    consumer group stands (``first.position``). A partition that was added to a known topic starts
+    at its earliest offset, whatever the setting: its records came after the connector did.
 
     Raises:
         ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
@@ -52,7 +52,7 @@ def first_positions(
     missing = present - known
     if not missing:
         return
-    logs = cluster.logs({tp.topic for tp in missing})  # before the offsets: they may be newer
+    logs = cluster.logs({tp.topic for tp in missing})  # first, as the offsets may be newer
     known_topics = protocols.known_topics(sink)
     fresh = {tp for tp in missing if tp.topic not in known_topics}
     earliest = cluster.earliest(missing)
@@ -66,7 +66,7 @@ def first_positions(
     if not protocols.moves_entries(sink):
         sink.start(entries)
         return
-    # Only what changes an entry can leave a hole: so these get the ids of their logs afterwards.
+    # Only a change of an entry can leave a hole, so these get the ids of their logs afterwards.
     taken = [e for e in entries if stands.get(e.topic_partition)]
     bare = {e: replace(e, cluster_id="", topic_id="") for e in taken}
     sink.start([bare.get(e, e) for e in entries])
@@ -198,7 +198,7 @@ def check_targets(
     lenient: bool = False,
 ) -> None:
     """Compare where results went with where they would go now. New facts are entered into the
-    ledger, unless ``lenient``, where other tasks of the connector may move its positions.
+    ledger; with ``lenient``, this is left to the next start if other tasks move positions now.
 
     Raises:
         ConfigError: they are not the same.

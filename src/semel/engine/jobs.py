@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 SETTLE = 20.0
 """Seconds that a stopping task gets to finish what is in hand."""
 _LAST_WORDS = 2.0
-"""Seconds to wait for the last reports of a task, unless a frozen one still holds its line."""
+"""Seconds, at most, to wait for the last reports of a task: a frozen one still holds its line."""
 FROZEN = 120.0
 """Seconds without a sign of life after which a task's process is ended: a native client that keeps
 Python's lock freezes all of its threads, including those that watch it."""
 _STANDS_STILL = 11.0
-"""Seconds within which a driver looks again, unless it stands still itself."""
+"""A driver that has not looked for longer than this many seconds stood still itself."""
 _ATTEMPTS = 1_000_000
-"""Attempts of a task are numbered through all of its jobs; Spark begins anew with each job."""
+"""Attempts of a task are numbered across all of its jobs; Spark starts over with each job."""
 
 
 class Job:
@@ -88,7 +88,7 @@ class Job:
 
 class TaskJobs:
     """The successive jobs of one task, and the task's state. ``restarts`` counts those that have
-    ended early, ``jobs`` all, with those of an earlier life of the task."""
+    ended early; ``jobs`` counts all, including those from when the task ran here before."""
 
     def __init__(
         self, spark: Callable[[], SparkContext], spec: TaskSpec, index: int, jobs: int = 0
@@ -119,8 +119,8 @@ class TaskJobs:
         return self.job is None or self.job.ended
 
     def rests(self, *, speaks: bool) -> bool:
-        """Whether there is nothing to be done about it: its job goes on and an attempt of it holds
-        its line, or it has failed."""
+        """Whether it needs no attention: its job goes on and an attempt of it holds its line, or it
+        has failed."""
         if self.job is None:
             return self.error is not None
         return speaks and not self.job.ended and not self._again
@@ -154,8 +154,8 @@ class TaskJobs:
 
     def look(self, *, speaks: bool, stopping: bool) -> None:
         """Start the task when that is due, and note its end. ``speaks`` is whether an attempt of it
-        held its line a moment ago: until then its last words may not have been heard. One that is
-        ``stopping`` does not start any more.
+        held its line a moment ago: if so, its last reports may not have been heard yet. A task
+        that is ``stopping`` is not started any more.
 
         Raises:
             SparkGone: there is no Spark to start it.

@@ -1,4 +1,4 @@
-"""Keys that cannot be read as JSON, which is assumed where no key converter is set."""
+"""Checks for keys that cannot be read as JSON, which is assumed if no key converter is set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _NEAR = 20
 """Offsets of each partition that are looked at, before and after the position."""
 _BYTES = 16 * 1024 * 1024
-"""No more records are read after so many bytes, of all topics together."""
+"""Reading stops after this many bytes, over all topics."""
 
 
 def check_keys(

@@ -15,7 +15,7 @@ _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """glibc's mallopt(3)."""
 _ARENAS = 2
 _MAPPED = 4 * 1024 * 1024
-"""Allocations of at least so many bytes get a mapping of their own, which is returned when it is
+"""Allocations of at least this many bytes get a mapping of their own, which is returned when it is
 freed. By default glibc raises this limit with each such allocation, up to 32 MiB."""
 LARGE = 4 * 1024 * 1024
 """Bytes of a batch after which memory is given back."""
@@ -40,7 +40,7 @@ def give_back() -> None:
 
 
 def give_back_after(nbytes: int) -> None:
-    """Do so after a large batch."""
+    """Return unused memory after a large batch."""
     if nbytes > LARGE:
         give_back()
 
@@ -48,7 +48,7 @@ def give_back_after(nbytes: int) -> None:
 class Garbage:
     """Collects a task's garbage while Python's automatic collection is off.
 
-    While large commits follow each other, memory is given back ``every`` so many seconds: the next
+    While large commits follow each other, memory is given back once in ``every`` seconds: the next
     commit needs it, and the system clears each page that it hands out anew.
     """
 
@@ -60,7 +60,7 @@ class Garbage:
         self._warm = False
 
     def note(self, nbytes: int) -> None:
-        """A commit of so many bytes has ended."""
+        """Note the end of a commit of ``nbytes``."""
         self._owes |= nbytes > LARGE
         if self._owes and (now := time.monotonic()) >= self._due:
             self._owes, self._due = False, now + self._every

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _FOLLOWS = 10.0
-"""Seconds after which a thread that waits for an event looks whether it still should."""
+"""Seconds after which a thread that waits for an event checks whether it still should."""
 
 
 class Share:
@@ -45,7 +45,7 @@ class Share:
             self._wanted = None if tasks is None else frozenset(tasks)
 
     def of(self, count: int) -> list[int]:
-        """The tasks, of so many, that must run here."""
+        """The tasks, out of ``count``, that must run here."""
         wanted = self._wanted
         return [n for n in range(count) if wanted is None or n in wanted]
 
@@ -69,7 +69,7 @@ class Share:
 
 
 class Bell:
-    """Wakes up what waits for news of a run. May be rung from any thread."""
+    """Wakes up those that wait for news about a run. May be rung from any thread."""
 
     def __init__(self) -> None:
         self._heard_by: list[Callable[[], None]] = []
@@ -128,7 +128,7 @@ class Orders:
     bell: Bell = field(default_factory=Bell)
 
     def pause(self) -> None:
-        """Let the tasks read nothing."""
+        """Keep the tasks from reading."""
         self.paused.set()
         self.bell.ring()
 

@@ -2,7 +2,7 @@
 topic's Arrow batch.
 
 All engines use it. A bad record raises nothing here: it is reported by its index in the raw batch,
-with Kafka Connect's name of the stage, and the engine decides by ``errors.tolerance``.
+with Kafka Connect's name for the stage, and ``errors.tolerance`` tells the engine what to do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Converted:
     """One topic's records, ready for the sink, those that failed, and how many the transforms left
-    out. ``parts`` are more than one only if transforms send them to several targets."""
+    out. There are several ``parts`` only if transforms send records to several targets."""
 
     parts: Sequence[Records]
     failed: Sequence[Failed]

@@ -19,7 +19,7 @@ from semel.sizes import size_of
 
 _TIMESTAMP = operator.itemgetter(1)
 _LARGE = 4096
-"""Copying records once more matters if they have at least so many bytes on average."""
+"""Copying records once more matters if they average at least this many bytes."""
 
 
 class RawRecords(Protocol):
@@ -119,7 +119,7 @@ class TopicPoll:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """One topic's records as Spark's Kafka source gives them, without their leader ``epochs``.
+    """One topic's records as a table. Spark's Kafka source does not give their leader ``epochs``.
 
     ``table`` has ``value``, ``partition``, ``offset`` and ``timestamp``, and ``key`` and
     ``headers`` where they are wanted.
@@ -225,8 +225,8 @@ class TooEarly(OutOfOrder):
 
 
 def copied(polls: Sequence[TopicPoll]) -> list[RawRecords]:
-    """The same records. Large messages are released, with the fetch that each of them keeps alive;
-    a table has their contents."""
+    """The same records. Large messages are replaced with a table of their contents, which releases
+    them and the fetch that each of them keeps alive."""
     return [poll.as_table() if poll.is_large else poll for poll in polls]
 
 
@@ -256,7 +256,7 @@ def advances(
     failed: Mapping[TopicPartition, int],
     epochs: Mapping[TopicPartition, tuple[int, int]] = MappingProxyType({}),
 ) -> list[Advance]:
-    """One advance a topic-partition, from its position to ``until``; empty ranges are left out.
+    """One advance per topic-partition, from its position to ``until``; empty ranges are left out.
     ``epochs`` holds the last record's leader epoch and the offset after it."""
     found = []
     for tp, end in until.items():

@@ -1,7 +1,8 @@
 """Positions copied to the consumer group, for lag tools.
 
-The metadata of a copy names its ledger. A copy is never used as a position: a connector whose
-ledger is gone would skip records that its target never got.
+The metadata of a copy names its ledger. A copy is not used as a position unless
+``target.changed=continue`` asks for it: a connector whose ledger is gone would skip records that
+its target never got.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Publisher:
         self._commit(positions, asynchronous=True)
 
     def close(self) -> None:
-        """Commit all positions once more, in bounded time: if Kafka is away, librdkafka waits for
-        the group's coordinator, and nothing else keeps the run from ending."""
+        """Commit all positions once more, in bounded time: if Kafka is down, librdkafka waits for
+        the group's coordinator, which must not keep the run from ending."""
 
         def end() -> None:
             self._commit(self._published, asynchronous=False)

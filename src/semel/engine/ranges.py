@@ -99,7 +99,7 @@ def standing(
         OffsetOutOfRange: the position points at records that Kafka does not have, or at others.
         LedgerConflict: another task has moved an entry meanwhile.
     """
-    logs = cluster.logs({tp.topic for tp in partitions})  # before the offsets: they may be newer
+    logs = cluster.logs({tp.topic for tp in partitions})  # first, as the offsets may be newer
     stored = {e.topic_partition: e for e in sink.entries()}
     earliest = cluster.earliest(partitions)
     new = {tp: earliest[tp] for tp in partitions if tp not in stored}
@@ -191,7 +191,7 @@ def _of_other_logs(
         )
     rebases = []
     for tp, e in others.items():
-        # The former log's records and rows are counted on, so that the sums stay right.
+        # The former log's records and rows still count, so that the totals stay right.
         new = replace(
             e,
             position=earliest[tp],
@@ -257,7 +257,7 @@ def _truncated(
     A known epoch is of no use once retention has removed its record.
 
     Raises:
-        Unavailable: the topic is not the one that was asked about before its offsets.
+        Unavailable: a topic was replaced between the requests for its id and for its offsets.
     """
     ends = cluster.ends(found)
     forgotten = {

@@ -33,7 +33,7 @@ class Reporter:
         """What became of the task's commits."""
 
     def tell(self, message: str) -> None:
-        """A line in the driver's log; also from the committer's thread."""
+        """Write a line to the driver's log; the committer's thread calls this, too."""
         self._line.send(Report("log", self._index, self._attempt, pid=os.getpid(), message=message))
 
     def assigned(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -52,8 +52,8 @@ class Reporter:
         self.report_in_time()
 
     def sent(self, records: int, by_topic: Mapping[str, int], failed: int) -> None:
-        """Count a commit of so many records: those that were written, by topic, and those that were
-        left out because they are bad."""
+        """Count a commit of this many ``records``: how many were written, by topic, and how many
+        were left out because they are bad."""
         self._sent.update(by_topic)
         self._records += records
         self._rows += sum(by_topic.values())
@@ -63,7 +63,7 @@ class Reporter:
         self.report_in_time()
 
     def caught_up(self, is_so: bool) -> None:
-        """Whether nothing is left to read now, and everything is committed."""
+        """Note whether nothing is left to read now, and everything is committed."""
         self._untold |= is_so and not self._caught_up
         self._caught_up = is_so
 

@@ -72,14 +72,14 @@ class Retries:
 
 class Backoff:
     """Pauses before restarts of something that ends early: each twice as long as the last one,
-    unless it ran for long in between."""
+    unless it ran for a long time in between."""
 
     def __init__(self, shortest: float = 1.0, longest: float = 60.0) -> None:
         self._shortest, self._longest = shortest, longest
         self._next = shortest
 
     def after(self, lasted: float) -> float:
-        """The seconds to pause after it ran for so many seconds."""
+        """The seconds to pause after it ran for ``lasted`` seconds."""
         pause = self._shortest if lasted > self._longest else self._next
         self._next = min(2 * pause, self._longest)
         return pause

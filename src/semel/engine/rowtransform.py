@@ -24,7 +24,7 @@ from semel.records import (
 from semel.sinks.flatten import flattened, unflattened
 
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
-"""An Arrow batch in, an Arrow batch out, one record at a time."""
+"""An Arrow batch in, an Arrow batch out, with at most one row for each record."""
 
 _PLACE = (TOPIC, PARTITION, OFFSET)
 
@@ -172,8 +172,8 @@ def _places(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
-    """Cast metadata columns back to their own types: other libraries have other strings and
-    times."""
+    """Cast metadata columns back to their own types: other libraries use other types for strings
+    and times."""
     for name in METADATA_TYPES:
         if name in given.names and result.schema.field(name).type != given.field(name).type:
             try:

@@ -84,8 +84,8 @@ def _samples(
     topics: Iterable[str],
     positions: Mapping[TopicPartition, int],
 ) -> Iterator[tuple[str, pa.Table]]:
-    """The samples of those topics that have records, in order; some are read ahead at once, as
-    reading one is mostly waiting."""
+    """The samples of those topics that have records, in order; several are read ahead in parallel,
+    because reading one is mostly waiting."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="semel-sample") as pool:
         ahead: deque[tuple[str, Future[pa.Table | None]]] = deque()
         left = iter(topics)

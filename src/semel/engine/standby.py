@@ -1,4 +1,4 @@
-"""A daemon of Python workers that starts before Spark asks for one.
+"""A daemon for Python workers that starts before Spark asks for one.
 
 Spark starts its daemon with the first Python task, and then waits while the daemon imports what
 tasks need. ``semel run`` starts one beside Spark's JVM instead (see :mod:`semel.launch`). Spark's
@@ -22,7 +22,7 @@ from typing import Any
 from semel.context import STANDBY
 
 _PATIENCE = 20.0
-"""Seconds for the one on standby to have imported everything."""
+"""Seconds that the standby daemon gets to import everything."""
 _READY = b"R"
 _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
@@ -57,9 +57,9 @@ def hand_over() -> bool:
 
 
 def _take_over(listener: socket.socket) -> socket.socket | None:
-    """Wait for Spark's daemon, and take its pipes, environment, path and directory; the line to it,
-    which is to stay open. None if the process that has started this one, and holds the other end
-    of its standard input, ends first."""
+    """Wait for Spark's daemon, and take its pipes, environment, path and directory. Returns the
+    line to it, which must stay open; None if the process that has started this one, and holds the
+    other end of its standard input, ends first."""
     either: list[Any] = [0, listener]
     ready, _, _ = select.select(either, [], [])
     if 0 in ready:
@@ -81,7 +81,7 @@ def _take_over(listener: socket.socket) -> socket.socket | None:
 
 def _import_connector(raw: dict[str, str]) -> None:
     """Import what a task of this configuration needs; the task says what is missing. A worker's
-    names no connector: what it is most likely to run is imported once, not by each task."""
+    configuration names no connector: what it will likely run is imported once, not by each task."""
     from semel.extras import entries
     from semel.sinks import import_likely, sink_class
     from semel.sources import is_source, source_class

@@ -31,7 +31,7 @@ def enter(run: Run) -> None:
 
 
 def _entries(run: Run) -> list[LedgerEntry]:
-    """The entries of partitions that there are."""
+    """The entries of partitions that exist now."""
     present = set(ranges.partitions(run.topics))
     return [e for e in run.sink.entries() if e.topic_partition in present]
 

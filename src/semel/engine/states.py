@@ -9,9 +9,9 @@ from enum import StrEnum
 class State(StrEnum):
     """What a connector or a task is doing.
 
-    ``UNASSIGNED`` waits for a slot of Spark's, ``RESTARTING`` has ended early and starts again
+    ``UNASSIGNED`` waits for one of Spark's slots, ``RESTARTING`` has ended early and starts again
     after a pause, ``FAILED`` stays so until it is restarted by hand. A ``PAUSED`` one keeps its
-    place and reads nothing; of a ``STOPPED`` connector no task is left.
+    place and reads nothing; a ``STOPPED`` connector has no tasks left.
     """
 
     UNASSIGNED = "UNASSIGNED"

@@ -62,7 +62,7 @@ class Supervisor:
         self._error: SemelError | None = None
 
     def begin(self, server: ControlServer, spec: TaskSpec, count: int) -> None:
-        """Start the tasks, of so many, that must run here, while the run is still being prepared.
+        """Start the tasks, out of ``count``, that must run here, while the run is being prepared.
         They wait for their plan, which :meth:`supervise` gives them.
 
         Raises:
@@ -92,8 +92,8 @@ class Supervisor:
         plan: object = None,
         calm: float = _CALM,
     ) -> Progress:
-        """Start the tasks, of so many, that must run here; listen to them and restart them, until
-        the run is ``over`` and all tasks have ended. May be called again, with other tasks.
+        """Start the tasks, out of ``count``, that must run here; listen to them and restart them
+        until the run is ``over`` and all tasks have ended. May be called again, with other tasks.
         ``plan`` is what those that have begun wait for. While all of them run and nothing happens,
         ``over`` is asked once in ``calm`` seconds.
 
@@ -206,7 +206,7 @@ class Supervisor:
         return outlived
 
     def _fails_all(self, error: SemelError) -> bool:
-        """Fail the run: a fenced task, whichever it is, means that another run is at work."""
+        """Whether an error fails the run. Any fenced task means that another run is at work."""
         return isinstance(error, Fenced) or not self._orders.keeps_going
 
     def _follow_orders(self, server: ControlServer) -> None:

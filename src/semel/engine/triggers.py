@@ -9,7 +9,7 @@ from semel.errors import ConfigError
 from semel.ledger import OffsetRange, TopicPartition
 
 _SHARE = 50_000
-"""Fewer records than that are one task's, so that small triggers make few files."""
+"""Up to this many records go to a single task, so that small triggers make few files."""
 
 _UNITS = {
     "microsecond": 1e-6,
@@ -40,7 +40,7 @@ def seconds(interval: str) -> float:
 def bounded(
     positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
 ) -> list[OffsetRange]:
-    """At most ``most`` offsets, with the same share of each partition."""
+    """Some ``most`` offsets in all: the same share of each partition's lag, but at least one."""
     lags = {tp: ends[tp] - at for tp, at in positions.items() if ends[tp] > at}
     total = sum(lags.values())
     found = []
@@ -51,7 +51,7 @@ def bounded(
 
 
 def shared(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
-    """Ranges cut into parts of equal size, one for each task; a large partition is split over
+    """Ranges cut into parts of equal size, at most one per task; a large partition is split across
     several."""
     total = sum(r.until_offset - r.from_offset for r in ranges)
     count = max(1, min(tasks, -(-total // _SHARE)))

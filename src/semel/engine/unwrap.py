@@ -1,4 +1,4 @@
-"""Debezium's change events as rows and deletes, for sinks that take them as Debezium's own does.
+"""Debezium's change events as rows and deletes, for sinks that take them as Debezium's sink does.
 
 A change event holds a row before and after a change, and what happened to it: ``op`` is ``c``
 (create), ``u`` (update), ``r`` (read by a snapshot), ``d`` (delete) or ``t`` (truncate). What it

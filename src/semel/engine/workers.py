@@ -25,9 +25,9 @@ from semel.engine.rowtransform import Transform
 log = logging.getLogger(__name__)
 
 _REACHED = 10.0
-"""Seconds to reach the driver in: a firewall may swallow the attempt."""
+"""Seconds within which to reach the driver: a firewall may swallow the attempt."""
 _KEPT = 4
-"""A process keeps the workers of so many runs; the one unused for longest is dropped first."""
+"""A process keeps the workers of this many runs; the least recently used is dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Spec:
 
 
 def new_run() -> str:
-    """The name of a run. Under another name, worker processes keep nothing for it yet."""
+    """A new name for a run, for which worker processes keep nothing yet."""
     return uuid.uuid4().hex[:12]
 
 

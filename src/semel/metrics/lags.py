@@ -33,9 +33,9 @@ class Answers(ABC, Generic[T]):
     patience: ClassVar[float]
     """Seconds that a scrape waits for an answer."""
     kept: ClassVar[float]
-    """Seconds after which an answer is too old to be told."""
+    """Seconds after which an answer is too old to be used."""
     rest: ClassVar[float] = 0.0
-    """For how many times as long as it took to ask, nothing is asked again."""
+    """The pause before the next request, as a multiple of the time that the last one took."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[float, T]] = {}
@@ -44,7 +44,7 @@ class Answers(ABC, Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, connectors: Sequence[Observed]) -> Mapping[str, T]:
-        """The answers about connectors, by name; without those that there are none about."""
+        """The answers by connector name; connectors without an answer are left out."""
         with self._lock:
             asking = self._asking
             if asking is None or not asking.is_alive():
@@ -108,7 +108,7 @@ class Lags(Answers[Lag]):
 
 
 class SourceLags(Answers[SourceLag]):
-    """What each source connector had still to read. Asking reads the offsets topic, so it is done
+    """What each source connector still had to read. Asking reads the offsets topic, so it is done
     rarely, and no scrape waits for it."""
 
     fresh, patience, kept, rest = 30.0, 0.0, 600.0, 10.0

@@ -12,13 +12,13 @@ from semel.runtime import Runtime
 from semel.runtime.run import Tally
 
 _LONG_TASKS = ("direct", "source")
-"""The engines whose tasks count for themselves. Of the others the driver counts."""
+"""The engines whose tasks count for themselves. For the others, the driver counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A connector; ``tasks`` has the state of each of its tasks that runs in this process.
-    ``is_counted`` unless another worker, which has its first task, counts it."""
+    ``is_counted`` is false if another worker, which has its first task, counts it."""
 
     planned: AnyPlan
     state: str

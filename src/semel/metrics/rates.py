@@ -6,7 +6,7 @@ import time
 from collections import deque
 
 _WINDOW = 30.0
-"""Kafka's metrics are averages over as many seconds."""
+"""Kafka's metrics are averages over this many seconds, too."""
 _now = time.monotonic
 
 

@@ -1,4 +1,4 @@
-"""Planning a connector: check its configuration, decide guarantee and engine."""
+"""Planning a connector: checks its configuration, and decides the guarantee and the engine."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def plan(
     elsewhere: bool = False,
     **overrides: str,
 ) -> Plan:
-    """Check a configuration and decide guarantee and engine.
+    """Check a configuration and decide the guarantee and the engine.
 
     Args:
         source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
-        transform: see :func:`run`.
-        elsewhere: the connector is to run on another machine: references to files and variables
-            that this one lacks are warnings, and so are packages.
+        transform: see :func:`semel.run`.
+        elsewhere: the connector will run on another machine: references to files and variables
+            that this one lacks become warnings, and so do missing packages.
         overrides: keys that win over the file's, with ``_`` for ``.``.
 
     Raises:
@@ -250,7 +250,7 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
 
 
 _MISSPELT = 0.85
-"""How alike a key is to one of ours that must be meant for us: the sink is not known."""
+"""How similar to one of ours a key must be to be reported while the sink is not known."""
 _TRIGGERED = frozenset({"bounded", "micro-batch"})
 _OF_ENGINES = {
     "processingTime": _TRIGGERED,

@@ -16,8 +16,8 @@ _ANSWER_HEADERS = ("content-type", "location")
 
 
 async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> Response:
-    """The answer of that worker to this ``worker``. A request is forwarded at most twice, as in
-    Kafka Connect, because leaders change.
+    """The answer of the worker at ``error.url``; ``worker`` configures this one. A request is
+    forwarded at most twice, as in Kafka Connect, because leaders change.
 
     Raises:
         Elsewhere: it has been forwarded twice.

@@ -1,4 +1,4 @@
-"""The endpoints beside Kafka Connect's: ``/semel`` and ``/metrics``."""
+"""The endpoints in addition to Kafka Connect's: ``/semel`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
 
 
 def _given(planned: AnyPlan) -> dict[str, str]:
-    """What a connector runs with, with its references."""
+    """A connector's configuration, with references unresolved."""
     given = planned.connector.originals
     return given.given if isinstance(given, Resolved) else dict(given)

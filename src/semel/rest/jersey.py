@@ -17,7 +17,7 @@ _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
 class LikeJersey:
-    """Paths with a slash at the end, ``HEAD``, and types of content that are not JSON."""
+    """Paths with a trailing slash, ``HEAD``, and content types other than JSON."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -56,7 +56,7 @@ def _with_slashes(segment: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_with_slashes)]
-"""A segment of a path. What it holds may have slashes."""
+"""A segment of a path. Its decoded value may contain slashes."""
 
 
 def _is_json(headers: Headers) -> bool:

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 _ENDS_IN = 5.0
 _IDLE = 30
-"""Seconds after which an idle connection is closed: Jetty's. Clients that keep theirs for 5 s, as
-httpx does, never meet one that is just being closed."""
+"""Seconds after which an idle connection is closed, as in Jetty. Clients that keep theirs for 5 s,
+like httpx, never use one that is just being closed."""
 _TICK = 1.0
 
 
@@ -54,7 +54,7 @@ class RestServer:
             self._close()
             raise
         self._servers = [_server(site) for site in sites]
-        # Signals are the worker's own; uvicorn takes them in the main thread alone.
+        # The worker handles signals itself; uvicorn does so only in the main thread.
         self._thread = threading.Thread(target=self._serve, daemon=True, name="semel-rest")
 
     @property

@@ -28,8 +28,8 @@ _JKS = b"\xfe\xed\xfe\xed"
 
 @dataclass(frozen=True)
 class Settings:
-    """The ``ssl.*`` settings of some listeners. As in Kafka Connect, those below the prefix count,
-    or else, if there are none, the worker's own."""
+    """The ``ssl.*`` settings of some listeners. As in Kafka Connect, those under the prefix apply,
+    or the worker's own if there are none."""
 
     prefix: str
     values: Mapping[str, str]
@@ -184,7 +184,7 @@ def _is_pem(data: bytes) -> bool:
 
 
 def _pem_of_pkcs12(data: bytes, found: Settings, store: str) -> tuple[bytes, str]:
-    """Key and certificates as PEM, the key encrypted: it touches the disk. And its password."""
+    """Key and certificates as PEM, and a password: the key is encrypted, as it goes to disk."""
     key_store, serialization = _pkcs12(data, found, store)
     if key_store.key is None or key_store.cert is None:
         raise found.wrong(f"{store}.location", " holds no private key with a certificate")

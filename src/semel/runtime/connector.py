@@ -28,7 +28,7 @@ class ConnectorStatus:
 
 
 class Connector:
-    """A connector, in a thread of its own while it runs, or in that of :meth:`run`.
+    """A connector. It runs in a thread of its own, or in the thread that calls :meth:`run`.
 
     States and transitions are Kafka Connect's: a failed task leaves the others running, and stays
     failed until it is restarted; a paused connector keeps its tasks, a stopped one has none
@@ -115,7 +115,7 @@ class Connector:
             run.orders.bell.ring()
 
     def holds(self, task: int) -> bool:
-        """Whether one of its tasks runs here, or may start any moment. Never waits, either."""
+        """Whether this task runs here, or may start at any moment. Never waits."""
         starts, run = self._starts, self._run
         return (starts or (run is not None and run.alive)) and self._share.holds(task)
 
@@ -201,7 +201,7 @@ class Connector:
         return self._run.error if self._run is not None else None
 
     def _going_on(self, was: State) -> ConnectorRun | None:
-        """The run that goes on, or has failed and has to be restarted; None for a new one."""
+        """The run that goes on, or failed and must be restarted; None if a new one is needed."""
         run = self._run
         if was is State.STOPPED or run is None or not (run.alive or run.error is not None):
             return None

@@ -107,8 +107,8 @@ def introduce(planned: AnyPlan) -> None:
 
 
 class _Latest:
-    """A copy of the totals that a run reported last, because it goes on counting. ``news`` is set
-    with each, and by whoever else has some."""
+    """The totals that a run reported last, copied because it goes on counting. ``news`` is set with
+    each report, and may be set by others."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ def _topics(connector: ConnectorConfig) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the partitions of each topic."""
     from semel.kafka.cluster import Cluster
 
-    try:  # most clusters answer at once, and then one client and one question will do
+    try:  # most clusters answer at once; then one client and one request are enough
         cluster = Cluster(client_config(connector, "admin"))
         return cluster, cluster.matching(connector, _AT_ONCE)
     except (ServiceError, TransientError):

@@ -21,8 +21,8 @@ _SESSIONS = 30.0
 def set_positions(
     planned: Plan, wanted: Mapping[TopicPartition, int], *, force: bool = False, hint: str = ""
 ) -> None:
-    """Let a connector continue at these positions; ``force`` accepts them whatever Kafka holds. The
-    error that Kafka does not have them ends with ``hint``, which says how to set ``force``.
+    """Let a connector continue at these positions; ``force`` accepts them whatever Kafka holds. If
+    Kafka does not have them, the error ends with ``hint``, which says how to set ``force``.
 
     Raises:
         ConfigError: the connector runs, or does not read such a topic, or Kafka has no such offset.
@@ -33,7 +33,7 @@ def set_positions(
 
 
 def first_position(planned: Plan, tp: TopicPartition) -> int:
-    """Where ``auto.offset.reset`` begins a partition now."""
+    """Where ``auto.offset.reset`` would start a partition now."""
     cluster = Cluster(client_config(planned.connector, "admin"))
     begin = cluster.latest if planned.connector.offset_reset == "latest" else cluster.earliest
     return begin([tp])[tp]

@@ -1,4 +1,4 @@
-"""A run of a connector as a whole: after the one before, and anew where it has to begin again."""
+"""A run of a connector as a whole: it waits for the previous run, and starts over where needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FORMER_ENDS_IN = LEAVE + 5.0
-"""Seconds for which a run waits for the one before, which leaves behind what does not end."""
+"""Seconds that a run waits for the previous one, which abandons what does not end."""
 _FIRST_WORD = 2.0
 _LOOK = 0.1
 

@@ -23,7 +23,7 @@ class Runtime:
     """Runs connectors until it is closed. Use it in a ``with`` statement.
 
     Args:
-        spark: the session to run in; otherwise the active one, or a new one that is made by the
+        spark: the session to run in; otherwise the active one, or a new one that is made from the
             ``spark.*`` keys of the first connector and ends with the runtime.
         patience: seconds in which connectors finish what is in hand when the runtime closes.
     """
@@ -63,14 +63,14 @@ class Runtime:
         tasks: Collection[int] | None = None,
         moves: bool = False,
     ) -> Connector:
-        """Add a connector, and start it unless its initial state is ``STOPPED`` (KIP-980); only
-        these of its ``tasks``, where other processes run the rest. One that ``moves`` may have run
-        in another process until now.
+        """Add a connector, and start it unless its initial state is ``STOPPED`` (KIP-980). With
+        ``tasks``, only these run here, and other processes run the rest; with ``moves``, it may
+        have run in another process until now.
 
-        Args are those of :func:`semel.run`.
+        Other arguments are those of :func:`semel.run`.
 
         Raises:
-            ConfigError: the configuration cannot be run, or a connector of its name is here.
+            ConfigError: the configuration cannot be run, or a connector of that name exists.
         """
         planned = config if isinstance(config, AnyPlan) else plan_any(config, transform)
         name = planned.connector.name

@@ -20,7 +20,7 @@ class SharedSpark:
     """The user's own session, or one that ends with this object.
 
     Args:
-        given: the session to use; otherwise the active one, or a new one that is made by the
+        given: the session to use; otherwise the active one, or a new one that is made from the
             ``spark.*`` keys of the first connector.
     """
 
@@ -37,7 +37,7 @@ class SharedSpark:
             self._jvm = launch.begin(raw, for_any=for_any)
 
     def of(self, planned: AnyPlan) -> Callable[[], Any]:
-        """Spark for a connector's engine, which is started if necessary: call what is returned to
+        """Spark for a connector's engine, started if necessary: call the result to
         wait for it. The micro-batch engine gets a session, the others a context, which starts
         sooner."""
         from semel import spark

@@ -1,4 +1,4 @@
-"""How much a source connector has still to read."""
+"""How much a source connector still has to read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """What a source connector has still to read, counted in ``unit``."""
+    """What a source connector still has to read, counted in ``unit``."""
 
     unit: str
     partitions: Sequence[Left]

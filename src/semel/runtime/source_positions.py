@@ -25,7 +25,7 @@ def set_source_offsets(
     planned: SourcePlan, wanted: Sequence[tuple[Facts, Facts | None]], *, force: bool = False
 ) -> None:
     """Let a connector continue at these offsets; None forgets a partition. A running connector is
-    fenced. ``force`` does not ask the source whether it could begin there.
+    fenced. With ``force``, the source is not asked whether it could begin there.
 
     Raises:
         ConfigError: the source has no such partition or offset.
@@ -37,7 +37,7 @@ def set_source_offsets(
 
 
 def reset_source_offsets(planned: SourcePlan) -> None:
-    """Forget all offsets, those too that a running connector stores before it is fenced."""
+    """Forget all offsets, including those that a running connector stores before it is fenced."""
     if source_offsets(planned):
         _alter(planned, None)
 

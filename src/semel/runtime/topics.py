@@ -28,15 +28,15 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
     told, woken = "", threading.Event()
     with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
         while not orders.stop.is_set() and orders.restarts.empty():
-            # As in Kafka Connect, tasks without a topic are at work. Other workers of a cluster
-            # would take that of the first task for a sign that it has prepared the store.
+            # As in Kafka Connect, tasks without a topic are running. Other workers of a cluster
+            # would take the first task's state for a sign that it has prepared the store.
             if orders.share.is_whole:
                 state = State.PAUSED if orders.paused.is_set() else State.RUNNING
                 states = dict.fromkeys(range(connector.tasks_max), Status(state))
                 orders.observe(Progress(states=states))
             try:
                 cluster.matching(connector, _ANSWERS)
-                if not told:  # another broker, which has not heard of them, has answered before
+                if not told:  # a broker that has not heard of them yet has answered before
                     woken.wait(_LOOKS)
                 return
             except (TopicMissing, TransientError, ServiceError) as error:

@@ -28,7 +28,7 @@ def table_mapping_key() -> Any:
     return key(
         "topics.to.tables.mapping",
         (),
-        "topic:table pairs, before table.name.format.",
+        "topic:table pairs, which take precedence over table.name.format.",
         importance=MEDIUM,
         group=_MAPPING,
     )

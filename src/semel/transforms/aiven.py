@@ -49,8 +49,8 @@ class ConcatFieldsConfig:
 
     fields: tuple[str, ...] = key("field.names", doc="The fields whose texts are joined.")
     output: str = key("output.field.name", doc="The field that gets the text.")
-    delimiter: str = key("delimiter", "", "What stands between them.")
-    missing: str = key("field.replace.missing", "", "What stands for a missing or null field.")
+    delimiter: str = key("delimiter", "", "The separator between them.")
+    missing: str = key("field.replace.missing", "", "Replaces a missing or null field.")
 
 
 class ConcatFields(SideTransform):
@@ -122,9 +122,9 @@ class FilterByFieldValueConfig:
     """The keys of FilterByFieldValue."""
 
     field: str = key("field.name", "", "The field; empty for the whole key or value.")
-    value: str | None = key("field.value", None, "The text that it is to be, or true or false.")
+    value: str | None = key("field.value", None, "The value to look for: text, true or false.")
     pattern: str = key(
-        "field.value.pattern", "", "What is to be found in its text.", validator=_regex
+        "field.value.pattern", "", "The expression to find in its text.", validator=_regex
     )
     matches: bool = key("field.value.matches", True, "Whether records that match are kept.")
 

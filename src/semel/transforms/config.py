@@ -23,8 +23,8 @@ class PredicateKeys:
 class StageKeys(PredicateKeys):
     """Keys that all transforms have."""
 
-    predicate: str = key("predicate", "", "The predicate whose records pass through.")
-    negate: bool = key("negate", False, "Whether it is all others' that do.")
+    predicate: str = key("predicate", "", "The predicate that selects records.")
+    negate: bool = key("negate", False, "Transform all other records instead.")
 
 
 STAGE = tuple(names(StageKeys))

@@ -16,7 +16,7 @@ class Defaults:
     replace_nulls: bool = key(
         "replace.null.with.default",
         True,
-        "Whether a null field with a default takes it. Converters have seen to that before.",
+        "Whether null fields take their defaults. No effect: converters do that already.",
     )
 
 

@@ -35,7 +35,7 @@ class FilterConditionConfig:
     missing: str = key(
         "missing.or.null.behavior",
         "fail",
-        "What becomes of records without the object that is asked about: fail refuses them.",
+        "What happens to records without the object that the condition names: fail refuses them.",
         choices=("fail", "include", "exclude"),
     )
 

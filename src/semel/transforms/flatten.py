@@ -26,7 +26,7 @@ from semel.transforms.structs import (
 class FlattenConfig:
     """The keys of Flatten."""
 
-    delimiter: str = key("delimiter", ".", "What stands between the names of two levels.")
+    delimiter: str = key("delimiter", ".", "The separator between the names of two levels.")
 
 
 class Flatten(SideTransform):

@@ -109,7 +109,7 @@ def _refuse(rows: np.ndarray, why: str) -> None:
 class PatternRenameConfig:
     """The keys of PatternRename."""
 
-    pattern: str = key("field.pattern", doc="What is searched in names.", validator=_regex)
+    pattern: str = key("field.pattern", doc="The expression to find in names.", validator=_regex)
     flags: tuple[str, ...] = key(
         "field.pattern.flags",
         ("CASE_INSENSITIVE",),

@@ -26,8 +26,8 @@ class KeyToValueConfig:
     value_fields: tuple[str, ...] = key(
         "value.fields",
         (),
-        "Their names in the value, in the same order; _key for the whole key, and otherwise those "
-        "that they have, where one is missing.",
+        "Their names in the value, in the same order. A missing name is _key for the whole key, "
+        "and otherwise the field's own name.",
     )
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ class MaskFieldConfig(Defaults):
 
     fields: tuple[str, ...] = key("fields", doc="The fields to mask.")
     replacement: str | None = key(
-        "replacement", None, "What numbers and texts are replaced by, rather than 0 and nothing."
+        "replacement", None, "The replacement for numbers and text; by default 0 and empty text."
     )
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class TimestampConverterConfig(Defaults):
     field: str = key("field", "", "The field to convert; empty for the whole key or value.")
     target: str = key(
         "target.type",
-        doc="What to make of it.",
+        doc="The type to convert it to.",
         choices=("string", "unix", "date", "time", "timestamp"),
     )
     format: str = key(
@@ -56,7 +56,7 @@ class TimestampConverterConfig(Defaults):
     precision: str = key(
         "unix.precision",
         "milliseconds",
-        "What numbers count.",
+        "The unit of numbers.",
         choices=("seconds", "milliseconds", "microseconds", "nanoseconds"),
     )
 

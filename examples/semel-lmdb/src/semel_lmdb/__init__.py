@@ -41,7 +41,7 @@ class LmdbConfig:
     """The sink's own keys."""
 
     path: str = key("lmdb.path", doc="Directory of the environment; made if it is missing.")
-    map_size: int = key("lmdb.map.size", 1 << 30, "Most bytes that it may hold.", at_least=1 << 16)
+    map_size: int = key("lmdb.map.size", 1 << 30, "Maximum size in bytes.", at_least=1 << 16)
 
 
 @functools.cache

@@ -19,9 +19,9 @@ def assign(
     """Assign each share of each connector to a worker.
 
     A share stays where it is, unless its worker is gone or has two more shares than another worker.
-    First tasks are divided evenly, as their workers answer for the connectors, and all shares
-    together; those of a connector spread over the workers. A worker that is ``awaited`` because it
-    shut down cleanly keeps its shares until then; meanwhile they run nowhere.
+    First tasks are spread evenly, because their workers answer for the connectors; so are all
+    shares together, and those of each connector where possible. A worker that is ``awaited``
+    because it shut down cleanly keeps its shares; meanwhile they run nowhere.
 
     Args:
         shares: connectors, and how many shares each has.

@@ -20,7 +20,7 @@ from semel.engine.states import State
 from semel.errors import LedgerConflict, TransientError
 
 _LEADER_IN = 10.0
-"""Seconds for which a request waits for a leader: the first worker of a group joins it in three."""
+"""Seconds that a request waits for a leader: the first worker of a group takes three to join."""
 _STOPS_IN = 10.0
 
 
@@ -45,7 +45,7 @@ class ClusterHerder(Herder):
         self._leadership = leadership
         self._following = following
         self._changing = threading.RLock()
-        """held from a look at the configurations until what follows from it is written"""
+        """Held from reading the configurations until the change that depends on them is written."""
 
     @property
     def is_ready(self) -> bool:
@@ -91,7 +91,7 @@ class ClusterHerder(Herder):
             return created, self.info(name)
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
-        self.lead()  # it has read all that came before
+        self.lead()  # the leader has read all that came before
         with self._changing:
             return super().patch(name, changes)
 

@@ -148,7 +148,7 @@ class Hosted:
         self._has = wanted
 
     def _fail(self, error: Exception) -> None:
-        """Show an error. One that nobody foresaw ends this connector alone."""
+        """Show an error. An unexpected one ends only this connector."""
         known = isinstance(error, SemelError) and error.__cause__ is None
         trace = str(error) if known else "".join(traceback.format_exception(error))
         self._failed = Status(State.FAILED, redacted(trace))

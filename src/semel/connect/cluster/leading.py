@@ -18,7 +18,7 @@ from semel.planning import AnyPlan, SourcePlan, plan_any
 log = logging.getLogger(__name__)
 
 _DIVISIBLE = ("direct", "source")
-"""The engines whose tasks do not need the driver of all."""
+"""The engines whose tasks do not need a common driver."""
 
 
 class Leading:
@@ -32,11 +32,11 @@ class Leading:
         self._membership = membership
         self._leadership = leadership
         self._left: dict[str, float] = {}
-        """when each worker that was to come back was last known to be away"""
+        """When each worker that is expected back was last known to be away."""
         self._is_new = True
         """Whether this process has not yet been part of a cluster that had a leader."""
         self._begun_at = 0.0
-        """When the cluster was started as a whole, in milliseconds; 0 if it was here before."""
+        """When the cluster was started as a whole, in milliseconds; 0 if it was running before."""
         self._awaited: frozenset[str] = frozenset()
 
     def look(self) -> None:

@@ -33,8 +33,8 @@ _SESSIONS = 3
 """For how many sessions a former process of this worker may linger in the group."""
 _OTHERS = (KafkaError.INCONSISTENT_GROUP_PROTOCOL,)
 _NOT_OURS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError._INVALID_ARG)
-"""The answers to who is in a group that has no consumer yet: whose members were Kafka Connect's
-workers, or still are."""
+"""The answers about the members of a group that has had no consumer yet: its members were Kafka
+Connect's workers, or still are."""
 _MAY_PASS = (*MAY_PASS, *COORDINATOR_MOVED)
 """After any other answer, joining finds out what is wrong."""
 
@@ -105,8 +105,8 @@ class Membership:
 
     @property
     def absences(self) -> int:
-        """How often this worker has rejoined after it was not seen in the group for the length of a
-        session."""
+        """How often this worker has joined, or rejoined after it was not seen in the group for the
+        length of a session."""
         return self._seen.absences
 
     def leave(self) -> None:

@@ -35,8 +35,8 @@ _HASH = re.compile("[0-9a-f]{12}")
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Which worker, by its URL, runs which share of a connector. A single share is the whole
-    connector; otherwise each share is a task. ``versions`` are those of the configurations for
-    which it was found out how many there are."""
+    connector; otherwise each share is a task. ``versions`` are those of the configurations that the
+    numbers of shares were taken from."""
 
     epoch: int = 0
     workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -163,8 +163,8 @@ def forgotten(connector: str) -> list[Record]:
 
 
 def targeted(connector: str, state: State) -> Record:
-    """The state that a connector should have. Workers older than KIP-875 know two of them, by the
-    first field."""
+    """The state that a connector should have. Workers older than KIP-875 know only two states, and
+    read the first field."""
     old = State.PAUSED if state is State.STOPPED else state
     facts = {"state": _TARGETS[old], "state.v2": _TARGETS[state]}
     return _record(_TARGET + connector, facts)
@@ -192,7 +192,7 @@ def assigned(assignment: Assignment) -> Record:
 class StateRecord:
     """What the status topic says of a connector or a task. ``worker`` is a worker's id,
     ``generation`` the epoch of the assignment under which it runs, ``version`` that of its
-    configuration, as far as others want to know, and ``executor`` where in Spark a task runs."""
+    configuration, where other workers need it, and ``executor`` where in Spark a task runs."""
 
     state: str
     worker: str
@@ -221,7 +221,7 @@ class Statuses:
     topics: dict[str, dict[str, int]] = field(default_factory=dict)
     """by connector and topic, the time in milliseconds at which it was first seen"""
     leaving: dict[str, int] = field(default_factory=dict)
-    """workers that have ended in order, by URL, with the time in milliseconds"""
+    """workers that have shut down cleanly, by URL, with the time in milliseconds"""
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Apply a record."""

@@ -134,8 +134,8 @@ def stopped(store: Store, connector: str) -> bool:
 
 
 def known_tasks(store: Store, connector: str) -> dict[int, StateRecord]:
-    """The states of a connector's tasks by number, also of those that no worker has reported: they
-    are unassigned, at the worker that should run them. Hold ``store.changed``."""
+    """The states of a connector's tasks by number. Those that no worker has reported are
+    unassigned, at the worker that should run them. Hold ``store.changed``."""
     configs = store.configs
     found = dict(store.statuses.tasks.get(connector, {}))
     if configs.target(connector) is State.STOPPED:

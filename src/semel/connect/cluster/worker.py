@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _LOOK, _CALM = 0.2, 1.0
 _STIRS = 5.0
-"""Seconds after a change of the topics or of the group in which looks are less far apart."""
+"""For this many seconds after a change of the topics or of the group, looks are more frequent."""
 
 
 class ClusterWorker:
@@ -89,7 +89,7 @@ class ClusterWorker:
         self._store.close()
 
     def wait(self, stop: threading.Event) -> None:
-        """Until ``stop`` is set.
+        """Wait until ``stop`` is set.
 
         Raises:
             SemelError: this worker cannot continue.

@@ -57,7 +57,7 @@ from semel.targets import Target
 log = logging.getLogger(__name__)
 
 _INTERVAL = "10 seconds"
-"""Unless processingTime says otherwise: every commit makes files."""
+"""Unless processingTime or the sink sets another one: every commit makes files."""
 _LOOK = 0.2
 """Seconds after which a paused run checks whether it may continue."""
 _KEPT = Target("")
@@ -213,7 +213,7 @@ class BoundedEngine:
         return more or bool(damaged)
 
     def _others(self, wanted: Sequence[OffsetRange]) -> bool:
-        """Whether the records may come from other logs than the positions, because topics were
+        """Whether the records may come from different logs than the positions, because topics were
         created again meanwhile or logs were truncated before the positions."""
         cluster = self._run.cluster
         found = cluster.logs({r.topic for r in wanted})

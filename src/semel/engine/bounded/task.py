@@ -1,8 +1,8 @@
 """One task of the bounded direct engine: read given offset ranges, convert, stage.
 
-A task commits nothing and answers instead of raising, so Spark has no reason to run it again. What
-its worker process keeps from trigger to trigger is one sink and one consumer: reconnecting would
-take longer than a small trigger.
+A task commits nothing and answers instead of raising, so Spark has no reason to run it again. From
+trigger to trigger, its worker process keeps one sink and one consumer: reconnecting would take
+longer than a small trigger.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
 _SILENCE = 10.0
-"""After so many seconds of silence, check that the consumer still knows a broker. A consumer that
+"""After this many seconds of silence, check that the consumer still knows a broker. A consumer that
 lost all brokers may never find one again (librdkafka's issue 5301). A consumer that skips aborted
 records, or waits for a slow answer, is silent, too."""
 _ANSWER = 5.0
@@ -174,8 +174,8 @@ class BoundedWorker(RunWorker):
         return TaskResult(index, advances, letters, stager.finish())
 
     def _check(self, logs: Mapping[str, LogId]) -> None:
-        """Raises TransientError if the records come from other topics than these; the topics are
-        then compared with the ledger again."""
+        """Raises TransientError if the records come from different topics than these; the topics
+        are then compared with the ledger again."""
         for topic, log_id in logs.items():
             if log_id.contradicts(self._topic_ids.fetched(topic)):
                 raise TransientError(
@@ -224,7 +224,7 @@ class BoundedWorker(RunWorker):
 
     def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
         name = self.spec.connector.name
-        self._connect_anew()  # a consumer that has met damage does not always obey
+        self._connect_anew()  # a consumer that has met damage is not reliable
         damage = examine(name, self._config, tp, position)
         if damage is not None:
             raise _Damaged(damage)

@@ -24,9 +24,8 @@ class Work:
 
 
 class Commits:
-    """At most one commit at a time. ``committed`` is called, in the task's thread, for each that
-    has
-    succeeded."""
+    """At most one commit at a time. ``committed`` is called, in the task's thread, for each one
+    that has succeeded."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Commits:
         return self._open is not None
 
     def begin(self, work: Work, confirm: Callable[[], None]) -> None:
-        """Commit in the committer's thread, once ``confirm`` returns; the commit before must have
+        """Commit in the committer's thread, once ``confirm`` returns; the previous commit must have
         ended."""
         assert self._open is None
         self._open = (self._committer.submit(work.batch, confirm), work)

@@ -9,13 +9,13 @@ from semel.errors import Fenced, LedgerConflict, NotAssigned
 
 _ENOUGH = 5
 _FOUND_OUT = 3.0
-"""Conflicts must continue for at least so many seconds before they prove another run. A run that
+"""Conflicts must continue for at least this many seconds before they prove another run. A run that
 the group has fenced may need that long to notice, and must not stop the one that fenced it."""
 
 
 class Conflicts:
-    """The conflicts in a row. ``heartbeats`` is in seconds; ``tell`` writes a line to the driver's
-    log."""
+    """Counts conflicts in a row. ``heartbeats`` is in seconds; ``tell`` writes a line to the
+    driver's log."""
 
     def __init__(self, connector: str, heartbeats: float, tell: Callable[[str], None]) -> None:
         self._connector = connector

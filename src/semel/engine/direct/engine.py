@@ -25,7 +25,7 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _TRIES = 20
-"""How often a driver meets positions that other workers' tasks have just moved."""
+"""How often a driver tries again after other workers' tasks have just moved positions."""
 
 
 class DirectEngine:
@@ -82,7 +82,7 @@ class DirectEngine:
         partitions = ranges.partitions(topics)
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
-        # Those of tables that the sample has made just now.
+        # Also for tables that taking the sample has just created.
         if run.share.has_first:
             lenient = not run.share.is_whole
             entries = run.sink.entries()

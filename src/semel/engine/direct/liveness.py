@@ -11,14 +11,14 @@ OWN_LOSS = 30.0
 """Seconds after the end of a session, or after a consumer was replaced, in which Kafka may mistake
 the task for one of another run."""
 _OUT = 30.0
-"""A consumer gets at least so many seconds to reconnect to Kafka by itself."""
+"""A consumer gets at least this many seconds to reconnect to Kafka by itself."""
 _NAP = 5.0
 """Seconds between two polls, at least, after which silence says nothing: the task was busy, or
 frozen."""
 
 
 class Liveness:
-    """What is known of a consumer with a session of so many seconds.
+    """What is known of a consumer whose session lasts ``session`` seconds.
 
     It waits twice as long before each replacement of the consumer as before the last one, without a
     limit, until partitions have moved again: a fetch may simply take long.
@@ -54,7 +54,7 @@ class Liveness:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether to ask other clients now, because nothing was heard for long."""
+        """Whether to ask other clients now, because nothing was heard for a long time."""
         most = self._patience * max(_OUT, 3 * self._session)
         return time.monotonic() - max(self._since, self._asked) >= most
 

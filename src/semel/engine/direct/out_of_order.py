@@ -14,17 +14,17 @@ from semel.kafka.consumer import OutOfOrder
 from semel.ledger import LedgerEntry, TopicPartition
 
 _OFTEN = 20
-"""After so many polls out of order in a row, the log says so, and the task pauses between them."""
+"""After this many polls out of order in a row, it is logged, and the task pauses between them."""
 _MOST = 60
 _PAUSE = 1.0
 _SURE = 5
-"""After so many times in a row, the same finding cannot be left over from an earlier assignment."""
+"""After this many times in a row, a finding cannot be left over from an earlier assignment."""
 
 
 class OutOfOrderPolls:
     """What one task has seen since the partitions in question last moved.
 
-    ``tell`` writes a line to the log; ``pause`` waits so many seconds, or until the task must stop.
+    ``tell`` writes a line to the log; ``pause`` waits some seconds, or until the task must stop.
     """
 
     def __init__(

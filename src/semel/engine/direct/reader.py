@@ -30,12 +30,12 @@ from semel.sizes import Sizes
 
 _IDLE, _CALM = 0.25, 0.7
 _JOINING = 0.02
-"""The group's answer does not end a wait for records."""
+"""Short, because the group's answer does not end a wait for records."""
 _BUSY = 0.02
 """Seconds that a poll waits for a first record, without and with a commit under way."""
 _CALM_AFTER, _CALM_POLLS = 10.0, 3
-"""Seconds without a record after which polls wait for longer, and come so many at a time: what is
-done between two of them costs more than they do."""
+"""Seconds without a record after which polls wait longer, and how many are then made at a time:
+what is done between two polls costs more than they do."""
 _RESTS_AFTER = 30.0
 """Seconds without a record after which a task seldom asks whether a topic was created again."""
 _ASK_AGAIN = 0.5
@@ -49,9 +49,9 @@ separate commit costs."""
 class Polled:
     """The records of a poll, by topic; empty if none arrived.
 
-    ``ends`` are positions behind trailing offsets that hold no record; ``unreadable`` gives the
-    reason for each partition that could not be read on. ``quiet`` says that no record arrived and
-    no commit was under way.
+    ``ends`` are positions after trailing offsets that hold no record; ``unreadable`` gives the
+    reason for each partition that could not be read further. ``quiet`` says that no record arrived
+    and no commit was under way.
     """
 
     polls: Sequence[RawRecords] = ()
@@ -148,7 +148,7 @@ class Reader:
         self._reporter.report("paused")
 
     def _go_on(self) -> None:
-        """librdkafka leaves partitions paused when they are assigned again."""
+        """Read again: librdkafka leaves partitions paused when they are assigned again."""
         consumer = self._subscription.consumer
         consumer.resume(consumer.assignment())
 
@@ -215,7 +215,7 @@ class Reader:
         return self._watch.check(topics, self._subscription.topic_ids.fetched)
 
     def check_now_and_then(self) -> None:
-        """Check the same while no records arrive, without waiting for the answer.
+        """Make the same check while no records arrive, without waiting for the answer.
 
         Raises:
             Recreated: a topic was created again.

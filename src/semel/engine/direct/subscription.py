@@ -1,6 +1,6 @@
 """A task's membership in the consumer group: its topics, and a consumer with a working connection.
 
-The task is a static member: it keeps its partitions over a restart, because closing its consumer
+The task is a static member: it keeps its partitions across a restart, because closing its consumer
 does not leave the group.
 
 Assignments and revocations become events, :class:`Assigned` and :class:`Revoked`, after the poll
@@ -39,7 +39,7 @@ rarely. The first fetch of a partition that is assigned meanwhile has to wait fo
 librdkafka sends other requests to other brokers."""
 _MEETS_IN = 1.0
 _LOOK = 1.0
-"""About the seconds that partitions without a leader may keep the others from being read."""
+"""About how many seconds partitions without a leader may keep the others from being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The group has revoked these partitions. ``trouble`` is what ended its commit."""
+    """The group has revoked these partitions. ``trouble`` is the error of the open commit."""
 
     partitions: frozenset[TopicPartition]
     trouble: SemelError | None = None
@@ -62,7 +62,7 @@ class Subscription:
     """Subscribes to topics, and keeps the group's events.
 
     ``let_go`` is called while the consumer is polled, before partitions are given up. Its argument
-    says whether the session may be over although Kafka does not say so. ``tell`` writes a line to
+    says whether the session may be over, even if Kafka has not said so. ``tell`` writes a line to
     the driver's log.
     """
 
@@ -98,7 +98,7 @@ class Subscription:
         self._closing = self._closed = False
 
     def meet(self) -> None:
-        """Connect to Kafka while the driver prepares the run: first questions take longest."""
+        """Connect to Kafka while the driver prepares the run: the first requests take longest."""
         with suppress(SemelError):
             self.cluster.topics(timeout=_MEETS_IN)
 
@@ -113,8 +113,8 @@ class Subscription:
         return said
 
     def ask(self, topics: Collection[str]) -> None:
-        """The pattern of ``topics.regex`` is Python's here and in the driver; librdkafka's own
-        patterns are another language."""
+        """Subscribe to topics. ``topics.regex`` is a Python pattern here and in the driver;
+        librdkafka's regular expressions have a different syntax."""
         self._looked = time.monotonic()
         if sorted(topics) == self._topics:
             return
@@ -146,12 +146,12 @@ class Subscription:
             self._ask_again()
 
     def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Reconnect if Kafka answers other clients but has sent nothing to the consumer for long.
+        """Reconnect if Kafka answers other clients but has long sent nothing to the consumer.
         Without ``positions``, the group has not confirmed yet that the partitions are its own.
 
-        If a broker that restarts alone tells a consumer of no brokers, the consumer forgets them
-        all and waits for the group's coordinator for ever (librdkafka's issue 5301). If the leaders
-        of its partitions change again and again, it may stop fetching some of them.
+        If a broker that restarts alone tells a consumer that there are no brokers, the consumer
+        forgets them all and waits for the group's coordinator for ever (librdkafka's issue 5301).
+        If the leaders of its partitions change again and again, it may stop fetching some of them.
         """
         owned = self.member is not None and self.member.partitions
         stands = "in" if positions or not owned else "unconfirmed"
@@ -181,9 +181,9 @@ class Subscription:
             self._connect_anew()
 
     def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
-        """Why the consumer is to be replaced although it has its place; empty if it is not."""
+        """Why the consumer must be replaced although it has its place; empty if it need not be."""
         if not self.cluster.is_met:
-            self.meet()  # which may take as long as the question
+            self.meet()  # connecting may take as long as the request
         latest = self.cluster.latest(positions, timeout=_LOOK)
         still = ", ".join(map(str, self._liveness.standing_still(positions, latest)))
         return f"gets none of the records that wait for it in {still}" if still else ""
@@ -215,8 +215,9 @@ class Subscription:
         self.ask(topics)
 
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
-        """Kafka gives a static member that is back soon what it had before, though it may ask for
-        other topics by now (KIP-345): those of other topics are left alone."""
+        """Kafka gives a static member that returns soon the partitions that it had before, even if
+        it now asks for other topics (KIP-345): those of topics that it no longer asks for are left
+        alone."""
         if not self._hears(consumer):
             return
         consumer.assign([])
@@ -301,9 +302,9 @@ class Subscription:
         under a member id that nobody hears of. (Nor would a client id tell the runs apart: for a
         static member, brokers keep the first one.)
 
-        Of two runs, the one that holds the place of task 0 goes on. If any place could decide, each
-        run could displace a task of the other, and both would end. The others only start again:
-        if their run has lost, its task 0 says so.
+        If two runs compete, the one that holds the place of task 0 goes on. If any place could
+        decide, each run could displace a task of the other, and both would end. Other tasks only
+        start again: if their run has lost, its task 0 says so.
         """
         if self._liveness.was_lost:
             return "its session had just expired"

@@ -53,8 +53,8 @@ _WORD = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class DirectSpec(TaskSpec):
-    """What a task needs to begin; it travels in the Spark closure. The plan that the driver gives
-    it then holds the fields of topics that were sampled."""
+    """What a task needs to begin; it travels in the Spark closure. The plan, which the driver sends
+    later, holds the fields of topics that were sampled."""
 
     connector: ConnectorConfig
     guarantee: Guarantee
@@ -169,7 +169,7 @@ class Task:
         self._left = len(found)
 
     def _step(self) -> None:
-        """One poll, converted while the one before it commits unless it is small."""
+        """One poll, converted while the previous one commits, unless it is small."""
         self._check_left_behind()
         try:
             if self._line.paused.is_set() or self._reader.held:
@@ -208,7 +208,7 @@ class Task:
                 self._idle(event.quiet)
 
     def _idle(self, quiet: bool) -> None:
-        """No records arrived: do what would otherwise wait for some."""
+        """No records arrived: do what would otherwise have to wait for the next ones."""
         self._commits.look()
         self._reader.check_now_and_then()
         if not self._commits.under_way:
@@ -328,8 +328,8 @@ class Task:
         """Count a commit, and copy its positions to the consumer group, for lag tools; never read
         back.
 
-        Only the thread that polls may call the consumer: it would wait for a rebalance, and a
-        rebalance waits for the commit in hand.
+        Only the thread that polls may call the consumer: another one would wait for a rebalance,
+        and the rebalance for the commit in hand.
         """
         self._overdue.end()
         hit("task.before_publish")

@@ -1,7 +1,7 @@
 """One commit of a micro-batch, in a task or on the driver: its input and its result.
 
-Nothing here knows of Spark. A *range* of a batch is one topic-partition's; a task commits one of
-them, the driver all of a batch.
+Nothing here knows about Spark. A *range* is the part of a batch from one topic-partition; a task
+commits one of them, the driver all of a batch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SideOutput:
     """What decoding one range yields besides rows.
 
     With ``errors.tolerance=none`` the rows end before the first bad record, ``stop``. ``grown`` is
-    the schema that the rows need, where it is wider than the one they were read with. ``failed``
-    names an error that ends the connector, and its message.
+    the schema that the rows need, if it is wider than the one they were read with. ``failed`` is
+    an error that ends the connector.
     """
 
     read: int = 0

@@ -113,7 +113,7 @@ def _restored(values: pa.ChunkedArray, own: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array(
             [pa.ExtensionArray.from_storage(own, chunk) for chunk in stored.chunks], own
         )
-    if pa.types.is_time(own):  # Arrow reads a time of day only behind a date
+    if pa.types.is_time(own):  # Arrow reads a time of day only after a date
         moments = pc.binary_join_element_wise("1970-01-01", values, " ")
         return moments.cast(pa.timestamp(own.unit)).cast(own)
     if pa.types.is_list(own):

@@ -1,6 +1,6 @@
 """One micro-batch on the driver: plan it, choose who commits, run it until it is committed.
 
-If each partition of the transformed DataFrame is made of one Kafka range alone, the tasks commit,
+If each partition of the transformed DataFrame comes from a single Kafka range, the tasks commit,
 each its own range (*partition commit*). Where rows of several ranges meet (an exchange), they are
 collected as Arrow and the driver commits all of them with all ranges (*batch commit*).
 

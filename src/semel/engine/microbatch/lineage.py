@@ -1,7 +1,7 @@
 """The origin of a micro-batch's DataFrame: its Kafka offset ranges and their Spark partitions.
 
 Spark hands ``foreachBatch`` a DataFrame without its offsets, and a task sees only the rows that
-survive filters. The ranges stand in the partitions of the RDD at the root of the batch, which the
+survive filters. The ranges are in the partitions of the RDD at the root of the batch, which the
 driver can reach; this module is the only one that looks inside Spark.
 """
 
@@ -41,7 +41,7 @@ class BatchSource:
             chosen = jvm.java.util.HashSet()
             for index in indices:
                 chosen.add(index)
-            # A Scala set is the function that says what it contains.
+            # A Scala set is also the predicate that tests for its elements.
             wanted = jvm.scala.jdk.javaapi.CollectionConverters.asScala(chosen).toSet()
             rdd = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, wanted)
         frame = self._spark._jsparkSession.internalCreateDataFrame(rdd, self._schema, False)

@@ -88,7 +88,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """``result`` is what the transform made; ``answers`` commits it in tasks, if that is right."""
+    """``result`` is what the transform made; ``answers`` commits it in tasks, if they may do so."""
 
     decoded: Decoded
     result: DataFrame

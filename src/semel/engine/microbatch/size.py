@@ -16,7 +16,7 @@ from semel.sizes import size_of
 log = logging.getLogger(__name__)
 
 _LOOKS = 20
-"""A query samples at most so many records of each partition before it starts."""
+"""A query samples at most this many records of each partition before it starts."""
 _BYTES = 4 * 1024 * 1024
 _SHARES = 2
 _SLACK = 2
@@ -24,8 +24,9 @@ _SLACK = 2
 
 
 class BatchSize:
-    """Spark counts records: ``maxOffsetsPerTrigger`` is lowered to as many as fit, by the size of
-    those that come next. Each partition's part of a batch may have half of ``max.poll.bytes``."""
+    """Spark limits records, not bytes: ``maxOffsetsPerTrigger`` is lowered to as many as fit,
+    judging by the size of the next ones. Each partition's part of a batch may have half of
+    ``max.poll.bytes``."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -5,8 +5,8 @@ one go. With one, decoding comes before it and the commit after it, in two Pytho
 same task; what must bypass the transform (dead letters, tombstones, counts) travels as a
 :class:`SideOutput`: in a file if the same task commits, to the driver if the driver does.
 
-Tasks answer with a :class:`Result` instead of raising, because Spark would try again. What a worker
-process keeps from batch to batch is one sink with its connection for each run.
+Tasks answer with a :class:`Result` instead of raising, because Spark would try again. From batch to
+batch, a worker process keeps one sink with its connection for each run.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def _answer(index: int, action: Any) -> pa.RecordBatch:
     """Run ``action`` and pack its result, or its error, as the one row that the task returns."""
     try:
         result = action()
-    except LogChanged as error:  # not this task's to try again
+    except LogChanged as error:  # the task cannot try this again
         result = Result("failed", index, failure=Failure.of(error))
     except TransientError as error:
         result = Result("transient", index, failure=Failure.of(error))

@@ -23,8 +23,8 @@ class SourceChain:
         self._contents = Contents(connector)
 
     def applied(self, records: ConnectRecords, skipped: list[Skipped]) -> list[ConnectRecords]:
-        """The records by where they go; those that transforms drop are left out. Those that they
-        refuse are added to ``skipped``.
+        """The records grouped by the topic they go to, without those that transforms drop. Those
+        that transforms refuse are added to ``skipped``.
 
         Raises:
             BadRecord: a transform refuses one, with ``errors.tolerance=none``.

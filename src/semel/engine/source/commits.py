@@ -27,9 +27,9 @@ Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Work:
-    """What one commit writes: messages, and the offsets behind them by partition. ``begun`` are the
-    partitions whose transaction has not ended yet, where the source says where it does. ``skipped``
-    are those of its records that it leaves out."""
+    """What one commit writes: messages, and the offsets after them by partition. ``begun`` are the
+    partitions whose transaction has not ended yet, if the source says where transactions end.
+    ``skipped`` are the records that it leaves out."""
 
     messages: list[Messages] = field(default_factory=list)
     reached: dict[object, Reached] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Work:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is anything to commit, and no transaction would be divided."""
+        """Whether there is anything to commit, and that would not split a transaction."""
         return bool(self.reached) and not self.begun
 
 
@@ -106,7 +106,7 @@ class Commits:
         self._open = work, self._thread.submit(self._commit, work, records)
 
     def wait(self) -> Work | None:
-        """Wait for the commit under way; what it has written.
+        """Wait for the commit under way; returns what it has written.
 
         Raises:
             LedgerConflict: another producer has taken this one's place; nothing was written.

@@ -1,4 +1,4 @@
-"""What a source has read as messages for Kafka, in columns."""
+"""Turns what a source has read into messages for Kafka, in columns."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Encoder:
             halves = np.array_split(rows, 2)
             return np.concatenate([self._fitting(records, half, skipped) for half in halves])
         absent = column.is_null().to_numpy(zero_copy_only=False)[rows]
-        wrong = rows[~absent]  # nulls alone are written
+        wrong = rows[~absent]  # a column of nulls can be written
         stage = f"{'KEY' if refused.is_key else 'VALUE'}_CONVERTER"
         why = str(refused.error)
         skipped += [

@@ -6,9 +6,9 @@ run that lives on cannot commit, and one that is started again finds out that it
 no other task reads the same source partition, however the partitions were divided before.
 
 Where several workers share the tasks, the one that has the first task does this for all, and the
-offsets topic tells the others which source partitions each task has. What was divided stays so
-while the partitions are the same, whoever runs the first task: then a task that moves to another
-worker is fenced by its successor alone.
+offsets topic tells the others which source partitions each task has. The division stays while the
+partitions are the same, whichever worker runs the first task: so a task that moves to another
+worker is fenced by its own successor alone.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class SourceEngine:
 
         Raises:
             Fenced: a run that does not share its tasks with this cluster has taken over, whether or
-                not that has fenced a task here yet.
+                not it has fenced a task here yet.
             ServiceError: no owner is stored any more.
         """
         run = self._run
@@ -181,15 +181,15 @@ class SourceEngine:
         )
 
     def _is_of_cluster(self, owner: Owner) -> bool:
-        """Whether the producers of its tasks have the transactional ids of those here: only then
-        does a task fence the one that had its place."""
+        """Whether the producers of its tasks have the same transactional ids as those here: only
+        then does a task fence the one that had its place."""
         return owner.group in ("", self._run.connector.group_id)
 
     def _own(self, partitions: Partitions, before: Owner, *, shared: bool = False) -> Owner:
         """Divide the source, and end what ran before; ``shared`` tells other processes how.
 
         Raises:
-            Fenced: another run has taken over since ``before``, if that is one.
+            Fenced: another run has taken over since ``before``, if that is a run.
             ServiceError: no owner is stored any more.
         """
         run = self._run
@@ -262,8 +262,8 @@ class SourceEngine:
 
 
 class _Watch:
-    """Asks a source for its partitions now and then; ``changed`` are those that there are once they
-    have changed, and are ``ready``. ``gives_away`` is set once others are to have some tasks."""
+    """Asks a source for its partitions now and then; ``changed`` are the new ones once they have
+    changed and are ``ready``. ``gives_away`` is set once other workers must run some tasks."""
 
     def __init__(
         self,

@@ -28,8 +28,8 @@ class Readers:
 
     def round(self, room: int, only: Collection[int] = ()) -> Iterator[tuple[int, SourceBatch]]:
         """One batch of each partition that has any, with its number, until they hold ``room``
-        bytes: those that have not had their turn are the first of the next round. ``only`` these
-        partitions are read, if there are any."""
+        bytes: those that have not had their turn come first in the next round. If ``only`` holds
+        partitions, no others are read."""
         chosen = [(n, r) for n, r in self._open.items() if not only or n in only]
         for number, reader in chosen:
             if room <= 0:

@@ -12,7 +12,7 @@ from semel.config import SourceConnectorConfig
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record that a transform or a converter refuses. ``stage`` is Kafka Connect's name of it;
+    """A record that a transform or a converter refuses. ``stage`` is Kafka Connect's name for it;
     ``content`` is what the transforms or the converter were given, if it is logged. ``of_type``
     says that every record of this type is refused."""
 
@@ -23,7 +23,7 @@ class Skipped:
     of_type: bool = False
 
     def described(self) -> str:
-        """It in one line of the log."""
+        """The record and its error in one log line."""
         shown = f": {self.content}" if self.content else ""
         return f"bad record for topic {self.topic} ({self.stage}): {self.message}{shown}"
 

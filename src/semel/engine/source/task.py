@@ -44,7 +44,7 @@ _WORD = 2.0
 _CONFLICTS = 5
 """Conflicts in a row that may be a coincidence."""
 _GIVES_BACK = 1.0
-"""Seconds between two times that a task in full flow returns memory to the system."""
+"""A busy task returns memory to the system once in this many seconds."""
 _SHORTEST, _LONGEST = 0.01, 0.25
 """Seconds between two looks at a source that has nothing new."""
 
@@ -99,7 +99,7 @@ class SourceTask:
         self._conflicts = 0
 
     def excuse(self, error: Fenced) -> str:
-        """Always empty: a fence does prove it, because the stored owner was compared."""
+        """Always empty: a fence does prove a takeover, because the stored owner was compared."""
         return ""
 
     def run(self) -> None:
@@ -172,7 +172,7 @@ class SourceTask:
             raise taken_over(self._connector, owner, self._spec.owner)
 
     def _read(self, readers: Readers) -> bool:
-        """Read and encode one round; whether anything was there."""
+        """Read and encode one round; returns whether anything was there."""
         found, work = False, self._waiting
         room = self._connector.transaction_bytes - (0 if work.begun else work.nbytes)
         for number, batch in readers.round(room, work.begun):
@@ -193,7 +193,7 @@ class SourceTask:
         return found
 
     def _ensure(self, topic: str) -> None:
-        """Look at a topic before its first record, and heed how much it takes at once."""
+        """Prepare a topic for its first record, and respect the largest batch that it accepts."""
         before = self._topics.largest
         self._topics.ensure(topic)
         if self._topics.largest != before:
@@ -231,8 +231,8 @@ class SourceTask:
             self._source.committed(partition, offset)
 
     def _hold(self) -> None:
-        """Commit what is in hand, then read nothing until the driver lets the task go on: from the
-        stored offsets, which may be others by then."""
+        """Commit what is in hand, then read nothing until the driver resumes the task. It continues
+        from the stored offsets, which may have changed by then."""
         if self._waiting.is_whole:
             self._submit()
         self._settle()

@@ -25,8 +25,8 @@ def with_records(cluster: Cluster, names: Iterable[str]) -> list[str]:
 
 
 class Topics:
-    """The topics of one connector. ``largest`` is the size in bytes that a batch may have in
-    all topics that were looked at; None until one of them says."""
+    """The topics of one connector. ``largest`` is the largest batch, in bytes, that all topics seen
+    so far accept; None until one of them sets a limit."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Topics:
 
     def ensure(self, topic: str) -> None:
         """Create a topic that is missing, if that is allowed. Without ``topic.creation.*`` it is
-        created with the brokers' defaults, if they create topics for producers, too.
+        created with the brokers' defaults, if they would create topics for producers.
 
         Raises:
             ConfigError: it is missing and may not be created, or it cannot be written.

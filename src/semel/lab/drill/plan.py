@@ -57,9 +57,9 @@ MEANING = {
     Kind.WORKER_KILL: "SIGKILL of one task's Python worker; the task starts again",
     Kind.ZOMBIE: "SIGSTOP of a task until another task has its partitions, then SIGCONT",
     Kind.ERROR: "the store answers with an error, or its answer is lost",
-    Kind.STORE_RESTART: "the store's server is restarted in order",
+    Kind.STORE_RESTART: "the store's server is shut down cleanly and restarted",
     Kind.STORE_KILL: "SIGKILL of the store's server; it is started again, and recovers",
-    Kind.BROKER_RESTART: "the broker, or one of several, is restarted in order",
+    Kind.BROKER_RESTART: "the broker, or one of several, is shut down cleanly and restarted",
     Kind.BROKER_KILL: "SIGKILL of the broker, or of one of several; it is started again",
     Kind.TIME_OUT: "SIGSTOP of a task in its Kafka transaction until the broker aborts it",
     Kind.SECOND_DRIVER: "the same connector is started a second time",
@@ -69,9 +69,9 @@ MEANING = {
     Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
     Kind.CONCURRENT_WRITER: "another writer commits to the tables while a commit is under way, and "
     "again while it is tried again",
-    Kind.DISK_FULL: "no space is left where a file or a commit is to be written, for a while",
+    Kind.DISK_FULL: "for a while, no space is left where a file or a commit is written",
     Kind.STORE_SILENT: "the store's open connections stop answering; new ones work",
-    Kind.STORE_AWAY: "the store's server is away for 90 s",
+    Kind.STORE_AWAY: "the store's server is down for 90 s",
     Kind.OFFSETS_DELETED: "the consumer group's offsets are deleted while the connector is down",
     Kind.PARTITIONS_ADDED: "a topic gets one more partition",
     Kind.RETENTION: "retention passes the position while the connector is down",
@@ -85,7 +85,7 @@ MEANING = {
     Kind.LEADER_KILL: "SIGKILL of the worker that leads a cluster, and of its tasks",
     Kind.MEMBER_FREEZE: "SIGSTOP of a worker and its tasks until others have its work",
     Kind.MEMBER_CUT_OFF: "a worker and its tasks cannot reach Kafka until others have its work",
-    Kind.MEMBER_ADD: "a worker comes, and another one is stopped for good",
+    Kind.MEMBER_ADD: "a worker joins, and another one is stopped for good",
     Kind.ROLLING_RESTART: "all workers are stopped and started again, one after the other",
 }
 

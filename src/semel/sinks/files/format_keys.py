@@ -14,7 +14,7 @@ class FormatKeys:
     format: str = key(
         "format",
         "",
-        "Of the files.",
+        "Format of the files.",
         choices=("", "parquet", "json", "csv", "avro", "bytes"),
         importance=HIGH,
         group="Connector",
@@ -47,7 +47,7 @@ class FormatKeys:
     bytes_separator: str | None = key(
         "format.bytearray.separator",
         None,
-        "With format=bytes, what stands behind each value; a line feed if nothing is set.",
+        "With format=bytes, what follows each value; a line feed if nothing is set.",
         importance=LOW,
         group="Connector",
         display="Line separator ByteArrayFormat",

@@ -52,7 +52,7 @@ class FilesKeys(FormatKeys):
     store_url: str = key(
         "store.url",
         "",
-        "The store's address: an S3 endpoint beside s3.bucket.name, else like path.",
+        "The store's address: with s3.bucket.name an S3 endpoint, otherwise the same as path.",
         aliases=("aws.s3.endpoint",),
         importance=HIGH,
         group="Storage",
@@ -133,7 +133,7 @@ class FilesKeys(FormatKeys):
     duration_ms: int = key(
         "partition.duration.ms",
         -1,
-        "Milliseconds of such a folder; -1 for the finest part of path.format.",
+        "Time span of such a folder in milliseconds; -1 for the finest part of path.format.",
         at_least=-1,
         importance=MEDIUM,
         group="Partitioner",

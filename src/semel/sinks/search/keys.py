@@ -197,7 +197,7 @@ class SearchKeys:
     index_mapping: tuple[str, ...] = key(
         "topic.to.external.resource.mapping",
         (),
-        "topic:index pairs, before index.name.format.",
+        "topic:index pairs, which take precedence over index.name.format.",
         aliases=("topic.index.map",),
         importance=MEDIUM,
         group="Data Conversion",

@@ -84,7 +84,7 @@ class DatagenConfig:
     seed: int | None = key(
         "random.seed",
         None,
-        "What random values begin with. By default it follows from the connector's name.",
+        "The seed of random values. By default it is derived from the connector's name.",
         type=Type.LONG,
         importance=LOW,
         group="Datagen",

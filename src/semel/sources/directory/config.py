@@ -80,7 +80,7 @@ class DirectoryConfig(TextKeys):
     error_path: str = key(
         "error.path",
         "",
-        "Where files are moved to that cannot be read to their end. Empty: they stay.",
+        "Where files that cannot be read to their end are moved to. Empty: they stay.",
         importance=HIGH,
         group="File System",
     )
@@ -142,7 +142,7 @@ class DirectoryConfig(TextKeys):
     empty_poll_ms: int = key(
         "empty.poll.wait.ms",
         500,
-        "Time between two looks for new files.",
+        "Time between two checks for new files.",
         at_least=1,
         importance=LOW,
         group="General",

@@ -78,7 +78,7 @@ class TextKeys:
     rfc_4180: bool = key(
         "csv.rfc.4180.parser.enabled",
         False,
-        "Nothing is an escape character.",
+        "No character is an escape character.",
         importance=LOW,
         group="CSV Parsing",
     )
@@ -86,7 +86,7 @@ class TextKeys:
         "csv.null.field.indicator",
         "neither",
         "Which empty texts are null: neither, empty_separators (those without quotes), both. "
-        "Empty numbers and times are null always.",
+        "Empty numbers and times are always null.",
         choices=("neither", "empty_separators", "both"),
         importance=LOW,
         group="CSV Parsing",
@@ -101,7 +101,7 @@ class TextKeys:
     ignore_whitespace: bool = key(
         "csv.ignore.leading.whitespace",
         True,
-        "Numbers and times may have blanks around them always.",
+        "Numbers and times may always have blanks around them.",
         importance=LOW,
         group="CSV Parsing",
     )

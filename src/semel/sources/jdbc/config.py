@@ -86,7 +86,8 @@ class JdbcSourceConfig:
     table_types: tuple[str, ...] = key(
         "table.types",
         ("TABLE",),
-        "TABLE and VIEW, in any case; PARTITIONED TABLE and MATERIALIZED VIEW with PostgreSQL.",
+        "TABLE and VIEW, in upper or lower case; PARTITIONED TABLE and MATERIALIZED VIEW with "
+        "PostgreSQL.",
         importance=LOW,
         group="Connector",
     )
@@ -118,7 +119,7 @@ class JdbcSourceConfig:
     incrementing_column: str = key(
         "incrementing.column.name",
         "",
-        "The column that grows with each new row. Empty: the one that the database numbers.",
+        "The column that grows with each new row. Empty: the auto-increment column.",
         importance=MEDIUM,
         group="Mode",
     )
@@ -236,7 +237,7 @@ class JdbcSourceConfig:
         "first.load.range.rows",
         RANGE_ROWS,
         "A table with more rows than this is first read in ranges of its incrementing column, of "
-        "so many rows each; 0: never.",
+        "this many rows each; 0: never.",
         at_least=0,
         importance=LOW,
         group="Mode",
@@ -253,7 +254,7 @@ class JdbcSourceConfig:
     table_poll_ms: int = key(
         "table.poll.interval.ms",
         60_000,
-        "Time between two looks for new and dropped tables.",
+        "Time between two checks for new and dropped tables.",
         at_least=1,
         importance=LOW,
         group="Connector",
@@ -261,7 +262,7 @@ class JdbcSourceConfig:
     topic_prefix: str = key(
         "topic.prefix",
         "",
-        "Must be given, empty or not: what topics begin with; the table's name follows. With "
+        "Required, but may be empty: the prefix of topic names; the table's name follows. With "
         "query, the whole topic.",
         importance=HIGH,
         group="Connector",
