@@ -34,7 +34,7 @@ SWITCH = "SEMEL_ARCHIVE"
 QUIET = "-Xlog:cds=off,cds+dynamic=off"
 """Users need not be told that an archive does not fit: the JVM starts without it."""
 
-_FORMAT = "2"
+_FORMAT = "3"
 """Changes with what the training runs and with what is remembered."""
 _MODE = 0o600
 """Regardless of the umask: a file that the user's group may write is not used."""

@@ -108,6 +108,7 @@ def _settings(
     *,
     works: bool,
 ) -> dict[str, str]:
+    given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     failures = settings.get("spark.task.maxFailures", str(TASK_FAILURES))
     found = {
         "spark.master": f"local[{slots},{failures}]",
@@ -121,10 +122,9 @@ def _settings(
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
         f"spark.executorEnv.{MODULE}": _module(connector),
-        OPTIONS: java_options(works=works),
+        OPTIONS: java_options(given, works=works),
         **settings,
     }
-    given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
         found |= {
             # Nothing from outside needs to reach a local driver; a cluster's executors do.
