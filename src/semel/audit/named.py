@@ -52,13 +52,13 @@ class Names:
 
 
 def target_of(snapshot: Snapshot, topic: str, to: str = "") -> str:
-    """What tells the target of a topic's records from all others. Those that name their targets go
-    ``to`` one of them."""
+    """A name that distinguishes the target of a topic's records from all others. Records that name
+    their targets go ``to`` one of the named topics."""
     return snapshot.named.get(to or topic) or snapshot.targets.get(topic, topic)
 
 
 def splitter(planned: Plan) -> Stage | None:
-    """What makes the records of one topic go to several targets, if there is something."""
+    """The transform that sends the records of one topic to several targets, if there is one."""
     if planned.sink.capabilities.ignores_topics:
         return None
     routers = known_chain(planned.connector.originals).routers

@@ -104,8 +104,8 @@ def letters(
     snapshot: Snapshot, tp: TopicPartition, kafka: np.ndarray, stamps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of a partition's dead letters, and those of letters from a log that the ledger
-    knows to be gone, as their times say: another record is at their offset, or none. Rows say
-    nothing of that, for those of the former log may be there, too."""
+    knows to be gone. Their times show it: another record is at their offset, or none. Rows do not,
+    because rows of the former log may be there, too."""
     dead = offsets_of(snapshot.dead.get(tp.topic), tp.partition)
     holes = [h for h in snapshot.holes if h.topic_partition == tp]
     gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
@@ -119,7 +119,7 @@ def letters(
 def by_number(snapshot: Snapshot, topics: Collection[str], surplus: int) -> tuple[int, int, int]:
     """The rows of a target that are lost, duplicated and not judged, by how many more it has than
     the ledger counts. Some may be from before another program handed the connector over: the ledger
-    counts anew since then."""
+    began to count again then."""
     holes = [h for h in snapshot.holes if h.reason == TAKEN_OVER and h.topic in topics]
     before = sum(h.until_offset - h.from_offset for h in holes)
     odd = min(max(0, surplus), before)

@@ -2,15 +2,15 @@
 
 The source is read again from its beginning, once as a whole and once from the stored offsets on:
 the difference is what Kafka must hold. Both are compared record by record, in their encoded form.
-What came from one source partition must also stand in the same order in each partition of a topic;
-records that are there more than once are not judged for that. The audit needs a source that gives
+Records from one source partition must also be in the same order in each partition of a topic;
+records that occur more than once are not judged by their order. The audit needs a source that gives
 the same records again, and topics that nobody else writes to and that have kept everything.
 
 While the connector runs, it is judged by the offsets that were stored first: all before them must
 be in Kafka. What it committed afterwards, up to the offsets that were stored last, may be there.
 
-Where a source revises its records, it no longer has their earlier versions. Each may stand in Kafka
-once, before the present one, if its key says what it is a version of.
+A source that revises its records no longer has their earlier versions. Each may be in Kafka once,
+before the present version, if its key identifies the record.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from semel.sources.base import Repeatable, Revising, SourceBatch, SourceOffset, 
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
 _PATIENCE, _PAUSE = 30.0, 0.01
-"""Seconds for which a source that grows is looked at, and between two looks."""
+"""Seconds for which to follow a source that grows, and between two reads."""
 _SETTLES = 60.0
-"""Seconds in which transactions end."""
+"""Seconds within which open transactions must end."""
 _HELD = 16
-"""Batches that are read before they are counted, as a source grows in the meantime."""
+"""Batches to read before they are counted, because a source grows in the meantime."""
 _SHOWN = 5
-"""Findings of each kind that are told one by one."""
+"""Findings of each kind that are reported one by one."""
 
 _TABLE = """
 CREATE TABLE records (
@@ -56,11 +56,11 @@ CREATE TABLE records (
     behind TINYINT, place INTEGER, number BIGINT
 )
 """
-"""One row for each record that was read. The sum of ``source`` is the number of records before the
-stored offsets, that of ``behind`` of those after them, and that of ``passing`` of those between the
-offsets that were stored first and last: what is read from an offset on is subtracted from what was
-counted before. ``place`` is the source partition or the partition of the topic, ``number`` the
-record's in the one, its offset in the other."""
+"""One row for each record that was read. ``source`` adds up to the number of records before the
+stored offsets, ``behind`` to the number after them, and ``passing`` to the number between the
+offsets that were stored first and last: records that are read from an offset on are subtracted from
+what was counted before. ``place`` is the source partition or the topic's partition; ``number`` is
+the record's number in the former, or its offset in the latter."""
 
 _COMPARED = """
 CREATE TABLE compared AS
@@ -82,8 +82,8 @@ SELECT * EXCLUDE (passing, arrived)
     greatest(kafka - source - arrived, 0) AS extra
 FROM counted
 """
-"""A passing record that Kafka has counts as read, another one as behind. One that was revised since
-it was read is not there any more to be counted again."""
+"""A passing record counts as read if Kafka has it, otherwise as behind. A record that was revised
+since it was read is no longer there to be counted again."""
 _DIFFERENCE = """
 CREATE TABLE difference AS
 SELECT * REPLACE (extra - replaced::INTEGER AS extra) FROM (
@@ -146,7 +146,7 @@ def audit_source(planned: SourcePlan) -> SourceAuditReport:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a source partition on; ``counts`` is what each record adds."""
+    """Continues to read a source partition; ``counts`` is what each record adds."""
 
     batches: Iterator[SourceBatch | None]
     reached: SourceOffset | None
@@ -164,15 +164,15 @@ class _Auditor:
         self._places: dict[str, int] = {}
         """The source partitions, and their numbers in the order in which they are read."""
         self._place = 0
-        """The present one."""
+        """The number of the present one."""
         self._read = 0
-        """Its records."""
+        """The number of its records read so far."""
         self._skipped: Counter[int] = Counter()
         workspace.execute(_TABLE)
 
     def ends(self) -> dict[TopicPartition, int]:
         """The present ends of the topics of the source and its records, once the transactions that
-        are open have ended: their markers may come there later than to the topic of the offsets.
+        are open have ended: their markers may arrive there later than in the offsets topic.
 
         Raises:
             TransientError: they do not end.
@@ -240,8 +240,8 @@ class _Auditor:
         return source.before(partition, offset) if isinstance(source, Repeatable) else None
 
     def _read_behind(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        """Count what comes after an offset if a record may be there that was before it, and was
-        revised since."""
+        """Count what comes after an offset, if a record that was before it may have been revised
+        since and come after it now."""
         source = self._planned.source
         if source.revises and isinstance(source, Revising):
             for batch in source.behind(partition, offset):
@@ -371,7 +371,7 @@ class _Auditor:
         )
 
     def _findings(self) -> list[str]:
-        """Where the first records stand that one side has and the other has not."""
+        """Where the first records are that one side has and the other lacks."""
         places = [*self._places]
         missing = self._workspace.asked(
             "SELECT topic, source_place AS place, source_number AS number FROM difference "

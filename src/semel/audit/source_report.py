@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class TopicAudit:
     """``source``: the records that the source holds before the stored offsets; ``kafka``: those
     that a ``read_committed`` consumer sees; ``changed``: those that the source does not have, where
-    one with the same key is missing; ``disordered``: those that stand behind one that the source
+    one with the same key is missing; ``disordered``: those that come after one that the source
     has later; ``behind``: those that were not read yet; ``replaced``: earlier versions of records
     that the source has revised."""
 
@@ -29,7 +29,7 @@ class TopicAudit:
 class SourceAuditReport:
     """The audit's verdict. ``broken`` tells whether it found what the declared guarantee rules
     out; ``skipped`` counts the records before the stored offsets that ``errors.tolerance=all``
-    leaves out; ``findings`` say of the first wrong records where they stand; ``not_judged`` lists
+    leaves out; ``findings`` say where the first wrong records are; ``not_judged`` lists
     the topics that it could not judge, with the reasons."""
 
     connector: str

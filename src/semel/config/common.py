@@ -29,9 +29,9 @@ class CommonConfig:
     originals: Mapping[str, str] = field(
         default_factory=dict, kw_only=True, repr=False, compare=False
     )
-    """What this was read from: the user's strings, and those of the connector's class that fill in
-    for them. Keys of clients, converters and sinks are read from here, as from the ``originals()``
-    of Kafka's AbstractConfig."""
+    """What this was read from: the user's strings, and the connector class's for keys that the user
+    has not set. Keys of clients, converters and sinks are read from here, as from the
+    ``originals()`` of Kafka's AbstractConfig."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)

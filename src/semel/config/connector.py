@@ -12,10 +12,10 @@ from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError, Problem
 
 _MOST_RECORDS = 1_000_000
-"""What the client hands over at once."""
+"""The most records that the client hands over at once."""
 
 GROUPS = "connect-"
-"""What the names of connectors' consumer groups begin with, as Kafka Connect's do."""
+"""The prefix of connectors' consumer groups, as in Kafka Connect."""
 
 
 def _pattern(regex: str) -> None:
@@ -247,7 +247,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
 
     @property
     def assumes_keys(self) -> bool:
-        """Whether the key converter was chosen by what the sink needs: none is configured."""
+        """Whether the key converter was chosen to suit the sink, because none is configured."""
         return "key.converter" not in self.originals and self.key_converter != STRING
 
     @property

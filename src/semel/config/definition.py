@@ -32,7 +32,7 @@ class Type(StrEnum):
 
 
 class Importance(StrEnum):
-    """How likely a user must think about a key."""
+    """How likely it is that a user must think about a key."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"

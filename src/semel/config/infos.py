@@ -134,7 +134,8 @@ def _key_info(definition: Definition, name: str, default: str | None, order: int
 
 
 def _value(definition: Definition, given: str) -> str | None:
-    """The value in force. As in Kafka Connect, a text that is no number or no boolean is None."""
+    """The value in force. As in Kafka Connect, a text that is not the number or boolean that it
+    should be is None."""
     if definition.secret:
         return HIDDEN if given.strip() else ""
     try:

@@ -25,15 +25,15 @@ _BUILT_IN = {
     "env": f"{_PACKAGE}EnvVarConfigProvider",
     "dir": f"{_PACKAGE}DirectoryConfigProvider",
 }
-"""What a configuration without ``config.providers`` has."""
+"""The providers of a configuration without ``config.providers``."""
 
 
 class Resolved(dict[str, str]):
     """A configuration whose references have been resolved.
 
-    ``references`` holds the values that had some, as they were given; ``unresolved`` says why some
-    are still there. It is pickled as it was given, and resolves its references where it is
-    unpickled.
+    ``references`` holds the values that contained references, as they were given; ``unresolved``
+    says why some are still there. It is pickled as it was given, and resolves its references where
+    it is unpickled.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
     """The configuration with the values that its references stand for.
 
     Args:
-        elsewhere: the connector is to run elsewhere: what cannot be resolved here is noted.
+        elsewhere: the connector will run elsewhere: what cannot be resolved here is noted.
 
     Raises:
         Unresolvable: names each key whose references cannot be resolved, and why.

@@ -30,9 +30,9 @@ def read(section: type[T], raw: Mapping[str, str]) -> T:
     """Build ``section`` from the user's strings.
 
     Raises:
-        ConfigError: lists every missing key, every value of the wrong type and what does not fit
-            together. While problems are gathered, they are reported there instead, and the section
-            has defaults in the place of what cannot be used.
+        ConfigError: lists every missing key, every value of the wrong type and every conflict
+            between keys. While problems are being gathered, they go there instead, and the section
+            has defaults in place of values that cannot be used.
     """
     values: dict[str, Any] = {}
     found = Problems()

@@ -246,7 +246,7 @@ class RestConfig:
 
     @property
     def scheme(self) -> str:
-        """How other workers call this one, http or https."""
+        """How other workers reach this one, http or https."""
         return self.advertised_listener or ("http" if "http" in self._schemes else "https")
 
     @property

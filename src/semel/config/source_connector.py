@@ -14,7 +14,7 @@ from semel.errors import ConfigError, Problem
 
 OFFSETS_FILE = "offset.storage.file.filename"
 OFFSETS_URLS = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
-"""The keys that keep source offsets beside Kafka."""
+"""The keys that keep source offsets outside Kafka."""
 _TRANSACTION_BYTES = 64 * 1024 * 1024
 
 

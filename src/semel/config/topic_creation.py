@@ -36,9 +36,9 @@ class TopicGroup:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreation:
-    """The groups in the order in which they are asked; none if topics must exist. Without any
-    settings, missing topics are ``as_brokers_do``: with their defaults, if brokers create topics of
-    which they are asked."""
+    """The groups, in the order in which they are tried; none if topics must exist.
+    ``as_brokers_do`` is set if there are no settings: missing topics are then created with the
+    brokers' defaults, if the brokers create topics on request."""
 
     groups: Sequence[TopicGroup] = ()
     as_brokers_do: bool = False

@@ -94,13 +94,13 @@ class WorkerConfig(RestConfig):
         """The configuration that a connector runs with: its own keys, and the worker's where it has
         none.
 
-        A converter's settings come with the converter: they are the worker's only if that is.
-        Config providers are the worker's alone.
+        A converter's settings come with the converter: they are taken from the worker only if the
+        converter is. Config providers are the worker's alone.
         """
         given = self.originals
         given = given.given if isinstance(given, Resolved) else given
         own = {n: v for n, v in connector.items() if not n.startswith(PROVIDERS)}
-        found: dict[str, str] = {PROVIDERS: ""}  # a request may read what this worker says, no more
+        found: dict[str, str] = {PROVIDERS: ""}  # a request may read only what the worker allows
         for name, value in given.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
             if (root and root not in connector) or name.startswith(("spark.", PROVIDERS)):

@@ -121,8 +121,8 @@ def create(
 
     Args:
         class_name: as in ``value.converter``.
-        config: what stands under ``value.converter.``, without that prefix; see ``KEYS`` of the
-            result for what it reads.
+        config: the keys under ``value.converter.``, without that prefix; see ``KEYS`` of the result
+            for those it reads.
         is_key: whether it decodes keys.
         where: the setting, ``value.converter``, for error messages.
         evolve: whether fields that the sink does not know are wanted too.

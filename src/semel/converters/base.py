@@ -58,12 +58,12 @@ class Converter(ABC):
         """
 
     def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:
-        """Good values for a sink of text: JSON as it was written, but without its schema, and
-        anything else as it was decoded.
+        """Good values for a sink that takes text: JSON as it was written, but without its schema,
+        and anything else as it was decoded.
 
         Args:
             values: what :meth:`decode` was given, without those that failed.
-            decoded: what it has made of them.
+            decoded: the values that it decoded from them.
         """
         return decoded
 
@@ -74,7 +74,7 @@ class Converter(ABC):
         """Build one from its configuration.
 
         Args:
-            config: what stands under ``value.converter.``, without that prefix.
+            config: the keys under ``value.converter.``, without that prefix.
             is_key: whether it decodes keys.
             where: names the configuration in error messages.
             evolve: also decode fields that are not in ``expected``.
@@ -103,8 +103,8 @@ class Converter(ABC):
         return self
 
     def named(self, name: str, version: int | None) -> Converter:
-        """The converter of what is written with a schema of this name and version, for formats
-        whose schemas have them. An empty name is none."""
+        """The converter that writes with a schema of this name and version, for formats whose
+        schemas have them. An empty name means none."""
         return self
 
     @property

@@ -39,8 +39,8 @@ def varints(numbers: npt.NDArray[np.uint64]) -> pa.Array:
 
 
 def unscaled(decimals: pa.Array) -> pa.Array:
-    """The fewest bytes of each decimal's unscaled number, two's complement, big-endian. Of null it
-    is any."""
+    """The fewest bytes that hold each decimal's unscaled number, two's complement, big-endian;
+    arbitrary ones for null."""
     _, data = decimals.buffers()
     width = decimals.type.byte_width
     first = decimals.offset * width
@@ -55,8 +55,9 @@ def unscaled(decimals: pa.Array) -> pa.Array:
 def elements(
     content: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> pa.Array:
-    """What stands between these places, which ascend. Between two values stands what is not wanted:
-    as an Arrow array has an offset for each end, both are elements of one that shares the bytes."""
+    """The bytes between these places, which ascend. An Arrow array needs an offset for each end, so
+    the values, and the unwanted bytes between them, become alternating elements of an array that
+    shares the bytes; the values are then taken from it."""
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())

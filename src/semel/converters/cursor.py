@@ -4,8 +4,8 @@ A value's bytes do not say where a field begins: it begins where the one before 
 moment many values of one schema are about to read the same thing. So what is read for one is read
 for all: numpy gathers the next bytes of each value, and each place moves by what it has read.
 
-No value reads beyond its own end. One that would, or that holds what is not plainly right, is
-marked as *unsure* and read again alone (the module ``rows`` of its format), which decides.
+No value reads beyond its own end. One that would, or whose content is doubtful, is marked as
+*unsure* and read again alone (the module ``rows`` of its format), which decides.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Content:
         self._last_before: Longs | None = None
 
     def load(self, kind: str, at: Longs) -> npt.NDArray[np.generic]:
-        """Numbers of this type, from these places on."""
+        """The numbers of this type that begin at these places."""
         size = np.dtype(kind).itemsize
         window = np.lib.stride_tricks.sliding_window_view(self.bytes, size)
         return window[at].view(kind).ravel()
 
     @property
     def last_bytes(self) -> Longs:
-        """Where numbers of variable length end, if they stand one behind the other."""
+        """Where variable-length numbers end, if they follow one another directly."""
         if self._last_bytes is None:
             self._last_bytes = np.flatnonzero(self.bytes[: self.length] < 0x80)
         return self._last_bytes
 
     def last_before(self, at: Longs) -> Longs:
-        """How many of them stand before each of these places."""
+        """How many of them are before each of these places."""
         if self._last_before is None:
             counts = np.cumsum(self.bytes[: self.length] < 0x80, dtype=np.int64)
             self._last_before = np.concatenate([np.zeros(1, np.int64), counts])
@@ -84,7 +84,8 @@ class Cursor:
         self.unsure |= wrong
 
     def skip(self, sizes: Longs) -> Longs:
-        """Skip so many bytes; returns how many are really there."""
+        """Skip this many bytes of each value. Returns how many were skipped: none if the value has
+        fewer."""
         wrong = (sizes < 0) | (sizes > self.end - self.at)
         if wrong.any():
             self.doubt(wrong)
@@ -99,17 +100,17 @@ class Cursor:
         return found
 
     def fixed(self, kind: str) -> npt.NDArray[np.generic]:
-        """A number of a fixed number of bytes of each."""
+        """A fixed-size number from each."""
         found = self.content.load(kind, self.at)
         self.skip(np.full(len(self), np.dtype(kind).itemsize, np.int64))
         return found
 
     def long(self) -> Longs:
-        """A number of variable length of each, as Avro writes signed ones."""
+        """A variable-length number from each, signed as in Avro."""
         return zigzag(self.varint())
 
     def varint(self) -> npt.NDArray[np.uint64]:
-        """A number of variable length of each."""
+        """A variable-length number from each."""
         first = self.content.bytes[self.at]
         longer = np.flatnonzero(first >= 0x80)
         if not len(longer):
@@ -127,7 +128,7 @@ class Cursor:
         return found
 
     def _long(self) -> npt.NDArray[np.uint64]:
-        """A number of variable length of each, of which many have several bytes."""
+        """A variable-length number from each, for when many have several bytes."""
         words = self.content.load("<u8", self.at).astype(np.uint64, copy=False)
         ends = ~words & _CONTINUED
         lowest = ends & (~ends + _ONE)
@@ -155,14 +156,14 @@ class Cursor:
         return found, np.where(ten, 10, 9).astype(np.int64)
 
     def binary(self, sizes: Longs) -> pa.Array:
-        """So many bytes of each."""
+        """This many bytes of each."""
         starts = self.at
         sizes = self.skip(sizes)
         return elements(self.content.bytes, starts, starts + sizes)
 
 
 def zigzag(found: npt.NDArray[np.uint64]) -> Longs:
-    """Signed numbers, whose sign stands in the lowest bit."""
+    """Signed numbers from zigzag encoding, which keeps the sign in the lowest bit."""
     return ((found >> _ONE) ^ (~(found & _ONE) + _ONE)).view(np.int64)
 
 

@@ -43,7 +43,7 @@ class JsonConverter(Converter):
             written in one (``schema.content``, KIP-1054).
 
     Raises:
-        SchemaError: ``content`` is no schema.
+        SchemaError: ``content`` is not a schema.
     """
 
     KEYS = frozenset({"schemas.enable", "schema", "schema.content", json_write.DECIMALS})

@@ -31,7 +31,7 @@ Writing = tuple[int, ...]
 
 
 class Unreadable(Exception):
-    """Something in a block of values cannot be read as the columns ask."""
+    """Something in a block of values cannot be read as the columns require."""
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -202,7 +202,7 @@ class ObjectReader:
         return combined, [Failure(row, DATA_EXCEPTION, reasons[row]) for row in sorted(reasons)]
 
     def _halve(self, text: pa.Array, writing: Writing) -> tuple[pa.Array, dict[int, str]]:
-        """Parse, and find values that cannot be parsed by bisection."""
+        """Parse, and find by bisection the values that cannot be parsed."""
         try:
             return self._parse(text, writing), {}
         except _errors() as error:
@@ -215,7 +215,8 @@ class ObjectReader:
         return pa.concat_arrays([first, second]), reasons | moved
 
     def _refusal(self, fields: Mapping[str, str]) -> str | None:
-        """The certain defect of an object, as far as can be told without parsing it."""
+        """A defect that an object certainly has, as far as can be told without parsing it; None if
+        there is none."""
         for column in self.columns:
             value = fields.get(column.name, "null")
             if value == "null":

@@ -32,7 +32,7 @@ class Reading:
     """One way in which a type is written in JSON.
 
     ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that. A value
-    whose beginning ``pattern`` does not match is certainly not written this way.
+    whose beginning does not match ``pattern`` is certainly not written this way.
     """
 
     parsed: pa.DataType
@@ -132,7 +132,7 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
 
 
 def _native_pattern(wanted: pa.DataType) -> str:
-    """How a type that ``pyarrow.json`` reads as it is looks in JSON; empty for the others."""
+    """The pattern in JSON of a type that ``pyarrow.json`` reads directly; empty for other types."""
     t = pa.types
     if t.is_integer(wanted):
         return _WHOLE
@@ -203,7 +203,7 @@ def _epoch_milliseconds(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 
 def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
-    """Numbers as times of the unit. Arrow takes any: they must be within a day."""
+    """Numbers as times of the unit. Arrow accepts any number, but these must be within a day."""
     times = numbers.cast(pa.int32() if unit.bit_width == 32 else pa.int64()).cast(unit)
     extremes = pc.min_max(numbers).as_py()
     if extremes["min"] is not None:
@@ -217,8 +217,8 @@ _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_00
 
 
 def clock_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Times of day from text; digits finer than a microsecond are cut off. Arrow casts no text to
-    times, but to timestamps."""
+    """Times of day from text; digits finer than a microsecond are cut off. Arrow cannot cast text
+    to times, only to timestamps."""
     day = pc.binary_join_element_wise("1970-01-01T", text, "")
     times = day.cast(pa.timestamp("ns")).cast(pa.time64("ns"))
     return times if wanted.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(wanted)

@@ -51,7 +51,7 @@ def _text(value: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A field's name as it usually stands in JSON."""
+    """A field's name as it is usually written in JSON."""
     return json.dumps(name, ensure_ascii=False)
 
 
@@ -100,7 +100,7 @@ def entries(text: pa.Array) -> tuple[pa.Array, pa.ListArray]:
 
 
 def _exact(text: pa.Array, found: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
-    """With those texts split anew whose numbers DuckDB may have rounded."""
+    """``found``, with those texts split again whose numbers DuckDB may have rounded."""
     doubtful = pc.match_substring_regex(text, f"{_LONG_NUMBER}|{_NOT_A_NUMBER}|{_SMALL_NUMBER}")
     if not pc.any(doubtful).as_py():
         return found
@@ -147,7 +147,7 @@ def _refuse(constant: str) -> None:
 
 
 def check_json(text: pa.ChunkedArray) -> None:
-    """Raises ArrowInvalid if some text is not JSON; DuckDB takes NaN and infinities for it."""
+    """Raises ArrowInvalid if some text is not JSON; DuckDB accepts NaN and infinities as JSON."""
     known = text.drop_null().combine_chunks()
     valid = pc.and_(
         _query(["json_valid(v) AS valid"], known)["valid"],

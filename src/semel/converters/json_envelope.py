@@ -73,7 +73,7 @@ def _begin_with(text: pa.Array, prefix: str) -> pa.Array:
 
 
 def _between(text: pa.Array, prefix: str) -> pa.Array:
-    """What stands between the prefix and the closing brace of each value."""
+    """The text between the prefix and the closing brace of each value."""
     inner = pc.binary_slice(text.cast(pa.binary()), len(prefix.encode()), -1)
     return inner.cast(pa.string())
 
@@ -126,7 +126,7 @@ class EnvelopeReader:
         return place(found, values.object_rows, len(text))
 
     def _read_alike(self, text: pa.Array) -> pa.Array | None:
-        """Values of one spelling of one schema, all of them good; None when they are not."""
+        """Values that all spell one schema the same way and are all good; None if any is not."""
         if not len(text):
             return None
         prefix = self._prefix(text[0].as_py())

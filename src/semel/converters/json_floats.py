@@ -27,7 +27,7 @@ _NAMED = re.compile(r"-?Inf|NaN|null")
 
 
 _RARE = 20
-"""If fewer than one number in so many is zero, each zero is checked instead of the whole text."""
+"""If fewer than one number in this many is zero, each zero is checked instead of the whole text."""
 
 _PIECE = 1 << 18
 
@@ -51,8 +51,8 @@ class Written:
 
 
 def unfaithful(written: Written, name: str, values: pa.Array) -> str | None:
-    """The first number in a field, of numbers or of lists of them, that its float or decimal is
-    not; None if there is none, and for values of other types."""
+    """The first number, in a field of numbers or of lists of them, that differs from the float or
+    decimal parsed from it; None if there is none, or if values are of other types."""
     lists = pa.types.is_list(values.type)
     numbers = values.flatten() if lists else values
     kind = numbers.type
@@ -107,7 +107,7 @@ def _is_kept(number: str, kind: pa.DataType) -> bool:
 
 
 def is_faithful(number: str, width: int) -> bool:
-    """Whether a number, as it stands in JSON, may become a float of so many bits."""
+    """Whether a number, as written in JSON, may become a float of this many bits."""
     if _NAMED.match(number):
         return True
     try:

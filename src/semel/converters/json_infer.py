@@ -36,11 +36,11 @@ _INT64 = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The values seen so far in one field."""
+    """The kind of the values seen so far in one field."""
 
     name: str
     item: Kind | None = None
-    """Of a list."""
+    """The kind of a list's items."""
 
 
 NULL, BOOL, INT, FLOAT = Kind("null"), Kind("bool"), Kind("int"), Kind("float")
@@ -80,7 +80,7 @@ def join(one: Kind, other: Kind) -> Kind:
 
 
 def widen(known: Kind, seen: Kind) -> Kind:
-    """The kinds that a kind in use may widen to without changing its meaning."""
+    """The kind that a kind in use widens to without changing its meaning; itself if it cannot."""
     wider = join(known, seen)
     lossless = known == NULL or (known, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
     if known.item is not None and wider.item is not None:
@@ -122,7 +122,7 @@ def _text_kind(text: str) -> Kind:
 
 
 def without_dates(found: Kinds) -> dict[str, Kind]:
-    """The same kinds where dates and timestamps stay the text that they are."""
+    """The same kinds, but with dates and timestamps left as text."""
     return {name: _without_dates(kind) for name, kind in found.items()}
 
 
@@ -156,7 +156,8 @@ def kinds(texts: Iterable[str]) -> dict[str, Kind]:
 
 
 def _deep(text: str) -> dict[str, Any]:
-    """The fields of an object that is nested too deeply for Python, which is an object here."""
+    """The fields of an object that is nested too deeply for Python; fields that are too deep
+    themselves count as objects."""
     one = pa.array([text])
     found: dict[str, Any] = {}
     for name in json_duck.keys(one):

@@ -82,7 +82,8 @@ def _nested(field: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | No
 
 
 def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema of Kafka Connect's with the fields of both; of two types of a field the first."""
+    """A schema of Kafka Connect's with the fields of both; if a field has two types, the first
+    one."""
     if one.get("type") != other.get("type"):
         return one
     if one.get("type") == "struct":
@@ -97,7 +98,7 @@ def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, An
 
 
 def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Arrow's own cast knows fields of structs by their places."""
+    """Arrow's own cast matches the fields of structs by position."""
     if values.type.equals(wanted, check_metadata=True):
         return values
     if pa.types.is_struct(wanted):

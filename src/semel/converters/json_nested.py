@@ -1,8 +1,8 @@
 """JSON text of structs, maps and lists of them to Arrow.
 
-Converters keep such values as text, which is what SQL databases take. What is known of their type
-stands in the metadata of the field (``ARROW``, ``CONNECT`` of :mod:`semel.converters.json_columns`)
-for those sinks whose columns are nested.
+Converters keep such values as text, which is what SQL databases take. What is known about their
+type is kept in the metadata of the field (``ARROW``, ``CONNECT`` of
+:mod:`semel.converters.json_columns`), for sinks whose columns are nested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from semel.converters.json_text import WHITESPACE, kind, place, shown, sort
 
 
 class Nested(ABC):
-    """Reads JSON values of one type. It remembers what it has seen: not for several threads."""
+    """Reads JSON values of one type. It remembers what it has seen, so it is not thread-safe."""
 
     type: pa.DataType
 
@@ -130,7 +130,7 @@ class _Map(Nested):
 
 
 def list_offsets(lists: pa.Array) -> pa.Array:
-    """Of what ``flatten`` returns, which leaves out what a slice does not show."""
+    """The offsets into what ``flatten`` returns, which omits the elements outside a slice."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 

@@ -141,7 +141,7 @@ class PlainReader:
 
 def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
     """The objects that have fields, but none that the target takes: each would become a row of
-    nulls. Only objects of which nothing is left are looked at again, all together."""
+    nulls. Only objects with nothing left but nulls are looked at again, all together."""
     fields = block.flatten()
     if not len(block) or not fields or any(not f.null_count for f in fields):
         return []

@@ -102,7 +102,7 @@ def sort(text: pa.Array) -> Sorted:
 
 
 def _clean(text: pa.Array) -> tuple[pa.Array, bool]:
-    """Newlines become tabs, which are white space and an error in the same places."""
+    """Newlines become tabs, which are white space, and errors, in the same places."""
     characters = content(text)
     if b"\n" in characters:
         text = pc.replace_substring(text, "\n", "\t")

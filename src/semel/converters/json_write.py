@@ -1,7 +1,7 @@
 """Columns to JSON, many at a time, as Kafka Connect's JsonConverter writes them.
 
-Dates are days, times of day and timestamps milliseconds, bytes base64; numbers that JSON does not
-have are null. DuckDB writes the texts.
+Dates are days, times of day and timestamps milliseconds, bytes base64; numbers that JSON cannot
+express are null. DuckDB writes the texts.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def encode(
     """Each value as JSON, binary: structs as objects, others as they are; null where null.
 
     Args:
-        envelope: each value stands in ``{"schema":..., "payload":...}``.
+        envelope: each value is wrapped in ``{"schema":..., "payload":...}``.
         numeric: decimals are numbers, see :class:`Writer`.
-        facts: more of the schema, such as its name.
+        facts: more properties of the schema, such as its name.
     """
     text = Writer(embedded=not envelope, numeric=numeric).texts(values)
     if envelope:
@@ -64,7 +64,7 @@ def numeric(config: Mapping[str, str], where: str) -> bool:
 
 
 def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
-    """Concatenate the texts of each value, and those of all values."""
+    """Concatenate, for each value, its own texts and those that all values share."""
     if not any(isinstance(p, pa.Array) for p in pieces):
         return pa.repeat("".join(pieces), rows)
     return pc.binary_join_element_wise(*pieces, "")
@@ -78,7 +78,7 @@ class Writer:
         embedded: JSON that was kept as text is put in as it is; otherwise it becomes a string.
         numeric: decimals are numbers. Otherwise they are base64 of their unscaled number, whose
             scale only a schema tells (KIP-481).
-        pairs: what stands around keys and values of maps whose keys are no strings.
+        pairs: what surrounds keys and values of maps whose keys are not strings.
     """
 
     embedded: bool

@@ -1,4 +1,4 @@
-"""Waiting for the answers to an admin client's questions.
+"""Waiting for the answers to an admin client's requests.
 
 Its futures may never complete: they are lost once nothing refers to the client. So whoever waits
 keeps a reference to it, and bounds the wait.
@@ -32,8 +32,8 @@ def coordinators_answer(admin: AdminClient, question: Future[T], timeout: float)
     """A coordinator's answer to a question that was asked with an unbounded timeout.
 
     Raises:
-        KafkaException: Kafka refuses; or no answer has come in so many seconds, and the client must
-            not be used again.
+        KafkaException: Kafka refuses; or no answer came within ``timeout`` seconds, and the client
+            must not be used again.
     """
     return _waited_for(admin, question, timeout, "the group's coordinator")
 

@@ -1,14 +1,15 @@
 """Hands columns over to librdkafka in one call.
 
-The Python client takes a record a call. It holds the interpreter's lock meanwhile, needs an object
-for each key and value, and takes the lock once more for each record that is delivered. librdkafka
-itself takes an array of C structures (``rd_kafka_produce_batch``), which can point into Arrow's
-buffers. The client does not offer that call, so it is made beside the client, on its handle.
+The Python client takes one record per call. It holds the interpreter's lock meanwhile, needs an
+object for each key and value, and takes the lock once more for each record that is delivered.
+librdkafka itself takes an array of C structures (``rd_kafka_produce_batch``), which can point into
+Arrow's buffers. The client does not offer that call, so semel bypasses the client and uses its
+handle.
 
-Only records can be handed over like this that have no headers, no timestamps and no partitions of
-their own. (With partitions, librdkafka 2.16 adds partition -1 to the transaction if it does not
-know the topic yet.) Nobody is told which of them were not delivered; a transaction does not need
-that, for it fails as a whole.
+Only records without headers, timestamps and partitions of their own can be handed over like this.
+(With partitions, librdkafka 2.16 adds partition -1 to the transaction if it does not know the topic
+yet.) Nothing reports which of them were not delivered; a transaction does not need that, because it
+fails as a whole.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, cimpl
 
 _FIRST, _END = (2, 11), (2, 17)
-"""The client's releases whose producers are known to begin with librdkafka's handle. With any other
-one, records are sent one by one."""
+"""The client's releases whose producer objects are known to begin with librdkafka's handle. With
+any other release, records are sent one by one."""
 
 _COPIES = 0x2
 _ANY_PARTITION = -1

@@ -25,7 +25,7 @@ from semel.errors import ConfigError, Problem
 from semel.kafka import security
 
 QUIET = logging.getLogger("semel.kafka.librdkafka")
-"""For what librdkafka logs by itself, which nobody sees: errors are told where they matter."""
+"""For librdkafka's own log messages, which are discarded: errors are reported where they matter."""
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
 
@@ -64,15 +64,15 @@ NETWORK = (
     "send.buffer.bytes",
     "socket.connection.setup.timeout.ms",
 )
-"""Settings of the worker's own client that bear no prefix."""
+"""Settings of the worker's own client that have no prefix."""
 _UNLIMITED = ("receive.buffer.bytes", "send.buffer.bytes", "connections.max.idle.ms")
-"""Settings whose -1 is librdkafka's 0."""
+"""Settings for which Java's -1 is librdkafka's 0."""
 
 _BACKOFF, _LONGEST = "reconnect.backoff.ms", "reconnect.backoff.max.ms"
 _SHORT, _AT_MOST = 20, 1000
 """Milliseconds between two attempts to connect: a new client waits for half the shortest between
 its first connection and its first question. The longest is Java's; librdkafka's is 10 s, so a
-worker that was cut off would stay deaf that long."""
+worker that was cut off would stay disconnected that long."""
 _CONNECTS = 10_000
 """Milliseconds that a connection may take, as with Java's clients; librdkafka waits for 30 s."""
 SESSION, HEARTBEAT = "session.timeout.ms", "heartbeat.interval.ms"
@@ -136,8 +136,8 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
 def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[str, Any]:
     config: dict[str, Any] = {
         "bootstrap.servers": servers,
-        # Once no broker has answered for a while, librdkafka (2.16) would give up all that it has
-        # heard of and begin anew, and then wait for the group's coordinator for ever.
+        # Once no broker has answered for a while, librdkafka (2.16) would discard all the metadata
+        # that it has and start over, and then wait for the group's coordinator for ever.
         "metadata.recovery.strategy": "none",
     }
     try:
@@ -158,7 +158,7 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
 
 
 def _number(value: Any) -> int:
-    """A number, or 0 for what librdkafka is to refuse."""
+    """A number, or 0 for a value that librdkafka will refuse."""
     text = str(value).strip()
     return int(text) if text.isdecimal() else 0
 
@@ -177,7 +177,8 @@ def check_clients(connector: CommonConfig) -> None:
         try:
             _check_client(connector, kind)
         except ConfigError as error:
-            # Security settings of the first are the others' too: what is wrong is told once.
+            # The first client's security settings apply to the others, too: report each problem
+            # once.
             told = {p.message.replace(f"{main}.", f"{kind}.", 1) for p in found}
             found += [p for p in error.problems if p.message not in told]
     if found:
@@ -229,12 +230,12 @@ _ALIASES = {
     "compression.codec": "compression.type",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
-"""Settings that librdkafka's errors call by another name than Java's, which it knows, too."""
+"""Settings that librdkafka's errors call by another name than Java's, although it knows both."""
 
 
 def _named(reason: str, config: Mapping[str, Any], originals: Mapping[str, str]) -> str:
-    """The setting that an error of librdkafka's is about: of several the one that the user has
-    set; empty if there is none."""
+    """The setting that a librdkafka error is about; if it names several, the one that the user has
+    set. Empty if there is none."""
     quoted = [name for n in _QUOTED.findall(reason) for name in (n, _ALIASES.get(n, ""))]
     found = [name for name in quoted if name in config]
     given = {key.partition(".override.")[2] for key in originals}
@@ -247,7 +248,8 @@ def _as_given(name: str) -> str:
 
 
 def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
-    """Java's client refuses it, too: the session would end between two heartbeats."""
+    """Refuse a heartbeat interval that is not below the session timeout, as Java's client does: the
+    session would end between two heartbeats."""
     session, heartbeat = (str({**MEMBERSHIP, **consumer}[k]) for k in (SESSION, HEARTBEAT))
     if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
         raise ConfigError(
@@ -268,7 +270,7 @@ def confirms_all(producer: Mapping[str, Any]) -> bool:
 
 def is_idempotent(producer: Mapping[str, Any]) -> bool:
     """Whether a producer numbers its records, so that brokers drop what is sent twice: unless it is
-    told otherwise, or ``acks`` rule it out."""
+    told otherwise, or ``acks`` rules it out."""
     return confirms_all(producer) and is_true(producer.get(IDEMPOTENCE, True))
 
 

@@ -1,6 +1,6 @@
 """Closing a consumer in bounded time.
 
-It may never finish after it has met damage in a log or lost its brokers.
+Closing may never finish if the consumer has met damage in a log or lost its brokers.
 """
 
 from __future__ import annotations

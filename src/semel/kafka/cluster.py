@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster: the few admin calls that semel makes."""
+"""The few admin requests that semel makes to a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from semel.ledger import LogId, TopicPartition
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
-"""Seconds that a leader gets to answer at first. A client waits for a leader that it knew and that
-has gone; a new client asks the present one."""
+"""Seconds that a leader gets to answer at first. A client keeps waiting for a leader that has gone;
+a new client asks the current one."""
 _PAUSE, _LEADERS_PAUSE = 0.1, 0.5
 _GONE_AFTER, _GONE_TIMES = 3.0, 3
 """How long, in seconds, and how often a broker must deny a partition before it is believed: it may
@@ -44,22 +44,22 @@ _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 
 
 class Cluster:
-    """Questions to a Kafka cluster about topics, offsets and groups.
+    """Asks a Kafka cluster about topics, offsets and groups.
 
-    Every question may raise TransientError when no broker answers in time (it may pass), and
-    ServiceError when one refuses.
+    Every call may raise TransientError if no broker answers in time (which may be temporary), and
+    ServiceError if one refuses.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
         self._config = config
         self._in_doubt = False
-        """The last question about offsets has failed, perhaps for want of a leader."""
+        """Whether the last request for offsets failed, perhaps because there was no leader."""
 
     @cached_property
     def _admin(self) -> AdminClient:
-        # The first question connects: a plan asks none, and a name that nothing resolves would
-        # hold up the end of its client for seconds.
+        # The first request connects: a plan makes none, and closing a client takes seconds if the
+        # brokers' names do not resolve.
         return admin_client(self._config)
 
     @property
@@ -155,7 +155,7 @@ class Cluster:
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """The offset after the last one, including open transactions, and the partition's leader
-        epoch, -1 if the broker does not tell."""
+        epoch, -1 if the broker does not report it."""
         spec, level = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
         return self._listed(partitions, spec, level, _TIMEOUT)
 
@@ -324,7 +324,7 @@ class Cluster:
             )
         except KafkaException as error:
             raise self._failed(error) from None
-        if listed.errors:  # of brokers that have not answered; what the others say is not all
+        if listed.errors:  # some brokers have not answered, so the list is incomplete
             raise self._failed(KafkaException(listed.errors[0]))
         return sorted(g.group_id for g in listed.valid if g.group_id.startswith(prefix))
 

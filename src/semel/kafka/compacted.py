@@ -1,7 +1,7 @@
 """A compacted topic as a table: the last committed value of each key.
 
-A key may stand in several partitions: the topic was given more of them, or writers had different
-partitioners. Then the record with the latest timestamp is the last one.
+A key may be in several partitions, because the topic was given more of them or writers had
+different partitioners. Then the record with the latest timestamp is the last one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONFIG = {
     # them at 1 GB.
     "segment.bytes": str(8 * 1024 * 1024),
 }
-"""Of a topic that semel creates."""
+"""The configuration of a topic that semel creates."""
 
 Found = dict[bytes, dict[int, tuple[int, bytes | None]]]
 """The last record of each key in each partition: its timestamp, and its value."""
@@ -56,16 +56,16 @@ class Values:
 
     @property
     def values(self) -> dict[bytes, bytes]:
-        """The records that are no tombstones."""
+        """The records that are not tombstones."""
         return {key: value for key, value in self.records.items() if value is not None}
 
     @classmethod
     def of(cls, found: Found, partitions: int, *, is_complete: bool) -> Values:
-        """What was found in a topic of so many partitions."""
+        """What was found in a topic with this many partitions."""
         last: dict[bytes, tuple[int, bytes | None]] = {}
         places = {}
         for key, records in found.items():
-            # Of the same time: the one where the key belongs.
+            # If timestamps are equal, the partition where the key belongs comes first.
             own = partition_of(key, partitions) if len(records) > 1 else -1
             places[key] = sorted(records, key=lambda p: (records[p][0], p == own), reverse=True)
             last[key] = records[places[key][0]]
@@ -100,14 +100,14 @@ class CompactedTopic:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 10,  # the end is told by a fetch that finds nothing
+            "fetch.wait.max.ms": 10,  # a fetch that finds nothing marks the end
             "log_level": 0,
         }
         self._consumer: Consumer | None = None
         self._is_prepared = False
 
     def prepare(self, partitions: int, replication: int) -> None:
-        """Create the topic if it is missing, and refuse one that forgets.
+        """Create the topic if it is missing, and refuse one that deletes old records.
 
         Raises:
             ConfigError: its cleanup.policy is not compact.
@@ -149,8 +149,8 @@ class CompactedTopic:
         """All committed records up to the topic's present end. Open transactions below the end are
         waited for, but not longer than ``timeout`` seconds.
 
-        Nothing is stored if there is no topic. That must be certain: records would be written again
-        if a broker had only not heard of the topic yet.
+        If there is no topic, nothing is stored. That must be certain: if a broker had merely not
+        heard of the topic yet, records would be written again.
 
         Args:
             wants: whether a key is wanted.
@@ -182,7 +182,7 @@ class CompactedTopic:
         wants: Callable[[bytes], bool],
         found: Found,
     ) -> bool:
-        """Fill ``found``; whether all below the ends was read."""
+        """Fill ``found``. Returns whether everything below the ends was read."""
         if self._consumer is None:
             self._consumer = Consumer(self._client, logger=log)
         consumer, asked = self._consumer, time.monotonic()

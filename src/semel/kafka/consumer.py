@@ -1,4 +1,4 @@
-"""A task's Kafka consumer: its configuration, what it gives, and the meaning of its errors."""
+"""A task's Kafka consumer: its configuration, what it delivers, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 METADATA_AGE = "topic.metadata.refresh.interval.ms"
 
 _ENOUGH = 20
-"""A task fetches no more once so many records wait to be polled."""
+"""A task stops fetching once this many records are waiting to be polled."""
 _FETCH, _FETCHES = 2 * 1024 * 1024, 32
-"""The largest fetch of a partition, and of how many of them ``max.poll.bytes`` would hold one: a
-fetch is unpacked as a whole, and compressed records may become many times as large."""
+"""The largest fetch of a partition, and how many fetches ``max.poll.bytes`` must have room for: a
+fetch is decompressed as a whole, and may become many times as large."""
 _MESSAGE = 1_000_000
 """librdkafka's ``message.max.bytes``."""
 _WAIT = 500
 """Kafka's own ``fetch.max.wait.ms``."""
 SHARES = 4
-"""A commit holds at most this fraction of max.poll.bytes, and as much is read ahead: a record
+"""A commit holds at most 1/SHARES of max.poll.bytes, and as much again is read ahead: a record
 exists in several forms at once on its way to the store."""
 
 
@@ -42,9 +42,9 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
     fetch = max(1024, min(_FETCH, connector.max_poll_bytes // _FETCHES))
     given = client_config(connector, "consumer")
     return {
-        # librdkafka would fetch again at every record that comes during a commit, which takes the
-        # broker more than all else at some thousands a second. So little is read ahead, in fetches
-        # that are large enough for the conversion of one to hide the next.
+        # librdkafka would fetch again for every record that comes during a commit, which at some
+        # thousands a second costs the broker more than anything else. So little is read ahead, in
+        # fetches large enough that converting one hides the latency of the next.
         "queued.min.messages": _ENOUGH,
         "fetch.queue.backoff.ms": 5,
         **({} if "fetch.min.bytes" in given else {"fetch.wait.max.ms": wait}),
@@ -60,8 +60,9 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
         "group.id": connector.group_id,
         "group.instance.id": f"{connector.group_id}-{index}",
         "client.id": f"semel-{connector.name}-{index}",
-        # Kafka Connect's consumers know range, and find the places of tasks that have just ended: a
-        # group whose members have no strategy in common refuses whoever comes, for good.
+        # Kafka Connect's consumers use range, and may join while members of tasks that have just
+        # ended are still listed: a group whose members have no strategy in common refuses every new
+        # member for good.
         "partition.assignment.strategy": "roundrobin,range",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -72,7 +73,7 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
 
 
 def fenced(connector: ConnectorConfig, index: int, reason: str) -> Displaced:
-    """The error of a task whose place in the group another one has taken."""
+    """The error for a task whose place in the group another one has taken."""
     return Displaced(
         f"connector {connector.name}: task {index} was fenced: another run of this connector has "
         f"taken its place in consumer group {connector.group_id} ({reason}). This one has stopped; "

@@ -33,7 +33,7 @@ def meet(
     Args:
         client: librdkafka's configuration.
         timeout: seconds to wait for brokers that refuse connections.
-        say: called once, with what is waited for.
+        say: called once, with what it is waiting for.
         key: the configuration's key that names the brokers, for the message.
 
     Raises:

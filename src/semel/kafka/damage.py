@@ -55,8 +55,8 @@ class Damage:
         return self.range.topic_partition
 
     def advances(self, position: int) -> list[Advance]:
-        """The advances that move a partition past it: to its start, if there is a gap, and over
-        it."""
+        """The advances that move a partition past the damage: to its start, if there is a gap, and
+        over it."""
         tp, start = self.topic_partition, max(position, self.range.from_offset)
         hole = OffsetRange(*tp, start, self.range.until_offset)
         moved = [Advance(hole, lost=hole.until_offset - start, cause=DAMAGED)]
@@ -99,13 +99,13 @@ class Damage:
 def examine(
     connector: str, config: Mapping[str, Any], tp: TopicPartition, position: int
 ) -> Damage | None:
-    """Read a partition from ``position`` on over new connections. None if that succeeds: what was
-    damaged was damaged on its way.
+    """Read a partition again from ``position``, over new connections. None if that succeeds: the
+    batch was damaged in transit.
 
     ``config`` is the configuration of the consumer that could not read it.
 
     Raises:
-        BadRecord: nothing can be read there, and where that ends cannot be told.
+        BadRecord: nothing can be read there, and where that ends cannot be determined.
         TransientError: Kafka does not answer.
     """
     own = {k: v for k, v in config.items() if k != "group.instance.id"}
@@ -160,8 +160,8 @@ def end_of(base: int, is_inside: Callable[[int], bool]) -> int:
 
 
 def _first(connector: str, config: dict[str, Any], tp: TopicPartition, offset: int) -> Message:
-    """The first record or event of a partition. A consumer that has come upon damage does not
-    always obey when it is told to read elsewhere, so each question gets one of its own."""
+    """The first record or event of a partition. A consumer that has met damage does not always
+    follow when it is told to read elsewhere, so each read gets a consumer of its own."""
     consumer = Consumer(config)
     try:
         consumer.assign([KafkaPartition(*tp, offset)])

@@ -71,11 +71,11 @@ OTHER_GENERATION = (
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.FENCED_INSTANCE_ID,
 )
-"""The group has assigned its partitions anew since."""
+"""The group has reassigned its partitions since."""
 
 
 def failure(servers: str, error: KafkaException) -> SemelError:
-    """What the error of a question to a cluster means."""
+    """What the error of a request to a cluster means."""
     cause = error.args[0]
     if cause.code() in NOT_AUTHORIZED:
         return ServiceError(f"Kafka at {servers} refuses: {cause.str()}")
@@ -93,7 +93,7 @@ def failure(servers: str, error: KafkaException) -> SemelError:
 
 
 def _reason(error: KafkaError) -> str:
-    """librdkafka's text about a group's coordinator may end where the reason should stand."""
+    """librdkafka's text about a group's coordinator may stop short of the reason."""
     text = str(error.str())
     return f"{text}{error.name()}" if not text or text.endswith(": ") else text.removesuffix(".")
 

@@ -22,7 +22,7 @@ _BATCH = 1000
 _POLL = 0.1
 _AGAIN = 1.0
 _LOOK = 3.0
-"""Seconds between two looks at whether the consumer still hears of new records."""
+"""Seconds between two checks that the consumer still receives new records."""
 _ANSWERS_IN = 5.0
 
 Apply = Callable[[bytes, bytes | None], object]
@@ -33,7 +33,7 @@ class FollowedTopic:
     """Reads the committed records of ``name``; ``key`` is the configuration key that names it.
 
     ``apply`` is called with each record that has a key, in the order of its partition and by one
-    thread; with ``applied``, others learn that a batch of them has been taken in.
+    thread; ``applied`` is called after each batch of them.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class FollowedTopic:
         self._thread = threading.Thread(target=self._follow, daemon=True, name=f"semel-{name}")
 
     def prepare(self, partitions: int, replication: int, *, exactly: bool = False) -> None:
-        """Create the topic if it is missing; refuse one that forgets, and with ``exactly`` one of
-        another number of partitions.
+        """Create the topic if it is missing; refuse one that deletes old records and, with
+        ``exactly``, one with a different number of partitions.
 
         Raises:
             ConfigError: says what to change.
@@ -99,7 +99,7 @@ class FollowedTopic:
             )
 
     def start(self, timeout: float = 60.0) -> None:
-        """Read what is there, and go on.
+        """Read what is there, and keep following in the background.
 
         Raises:
             TransientError: it could not be read within ``timeout`` seconds.
@@ -144,7 +144,7 @@ class FollowedTopic:
                 self._stop.wait(_AGAIN)
 
     def _read(self) -> None:
-        """From where reading has come to, until the end or an error."""
+        """Read on from where the last consumer stopped, until closed or an error."""
         count = self._cluster.topics().get(self.name, 0)
         consumer = Consumer(self._client, logger=log)
         looked, expected = time.monotonic(), dict[int, tuple[int, int]]()
@@ -170,8 +170,8 @@ class FollowedTopic:
     def _expected(
         self, count: int, before: Mapping[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
-        """Where the partitions are read now, and their ends: there must be progress by the next
-        look.
+        """How far each partition has been read, and its end: there must be progress by the next
+        check.
 
         Raises:
             TransientError: there was none since the look ``before``. A consumer may fall silent
@@ -184,7 +184,7 @@ class FollowedTopic:
         places = [TopicPartition(self.name, partition) for partition in range(count)]
         try:
             latest = self._cluster.latest(places, timeout=_ANSWERS_IN)
-        except SemelError as error:  # it is away for all, or for good, as the consumer will say
+        except SemelError as error:  # if Kafka is really gone, the consumer reports it
             log.debug("%s: %s", self._where, error)
             return {}
         return {tp.partition: (reached.get(tp.partition, 0), end) for tp, end in latest.items()}

@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster about a consumer group, and its offsets set by hand."""
+"""Asks a Kafka cluster about a consumer group, and sets its offsets by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 1000
 """Partitions per request: librdkafka searches all of them for each one."""
 _PENDING = 1.0
-"""Seconds after which a missing position is due to an open transaction, not to the network."""
+"""Seconds after which a missing position is attributed to an open transaction, not to the
+network."""
 _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
@@ -65,7 +66,7 @@ class Groups:
         except KafkaException as error:
             if not stable or error.args[0].code() not in _UNSTABLE:
                 raise self._failed(error) from None
-            self.offsets(group, wanted)  # which waits for no transaction, so the broker does answer
+            self.offsets(group, wanted)  # waits for no transaction: proves that the broker answers
             return {}, set(wanted)
 
     def _committed(
@@ -100,13 +101,13 @@ class Groups:
     def _reader(self, group: str, stable: bool) -> Consumer:
         """A consumer that never joins the group.
 
-        librdkafka's (2.16) admin client takes the process down with it (SIGSEGV) when it asks for
-        offsets and the group has just got another coordinator.
+        librdkafka's (2.16) admin client crashes the process (SIGSEGV) if it asks for offsets when
+        the group's coordinator has just changed.
         """
         if (group, stable) not in self._readers:
             level = "read_committed" if stable else "read_uncommitted"
             settings = {**self._config, "group.id": group, "isolation.level": level}
-            settings["retry.backoff.ms"] = 20  # a transaction that ends has soon ended
+            settings["retry.backoff.ms"] = 20  # most pending transactions end soon
             self._readers[group, stable] = Consumer({**settings, "log_level": 0}, logger=QUIET)
         return self._readers[group, stable]
 

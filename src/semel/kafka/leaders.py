@@ -20,10 +20,10 @@ def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], unti
     moment later.
 
     While a question about offsets waits for a leader that refuses connections, librdkafka's (2.16)
-    admin client connects again without a pause, hundreds of times a second: it takes a core.
+    admin client connects again without a pause, hundreds of times a second: it uses up a CPU core.
     """
     try:
-        # Of all topics: to ask for one that is gone would create it.
+        # For all topics: asking for one that is gone would create it.
         metadata = admin.list_topics(timeout=_left(until, _METADATA))
     except KafkaException:
         return ""

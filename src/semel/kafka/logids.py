@@ -18,8 +18,8 @@ _NONE = "A" * 22
 
 
 class Asked:
-    """A request for all of the topics that is under way; without ``cluster``, the answer lacks the
-    cluster's id."""
+    """A pending request about several topics; without ``cluster``, the answer lacks the cluster's
+    id."""
 
     def __init__(
         self, admin: AdminClient, topics: Collection[str], timeout: float, *, cluster: bool = True
@@ -35,14 +35,15 @@ class Asked:
         )
 
     def done(self, within: float = 0) -> bool:
-        """Wait for at most so many seconds; whether there is an answer, or will be none."""
+        """Wait for at most ``within`` seconds. Returns whether there is an answer, or never will
+        be."""
         if time.monotonic() > self._until + LATE:
             return True
         cluster = [self._cluster] if self._cluster is not None else []
         return not wait([*cluster, *self._topics.values()], within).not_done
 
     def answer(self) -> dict[str, LogId]:
-        """By topic; those that do not exist are left out.
+        """The logs by topic; topics that do not exist are left out.
 
         Raises:
             KafkaException: no broker answers, or one refuses.

@@ -1,9 +1,9 @@
 """Records as columns that are handed over to a producer.
 
 In a transaction, columns go to librdkafka as they are, if records have no more than keys and
-values. Otherwise Kafka's client takes one record a call. The calls are mapped over columns, so
-that no Python code runs for a record whose bytes pass through; only headers are put together one
-by one.
+values. Otherwise Kafka's client takes one record per call. The calls are mapped over columns, so
+that no Python code runs for a record whose bytes pass through; only headers are put together one by
+one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from semel.records import HEADERS, TIMESTAMP
 T = TypeVar("T")
 
 ANY = -1
-"""The partition that the partitioner chooses."""
+"""Stands for the partition that the partitioner chooses."""
 
 
 class Message(NamedTuple):
@@ -77,7 +77,7 @@ class Messages:
 
     @property
     def largest(self) -> int:
-        """The bytes of the largest record, headers aside."""
+        """The size of the largest record in bytes, without headers."""
         keys, values = (pc.binary_length(column) for column in (self.keys, self.values))
         sizes = pc.add(pc.fill_null(keys, 0), pc.fill_null(values, 0))
         return pc.max(sizes).as_py() or 0

@@ -21,5 +21,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition, of so many, of a record with this key."""
+    """The partition of a record with this key, out of this many."""
     return (murmur2(key) & _POSITIVE) % partitions

@@ -16,8 +16,8 @@ from semel.kafka.errors import failure
 
 _TIMEOUT = 10.0
 _AGREED_AFTER, _AGREED_TIMES = 3.0, 3
-"""Seconds for which, and how often, brokers say that there is no such topic until they are
-believed without the controller's word."""
+"""For how many seconds, and how often, brokers must deny a topic before they are believed without
+the controller's word."""
 _WAIT = 0.1
 _MAY_NOT_ASK = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -38,7 +38,7 @@ def is_there(client: Mapping[str, Any], name: str, *, expected: bool) -> bool:
 
     Raises:
         ServiceError: it may not be described, or it is expected and gone.
-        TransientError: it is expected, and no broker has told of it in time.
+        TransientError: it is expected, and no broker has reported it in time.
     """
     asked, looks = time.monotonic(), 0
     while True:
@@ -99,7 +99,7 @@ def _controllers_word(admin: AdminClient, client: Mapping[str, Any], name: str) 
 
 
 def description(cluster: Cluster, name: str) -> TopicDescription | None:
-    """What a broker says of a topic to a client that is new; None if it does not know it."""
+    """What a broker says of a topic to a new client; None if it does not know the topic."""
     return describe(admin_client(cluster.config), cluster.config, name)
 
 

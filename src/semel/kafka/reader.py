@@ -20,9 +20,10 @@ from semel.sizes import Sizes
 
 _BATCH = 50_000
 _ROOM = 16 * 1024 * 1024
-"""Records, and their bytes, that are read at once."""
+"""The most records, and bytes, that are read at once."""
 _SILENCE = 1.0
-"""One poll counts as at most so many seconds of silence: a longer one was frozen."""
+"""One poll counts as at most this many seconds of silence: during a longer one, the process was
+frozen."""
 
 
 def read_ranges(
@@ -82,7 +83,7 @@ def read_ranges(
                 at[tp] = _after(connector, config, tp, at[tp], damaged)
                 if at[tp] >= open_[tp]:
                     del open_[tp]
-            if unreadable:  # one that has come upon damage does not always obey
+            if unreadable:  # a consumer that has met damage does not always follow
                 close(consumer)
                 consumer = Consumer(config)
                 consumer.assign([KafkaPartition(*tp, at[tp]) for tp in open_])
@@ -115,7 +116,7 @@ def _judged(
     open_: dict[TopicPartition, int],
 ) -> tuple[list[Message], set[TopicPartition]]:
     """The records of a poll that lie in the ranges, and the partitions that came upon a batch that
-    cannot be read; ``at`` and ``open_`` follow."""
+    cannot be read; ``at`` and ``open_`` are updated."""
     records: list[Message] = []
     unreadable: set[TopicPartition] = set()
     for message in polled:

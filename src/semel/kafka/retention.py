@@ -35,13 +35,13 @@ _DAY = 24 * 3600 * 1000
 
 
 def like(source: Mapping[str, str]) -> dict[str, str]:
-    """What a copy takes of its source's configuration."""
+    """What a copy takes from its source's configuration."""
     return {name: source[name] for name in _COPIED if name in source}
 
 
 def deletes_after(config: Mapping[str, str]) -> int | None:
-    """How many milliseconds after its own timestamp a record is deleted; None if its age does not
-    delete it, or only its age in this topic."""
+    """How many milliseconds after its own timestamp a record is deleted; None if records are not
+    deleted by age, or only by their time in this topic."""
     if "delete" not in config["cleanup.policy"]:
         return None
     if config["message.timestamp.type"] == "LogAppendTime":

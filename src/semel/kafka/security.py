@@ -30,7 +30,7 @@ _GETS_TOKENS = frozenset(
 )
 """Java's classes that get tokens as librdkafka's method ``oidc`` does."""
 _CREDENTIALS = "sasl.oauthbearer.client.credentials."
-"""What Java's names of a client's id and secret begin with, since Kafka 4.1."""
+"""The prefix of Java's names for a client's id and secret, since Kafka 4.1."""
 _JAVA_ONLY = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.", _CREDENTIALS)
 _IN_PEM = {
     "ssl.truststore.certificates": "ssl.ca.pem",
@@ -77,7 +77,8 @@ _CLASSES = (
     "sasl.oauthbearer.assertion.template.file",
     "ssl.engine.factory.class",
 )
-"""Settings of Java's clients that librdkafka lacks: without them the login would be another one."""
+"""Settings of Java's clients that librdkafka lacks: without them, the login would be a different
+one."""
 
 
 def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
@@ -131,7 +132,7 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _says(name: str, value: str) -> bool:
-    """Whether a setting says something: an empty one of Java's is one that is not there."""
+    """Whether a setting has a value: for Java, an empty one counts as missing."""
     return bool(value.strip()) or not name.startswith(("sasl.", "ssl."))
 
 
@@ -201,7 +202,8 @@ def _credentials(jaas: str) -> dict[str, str]:
 
 
 def _bearer(given: Mapping[str, str]) -> dict[str, str]:
-    """What gets tokens from an OAuth server, by a client's id and secret (KIP-768)."""
+    """The settings for getting tokens from an OAuth server with a client's id and secret
+    (KIP-768)."""
     options = _jaas_options(given.get("sasl.jaas.config", ""))
     made = {
         f"sasl.oauthbearer.{own}": options[name]

@@ -21,7 +21,7 @@ from semel.ledger import LogId
 
 _CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
 _DEBUG = "metadata"
-"""The debug context that has the line; about one line a partition at each refresh of metadata."""
+"""The debug context that has the line; about one line per partition at each refresh of metadata."""
 _LEVELS = (logging.CRITICAL,) * 3 + (
     logging.ERROR,
     logging.WARNING,

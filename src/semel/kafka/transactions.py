@@ -29,23 +29,23 @@ DEFAULTS: Mapping[str, Any] = {
     # A commit is in memory already; it must not wait for room in the producer's queue.
     "queue.buffering.max.messages": 0,
     "queue.buffering.max.kbytes": 2_147_483_647,
-    # The brokers judge a record's size: what one topic has taken another may take, too.
+    # The brokers decide whether a record is too large: what one topic took, another may take, too.
     "message.max.bytes": 67_108_864,
     # Between two transactions the coordinator is busy for some milliseconds; librdkafka would wait
-    # for 100 until it asks again.
+    # 100 ms before it asks again.
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 500,
     "delivery.report.only.error": True,
     # A topic that is deleted must not come back with the brokers' defaults: a ledger topic would
-    # then forget, and a target have another number of partitions.
+    # then lose records, and a target would have a different number of partitions.
     "allow.auto.create.topics": False,
     "log_level": 0,
 }
 """librdkafka's settings; ``producer.override.*`` wins."""
 
 _FAILED_BEFORE = (KafkaError._STATE, KafkaError._FATAL, KafkaError._INCONSISTENT)
-"""Codes by which a call tells that the transaction had failed before it. The last one is a
-commit's, after a delivery that has failed."""
+"""Codes with which a call reports that the transaction had already failed. The last one comes from
+a commit, after a failed delivery."""
 
 _WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._INVALID_DIFFERENT_RECORD)
 """Codes of records that were not sent, or not taken, because of others."""
@@ -62,7 +62,7 @@ _NOT_IDEMPOTENT = (
 """Settings of a producer that is not idempotent, which a transactional one may not take."""
 
 LEFT_BEHIND = "sending offsets to a transaction"
-"""The name of threads whose call may not end."""
+"""The name of threads whose call may never end."""
 
 TIMEOUT = "transaction.timeout.ms"
 _OWNER_GONE = 30_000
@@ -72,8 +72,8 @@ Report = Callable[[KafkaError, object], None]
 
 
 def confirmed(client: Mapping[str, Any]) -> dict[str, Any]:
-    """A producer's settings without those by which a broker could lose what it has confirmed, or
-    take it twice."""
+    """A producer's settings, without those that could let a broker lose what it has confirmed, or
+    accept it twice."""
     dropped = _ACKS if is_idempotent(client) else (*_ACKS, *_NOT_IDEMPOTENT)
     return {k: v for k, v in client.items() if k not in dropped}
 
@@ -105,8 +105,8 @@ def _named(error: KafkaError, message: Any) -> KafkaError:
 
 
 def _failure(producer: Producer) -> KafkaError | None:
-    """The error by which a transaction has failed. One that has not failed rejects a second begin,
-    and is unaffected."""
+    """The error with which a transaction has failed; None if it has not. A healthy one rejects a
+    second begin, and is unaffected."""
     try:
         producer.begin_transaction()
     except KafkaException as failure:
@@ -120,7 +120,7 @@ def _cause(
     producer: Producer, told: Sequence[KafkaError], topics: Collection[str]
 ) -> KafkaError | None:
     """Why records for these topics were not delivered; None if nothing has failed. What was
-    ``told`` of a record is not always why: it was left out with others."""
+    ``told`` of a record is not always the reason: it may have been dropped along with others."""
     known = next((e for e in told if e.code() not in _WITH_OTHERS), None)
     if known is not None:
         return known
@@ -132,8 +132,8 @@ def _cause(
 
 
 def _in_time(call: Callable[[], None]) -> None:
-    """Leave a call behind that does not end: if a group's coordinator has gone, librdkafka waits
-    for it whatever the timeout (its issues 5456 and 5511).
+    """Abandon a call that does not end: if a group's coordinator has gone, librdkafka waits for it
+    regardless of the timeout (its issues 5456 and 5511).
 
     Raises:
         KafkaException: as the call does, or it has not ended by its own timeout.
@@ -229,7 +229,7 @@ class Transactions:
         settings = {**self._client, **settings, "transactional.id": transactional_id}
         producer = Producer(settings, logger=QUIET)
         try:
-            producer.list_topics(timeout=_TIMEOUT)  # else the first search waits for a connection
+            producer.list_topics(timeout=_TIMEOUT)  # else the first lookup waits for a connection
             producer.init_transactions(_TIMEOUT)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -249,8 +249,8 @@ class Transactions:
         *,
         topics: Collection[str] = (),
     ) -> None:
-        """One transaction: what ``send`` queues, and offsets of the group. ``send`` need not have
-        failures reported, if it names its ``topics``.
+        """One transaction: what ``send`` queues, and offsets of the group. ``send`` need not report
+        failures if its ``topics`` are given.
 
         Raises:
             RecordsRefused: nothing was written.
@@ -285,7 +285,7 @@ class Transactions:
             if cause.code() in _FAILED_BEFORE:
                 cause = failure = _cause(producer, told, written) or cause
             refused = any(e.code() in RECORD_REFUSED for e in (cause, *told))
-            if refused:  # nobody may come who aborts it, and others wait until its time is out
+            if refused:  # perhaps nobody else aborts it, and readers would wait for its timeout
                 self._abort(producer)
                 self.drop()
                 raise RecordsRefused from error
@@ -318,7 +318,8 @@ class Transactions:
             self.drop()
 
     def drop(self) -> None:
-        """Forget the producer; its open transaction is aborted by the next one, or by time."""
+        """Forget the producer; its open transaction is aborted by the next one, or when it times
+        out."""
         if self._producer is not None:
             self._producer.purge()
             self._producer = None

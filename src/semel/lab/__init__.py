@@ -1,1 +1,1 @@
-"""What a developer needs beside the product: embedded services, the demo, and the drill."""
+"""What a developer needs besides the product: embedded services, the demo, and the drill."""

@@ -1,4 +1,4 @@
-"""The jars of the servers and of other projects that semel is tried with, and their versions. No
+"""The jars of the servers and of other projects that semel is tested with, and their versions. No
 connector needs them: see :mod:`semel.jars` for the product's."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HADOOP_VERSION = "3.4.2"  # the one PySpark brings
 OPENSEARCH_VERSION = "2.19.5"
 ELASTICSEARCH_VERSION = "7.17.29"
 APICURIO_VERSION = "3.0.9"  # the last for Java 17
-APICURIO_SERDES_VERSION = "2.6.8.Final"  # of later ones not all jars are on Maven Central
+APICURIO_SERDES_VERSION = "2.6.8.Final"  # later ones lack some jars on Maven Central
 PROTOBUF_JAVA_VERSION = "3.25.8"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
@@ -47,8 +47,8 @@ CONNECT = JarSet(
 
 
 def _debezium(connector: str) -> JarSet:
-    """A folder for Connect's plugin.path. What the worker has already must not stand in it: with
-    its own Jackson a task dies in a class conflict."""
+    """A folder for Connect's plugin.path. It must not hold what the worker already has: with a
+    Jackson of its own, a task fails with a class conflict."""
     return JarSet(
         f"debezium-{connector}",
         (f"io.debezium:debezium-connector-{connector}:{DEBEZIUM_VERSION}",),
@@ -78,7 +78,7 @@ DELTA_SPARK = JarSet(
     ),
 )
 
-# Spark's own Iceberg, which the tests read with. It holds what it needs.
+# Spark's own Iceberg, which the tests read with. Its jar bundles everything it needs.
 ICEBERG_SPARK = JarSet(
     "iceberg-spark",
     (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",),
@@ -86,7 +86,7 @@ ICEBERG_SPARK = JarSet(
 )
 
 # A folder for Connect's plugin.path: Iceberg's own sink, which the benchmarks compare with, what it
-# writes local files by, and a catalog's database driver.
+# needs to write local files, and a catalog's database driver.
 ICEBERG_CONNECT = JarSet(
     "iceberg-connect",
     (
@@ -116,14 +116,14 @@ ICEBERG_REST = JarSet(
     ),
 )
 
-# A Hive metastore, which the tests write to, without what it brings of an old Hadoop.
+# A Hive metastore, which the tests write to, without the old Hadoop that it brings.
 HIVE_METASTORE = JarSet(
     "hive-metastore",
     (
         f"org.apache.hive:hive-standalone-metastore-server:{HIVE_VERSION}",
         f"org.apache.hadoop:hadoop-client-api:{HADOOP_VERSION}",
         f"org.apache.hadoop:hadoop-client-runtime:{HADOOP_VERSION}",
-        f"org.apache.hadoop:hadoop-hdfs:{HADOOP_VERSION}",  # for an exception that it wants to know
+        f"org.apache.hadoop:hadoop-hdfs:{HADOOP_VERSION}",  # for an exception class that it needs
     ),
     leave_out=(
         "org.apache.hadoop:hadoop-common",
@@ -155,7 +155,7 @@ HDFS = JarSet(
         f"org.apache.hadoop:hadoop-client-runtime:{HADOOP_VERSION}",
         f"org.apache.hadoop:hadoop-client-api:{HADOOP_VERSION}",
         "org.slf4j:slf4j-simple:1.7.36",  # of the release of its slf4j-api
-        "javax.xml.bind:jaxb-api:2.3.1",  # which Java has no more
+        "javax.xml.bind:jaxb-api:2.3.1",  # which Java no longer has
     ),
 )
 

@@ -1,5 +1,5 @@
-"""Sinks: one module or folder per store. Third parties add theirs by the entry point group
-``semel.sinks``."""
+"""Sinks: one module or folder per store. Third parties add theirs through the entry point
+group ``semel.sinks``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _INSTEAD = {
     "com.github.jcustenborder.kafka.connect.spooldir.": "connector.class=Directory reads files of "
     "CSV, JSON, text, Parquet and Avro (docs/directory.md)",
 }
-"""What to use instead of others' connectors, by how their names begin."""
+"""What to use instead of other projects' connectors, by name prefix."""
 
 _FROM_A_LAKE = "It can read Iceberg tables (connector.class=iceberg) or load files from a bucket "
 _FROM_A_LAKE += "(connector.class=files) that semel writes, exactly once. "
@@ -54,7 +54,7 @@ _OF_SYSTEMS = {
     "once. ",
     **dict.fromkeys(("snowflake", "bigquery", "redshift", "azuresqldw", "spanner"), _FROM_A_LAKE),
 }
-"""The same by the system that a name speaks of."""
+"""The same, by the system that a name mentions."""
 
 _THERE_ARE = (
     "semel writes to PostgreSQL, MySQL, MariaDB, SQL Server, SQLite, DuckDB, Elasticsearch, "
@@ -66,7 +66,7 @@ _THERE_ARE = (
 
 
 def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
-    """The sink for a ``connector.class``; for a JDBC sink's, that of its ``connection.url``.
+    """The sink for a ``connector.class``; for a JDBC sink, the one its ``connection.url`` selects.
 
     Raises:
         ConfigError: no sink has this name; lists the known ones.
@@ -78,7 +78,7 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
             f"connector.class={name!r} is not a connector that semel has. {_instead(name, known)}"
         )
     url = (raw or {}).get("connection.url", "").strip()
-    if refers(url):  # to what only the connector's machine has
+    if refers(url):  # to something that only the connector's machine has
         url = ""
     system = url.removeprefix("jdbc:").removeprefix("jtds:").partition(":")[0]
     if name in jdbc.CLASSES and system in known:
@@ -93,7 +93,7 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
 
 
 def _instead(name: str, known: Iterable[str]) -> str:
-    """What to use instead of a connector that there is not."""
+    """What to use instead of a connector that does not exist."""
     for begin, text in _INSTEAD.items():
         if name.startswith(begin):
             return text
@@ -146,8 +146,8 @@ def names() -> frozenset[str]:
 
 
 def import_likely() -> None:
-    """Import the sinks that are often used, and so say it themselves, and the configurations of all
-    others."""
+    """Import the sinks whose configuration says that they are often used (``LIKELY``), and the
+    configurations of all others."""
     for target, module in _MODULES.items():
         if getattr(import_module(module), "LIKELY", False):
             import_module(target.partition(":")[0])

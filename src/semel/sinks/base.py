@@ -3,7 +3,7 @@
 The engine decides *what* is committed and in which order; a sink knows *how* its store commits. A
 sink is plain Python and Arrow: no Spark, no Kafka. It is made from configuration alone (so that
 ``semel validate`` touches no service), lives in one process, connects when first used and is used
-by one thread at a time. The driver has one to prepare and to look; each task has one to commit.
+by one thread at a time. The driver uses one to prepare and to read; each task uses one to commit.
 
 What a crash leaves behind, and what the engine relies on:
 
@@ -49,13 +49,13 @@ class Snapshot:
 
     ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic, and
     ``timestamp`` (int64, milliseconds) where the store keeps it; ``keys`` holds, without provenance
-    and where rows replace each other, the key columns of a topic's target, and ``unjudged`` says of
-    topics why their keys cannot be compared; ``rows`` the number of rows of each target,
+    and where rows replace each other, the key columns of a topic's target, and ``unjudged`` says
+    why the keys of some topics cannot be compared; ``rows`` the number of rows of each target,
     ``untraced`` how many of them have no provenance although it is wanted; ``targets`` the target
     of each topic; ``dead`` the same columns of each topic's dead letters. For the topics in
     ``incomplete`` the store may have dropped results by itself, so missing rows cannot be judged.
-    ``elsewhere`` counts records whose rows another target has. ``named`` holds, where records name
-    their targets, the target of each topic that they name.
+    ``elsewhere`` counts records whose rows are in another target. ``named`` holds, where records
+    name their targets, the target of each topic that they name.
     """
 
     entries: Sequence[LedgerEntry]
@@ -90,7 +90,7 @@ class Sink(ABC):
     """The key that names the store, for the message if it cannot be reached at the start."""
 
     defaults: ClassVar[Mapping[str, str]] = {}
-    """Defaults of this sink for keys that all connectors have."""
+    """This sink's own defaults for keys that all connectors have."""
 
     local: ClassVar[bool] = False
     """Whether the target is a file of one machine: then all tasks run on one worker of a
@@ -121,15 +121,15 @@ class Sink(ABC):
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        """Keys with other values than given: relative paths become absolute, for executors have
-        another working directory than the driver, and what a key implies is said."""
+        """Keys that get other values than those given: relative paths become absolute, because
+        executors have a different working directory, and implied values are filled in."""
         return {}
 
     @classmethod
     def takes_key_fields(cls, raw: Mapping[str, str]) -> bool:
         """Whether the target's key is made of fields of the record key, so that keys are taken for
         JSON if no ``key.converter`` is set. Unless a sink says otherwise, ``pk.mode=record_key``
-        without ``pk.fields`` means so."""
+        without ``pk.fields`` means that it is."""
         return is_by_record_key(raw) and not names_key_columns(raw)
 
     def prepare(self, topics: Collection[str]) -> None:  # noqa: B027
@@ -156,14 +156,14 @@ class Sink(ABC):
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:  # noqa: B027
         """Replace entries in one transaction and record the holes, as :func:`semel.ledger.pending`
-        judges. A sink whose entries keep no ids of clusters and topics has nothing to do.
+        judges. A sink whose entries store no cluster and topic ids has nothing to do.
 
         Raises:
             LedgerConflict: nothing was written.
         """
 
     def schema(self, topic: str) -> pa.Schema | None:
-        """The fields that the topic's target takes, or None if it does not exist or say."""
+        """The fields that the topic's target takes; None if it does not exist or declare any."""
         return None
 
     def accommodate(self, records: Records) -> None:  # noqa: B027
@@ -208,7 +208,7 @@ class Sink(ABC):
         """Set entries by hand, or forget the connector with None.
 
         Raises:
-            ConfigError: the connector runs.
+            ConfigError: the connector is running.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -51,14 +51,14 @@ class Capabilities:
     :meth:`semel.sinks.routed.RoutedConfig.routed`."""
 
     splits: bool = False
-    """It also writes the records of one topic to several targets that appear as they come, in
-    one commit."""
+    """It also writes the records of one topic to several targets that are not known in
+    advance, in one commit."""
 
     ignores_topics: bool = False
     """No target is named by topics, so it does not matter where transforms send records."""
 
     only_updates: bool = False
-    """A record whose key has no row yet writes none."""
+    """A record whose key has no row yet writes nothing."""
 
     evolves: bool = False
     """The sink also wants fields that the target lacks."""
@@ -67,8 +67,8 @@ class Capabilities:
     """The metadata columns that the sink wants besides topic, partition, offset and key."""
 
     enters_whole_topics: bool = False
-    """The ledger must get all partitions of a new topic at once, so that a missing one was added to
-    the topic later."""
+    """The ledger must get all partitions of a new topic at once, so that a missing one must have
+    been added to the topic later."""
 
     ledger_in_group: bool = False
     """The consumer group's offsets are part of the ledger, so no copies may be written there."""

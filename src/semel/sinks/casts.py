@@ -1,7 +1,8 @@
 """Arrow's casts of scalars, except those that change a value.
 
-Arrow makes 16 of the text "0x10", true of 2, a date of a timestamp without its time, and infinity
-of 1e300 where a float has 32 bits. Here these are errors. docs/converters.md says what is rounded.
+Arrow turns the text "0x10" into 16, 2 into true, a timestamp into a date by dropping its time, and
+1e300 into infinity if a float has 32 bits. Here these are errors. docs/converters.md says what is
+rounded.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text(text: pa.ChunkedArray, pattern: str, what: str) -> None:
-    """Raises ArrowInvalid unless a form matches the whole of each text."""
+    """Raises ArrowInvalid unless the pattern matches each text as a whole."""
     if not pc.all(pc.match_substring_regex(text, f"^({pattern})$")).as_py() and len(text):
         other = text.filter(pc.invert(pc.match_substring_regex(text, f"^({pattern})$")))
         if len(other.drop_null()):
@@ -84,7 +85,7 @@ def named(value: pa.Scalar) -> str:
     """A value in a message."""
     try:
         return repr(value.as_py())
-    except (OverflowError, ValueError):  # a time that Python does not have
+    except (OverflowError, ValueError):  # a time that Python cannot represent
         return f"{getattr(value, 'value', 'a value')} as {value.type}"
 
 
@@ -129,7 +130,7 @@ def _parsed_decimals(text: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedAr
     if longest + max(0, target.scale) <= 76 and not exponents:
         return text.cast(pa.decimal256(76, target.scale)).cast(target)
     try:
-        # A zero of many places has none: Arrow counts them.
+        # Arrow counts the decimal places of a zero, too: write it without any.
         numbers = [None if t is None else Decimal(t) or Decimal(0) for t in text.to_pylist()]
     except InvalidOperation:
         raise pa.ArrowInvalid(f"it is out of range for {target}") from None
@@ -192,7 +193,7 @@ def _decimals(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     source = values.type
     if is_.is_floating(source):
         wide = values.cast(pa.float32()) if is_.is_float16(source) else values
-        text = wide.cast(pa.string())  # the fewest digits that say which float it is
+        text = wide.cast(pa.string())  # the fewest digits that identify the float
         check_text(text, NUMBER, "a finite number")
         return _parsed_decimals(text, target)
     if is_.is_integer(source):  # Arrow demands room for the largest number of the type

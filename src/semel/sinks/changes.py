@@ -2,7 +2,7 @@
 
 Within a partition the later offset wins. Kafka has no order between partitions: if a key is in
 several, its changes are ordered by timestamp, and by partition if timestamps are equal, but never
-against the offsets of a partition: a change counts as no earlier than those of its key before it.
+against the offsets of a partition: a change never counts as earlier than one that it follows there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Changes:
     """Changes of keys, in any order: ``count`` rows first, then tombstones.
 
     ``keys`` are the key's columns; ``order`` are columns that say which change came first, the most
-    significant one first, or nothing if the changes stand in their order. ``timestamps`` are wanted
+    significant one first, or empty if the changes are already in order. ``timestamps`` are wanted
     where these are partition and offset: without them, the higher partition wins.
     """
 
@@ -38,11 +38,11 @@ class Changes:
 @dataclass(frozen=True, slots=True)
 class Survivors:
     """The changes that survive: ``rows`` to write, and the tombstones (by their own index) whose
-    keys to delete before that.
+    keys to delete first.
 
-    ``rows`` is None if all are to be written as they stand. Tombstones count even before a row of
-    their key, which must not find what the key held before. ``latest`` holds, for the columns that
-    were asked about, the row that each value comes from, or -1.
+    ``rows`` is None if all are to be written as they stand. A tombstone survives even if a row of
+    its key follows: that row must not find what the key held before. ``latest`` holds, for the
+    columns that were asked about, the row that each value comes from, or -1.
     """
 
     rows: Indices | None
@@ -178,7 +178,7 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _numbers(values: pa.ChunkedArray) -> Indices:
-    """Numbers that are equal where the values are, and in their order if those are numbers."""
+    """Numbers that are equal where the values are, and sort like them if the values are numeric."""
     kind = values.type
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         values = values.cast(pa.int32())
@@ -186,7 +186,7 @@ def _numbers(values: pa.ChunkedArray) -> Indices:
         values = values.cast(pa.int64())
     elif not _is_numeric(kind):
         if pa.types.is_floating(kind):
-            values = pc.add(values, pa.scalar(0.0, kind))  # 0.0 of -0.0, which is equal
+            values = pc.add(values, pa.scalar(0.0, kind))  # -0.0 becomes 0.0, which is equal to it
         one = one_array(values)
         if isinstance(kind, pa.BaseExtensionType):
             one = one.storage

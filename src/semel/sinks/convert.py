@@ -34,7 +34,7 @@ def column_type(kind: pa.DataType, leaf: Leaf) -> pa.DataType:
 
 
 JSON_TEXT = "JSON"
-"""The comment on a lake's column of text that holds JSON: lakes have no type for it."""
+"""The comment on a text column of a lake table that holds JSON: lakes have no type for it."""
 
 
 def text_column(field: pa.Field, comment: str) -> dict[str, str] | None:

@@ -19,7 +19,7 @@ def flattened(
 ) -> Records:
     """Records as a sink takes them; ``deletes`` says that tombstones are wanted.
 
-    ``provenance`` gives the columns of the target that are the sink's own, by what they hold.
+    ``provenance`` maps metadata columns to the target's columns that the sink fills with them.
 
     Raises:
         ConfigError: the values have one of those as a field.
@@ -33,7 +33,7 @@ def flattened(
     if pa.types.is_struct(values.type):
         columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
         _refuse_overwriting(columns, provenance or {})
-        # What is known of the JSON in a field stands in its metadata.
+        # What is known about a field's JSON is in the field's metadata.
         known = {f.name: f.metadata for f in values.type}
     else:
         columns, known = {VALUE: values}, {}
@@ -69,7 +69,8 @@ def _metadata(records: ConnectRecords) -> pa.Table:
 
 
 def _refuse_overwriting(columns: Mapping[str, pa.Array], provenance: Mapping[str, str]) -> None:
-    """Of a target that has columns of provenance, all may be null."""
+    """Refuse fields that metadata would overwrite, except where all are null: values read by the
+    schema of a target with provenance columns have such fields."""
     for metadata, name in provenance.items():
         held = columns.get(name) if name in METADATA else None
         if held is not None and held.null_count < len(held):

@@ -60,8 +60,8 @@ IGNORED = {
 }
 
 RELEASE_TIME = 2.0
-"""Seconds within which the locks of a run that has just ended are free: its sessions end when the
-server has heard of it."""
+"""Seconds within which the locks of a run that has just ended become free: its sessions end once
+the server has noticed."""
 RELEASE_PAUSE = 0.05
 
 POSTGRESQL = ("postgresql", "postgres")
@@ -164,7 +164,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
             raise ConfigError(*problems)
 
     def _left_out_of_the_key(self) -> list[Problem]:
-        """The problem of a key made of value fields of which some are left out."""
+        """The problem of a key made of value fields, some of which are left out."""
         if self.pk_mode != "record_value":
             return []
         if gone := left_out_of_the_key(self.pk_fields, self.exclude):
@@ -182,7 +182,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
 
     @property
     def of_debezium(self) -> bool:
-        """Whether Debezium's sink is to be stood in for."""
+        """Whether this sink stands in for Debezium's."""
         return self.connector_class == DEBEZIUM
 
     @property

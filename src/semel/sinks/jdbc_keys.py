@@ -34,7 +34,7 @@ def url_key(doc: str) -> Any:
 
 
 def idle_key(doc: str, *, at_least: int) -> Any:
-    """How long the server leaves a transaction open whose process is frozen."""
+    """How long the server leaves a transaction open after its process freezes."""
     return key(
         "connection.idle.in.transaction.timeout.ms",
         30_000,

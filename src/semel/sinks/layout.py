@@ -33,7 +33,7 @@ class Keyed(Protocol):
 
 
 class Deleting(Keyed, Protocol):
-    """A sink's keys that decide what tombstones do, too."""
+    """The same keys, and the one that decides what tombstones do."""
 
     @property
     def delete_enabled(self) -> bool: ...
@@ -73,7 +73,7 @@ def layout(
     """Lay out rows (or, with ``deletes``, the keys of tombstones) as columns of the target.
 
     Raises:
-        ConfigError: the records lack the declared key, or hold a field that provenance is named by.
+        ConfigError: the records lack the declared key, or have a field named like a provenance one.
     """
     source: pa.Table = records.tombstones if deletes else records.rows
     fold = str.lower if config.folds_names else str

@@ -1,4 +1,4 @@
-"""Dead letters as rows of a table of a lake."""
+"""Dead letters as rows of a lake table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
 
 
 def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:
-    """By topic, partition and offset of a connector's letters; the columns are ``PLACES``."""
+    """The partitions and offsets of a connector's letters, by topic; ``found`` has the columns
+    ``PLACES``."""
     mine = found.filter(pc.equal(found.column("connector"), connector)).drop_columns("connector")
     return {t: places(mine, t) for t in mine.column("topic").unique().to_pylist()}
 

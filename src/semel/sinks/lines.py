@@ -41,7 +41,7 @@ def lines(values: pa.Array) -> pa.Array:
 
 
 def _of_json(text: pa.Array) -> pa.Array:
-    """JSON texts as lines: strings without quotes, the others as they are, but for fractions."""
+    """JSON texts as lines: strings without quotes, fractions as in Java, others as they are."""
     nested = pc.fill_null(pc.match_substring_regex(text, _NESTED), True)
     if pc.all(nested).as_py():
         return text
@@ -51,7 +51,7 @@ def _of_json(text: pa.Array) -> pa.Array:
 
 
 def _read(text: pa.Array, mask: pa.Array, kind: pa.DataType) -> pa.Array:
-    """With those that the mask chooses read as a type. What does not fit stays."""
+    """Read the texts that the mask selects as a type; those that do not fit stay as they are."""
     mask = pc.fill_null(mask, False)
     if not pc.any(mask).as_py():
         return text

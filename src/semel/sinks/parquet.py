@@ -1,4 +1,4 @@
-"""Parquet files that a task writes: one for each partition of a table, more when it is full."""
+"""Parquet files that a task writes: one for each table partition, and more as they fill up."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from semel.failpoints import hit
 _ROW_GROUP = 64 * 1024 * 1024
 """Arrow bytes of a row group."""
 _WAITING = 256 * 1024 * 1024
-"""Arrow bytes that may wait in all open files of a table; with many partitions they are many."""
+"""Arrow bytes that may wait in all of a table's open files: with many partitions they add up."""
 
 LAST_CHARACTER = "\U0010ffff"
 _LONG = 4000
-"""Bytes of a text; Parquet's writer notes no extremes of those above 4096."""
+"""Bytes of a text; Parquet's writer records no min and max for texts above 4096 bytes."""
 
 
 class OpenFile(Protocol):
@@ -71,7 +71,7 @@ class ParquetFile:
         self.schema = schema
         self.order = order
         self.unbounded: set[str] = set()
-        """Columns whose bounds Parquet's statistics do not tell; see :func:`_unbounded`."""
+        """Columns whose bounds Parquet's statistics do not give; see :func:`_unbounded`."""
         self.waiting = 0
         self._rows: list[pa.Table] = []
         self._noted: list[pq.FileMetaData] = []
@@ -125,8 +125,8 @@ def abandon(stream: Any) -> None:
 
 
 def _unbounded(values: pa.ChunkedArray) -> bool:
-    """Whether there are values that statistics pass over and no simple bound holds: NaN, and long
-    text (which has no statistics) that begins with the last of all characters."""
+    """Whether there are values that statistics ignore and no simple bound covers: NaN, and long
+    text (which has no statistics) that begins with the highest code point."""
     if is_.is_floating(values.type):
         return bool(pc.any(pc.is_nan(values)).as_py())
     if is_.is_string(values.type) and (pc.max(pc.binary_length(values)).as_py() or 0) > _LONG:
@@ -164,7 +164,7 @@ class RollingWriter(ABC, Generic[Values, Done, File]):
     def _write(self, parts: Iterator[tuple[Values, pa.Table]]) -> None:
         for values, part in parts:
             if values in self._open and self._open[values].schema != part.schema:
-                self._close(values)  # the table has got more columns
+                self._close(values)  # the table has gained columns
             if values not in self._open:
                 with self._writing():
                     self._open[values] = self._new(values, part.schema)

@@ -84,8 +84,7 @@ class Adopting(Protocol):
 
 def adopt(sink: Sink, reached: Sequence[Rebase]) -> None:
     """Enter the positions that another program has reached. Sinks that are not :class:`Adopting`
-    only move their entries, or set them if they cannot move them, such as those of several
-    tables."""
+    only move their entries, or set them where they cannot be moved, as with several tables."""
     entries = [r.new for r in reached]
     if isinstance(sink, Adopting):
         sink.adopt(entries)
@@ -158,10 +157,10 @@ class SeveralLedgers(Protocol):
 
     @abstractmethod
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The topic-partitions among these of which some targets hold more than others, each with
+        """Those of the topic-partitions for which some targets hold more than others, each with
         the position that the next range must not pass.
 
-        A crash between the commits to two targets leaves them so. The bounded engine calls this
+        A crash between the commits to two targets leaves them uneven. The bounded engine calls this
         before each trigger, after :meth:`~semel.sinks.base.Sink.entries`. It then reads these
         partitions alone until all targets hold the same, because each target must contain all
         ranges of a commit or none. Partitions that are not read may stay uneven.
@@ -191,7 +190,7 @@ def snapshots(sink: Sink, topics: Collection[str]) -> Sequence[Snapshot]:
 
 
 Named = Callable[[Sequence[LedgerEntry]], Collection[str]]
-"""The topics that records go to, of all records up to these positions."""
+"""The topics to which the records up to these positions go."""
 
 
 @runtime_checkable
@@ -200,15 +199,15 @@ class Gathering(Protocol):
 
     @abstractmethod
     def gathered(self, topics: Collection[str], named: Named) -> Snapshot:
-        """As :meth:`~semel.sinks.base.Sink.snapshot`, of all targets together. The audit calls it
-        if transforms decide for each record where it goes."""
+        """Like :meth:`~semel.sinks.base.Sink.snapshot`, but of all targets together. The audit
+        calls it if transforms decide for each record where it goes."""
 
 
 def settled(
     take: Callable[[Collection[str]], Snapshot], named: Named, target: Callable[[str], str]
 ) -> Snapshot:
-    """A snapshot of all targets that the records up to its positions name. ``target`` tells the
-    target of a topic; ``take`` gets targets.
+    """A snapshot of all targets that the records up to its positions name. ``target`` gives
+    the target of a topic; ``take`` takes a snapshot of the given targets.
 
     Raises:
         TransientError: records name new targets faster than snapshots are taken.

@@ -1,8 +1,8 @@
-"""How a sink shows its rows to an audit: the present rows, and the rows that given records should
-have.
+"""How a sink shows its rows to an audit: the rows it holds, and the rows that given records should
+produce.
 
-A sink opts in by a method ``viewing``; see :class:`ShowsRows`. The values of a sink without it are
-not judged.
+A sink opts in by having a method ``viewing``; see :class:`ShowsRows`. The values of a sink without
+it are not judged.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class View(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a topic's target, a batch at a time; read one such iterator after the other.
 
-        Each batch has the named columns. With ``provenance=true`` these follow the columns
+        Each batch has the named columns. With ``provenance=true`` they come after the columns
         :data:`~semel.records.PARTITION` (int32), :data:`~semel.records.OFFSET` (int64) and, where
         the store keeps it, :data:`~semel.records.TIMESTAMP` (int64, milliseconds), and only rows of
-        the topic are given. ``ranges`` leaves only the rows of these offsets; it needs provenance.
-        Nothing is given of a target that does not exist.
+        the topic are given. ``ranges`` limits the rows to these offsets; it needs provenance.
+        A target that does not exist gives no rows.
         """
 
     def held(self, records: Records) -> Held:
@@ -85,8 +85,8 @@ class ShowsRows(Protocol):
     """A sink that shows its rows."""
 
     def viewing(self, topics: Collection[str]) -> AbstractContextManager[Sequence[View]]:
-        """Open views of the topics' targets: one, or one for each ledger as
-        :meth:`~semel.sinks.base.Sink.snapshots` gives one for each. The connector may run
+        """Open views of the topics' targets: one, or one for each ledger, as with
+        :meth:`~semel.sinks.protocols.SeveralLedgers.snapshots`. The connector may run
         meanwhile; what it commits after that is not seen.
 
         Raises:
@@ -95,7 +95,7 @@ class ShowsRows(Protocol):
 
 
 def held_of(records: Records, make: Callable[[Records], Held]) -> Held:
-    """The result of ``make`` for those records that the store does not refuse. It raises
+    """The result of ``make`` for those records that the store does not refuse. ``make`` raises
     RowsRejected, or :class:`SomeRefused` if it does not know which records these are."""
     rows = records.rows
     while rows.num_rows:
@@ -141,8 +141,8 @@ def in_ranges(rows: pa.Table, ranges: Sequence[OffsetRange] | None, topic: str) 
 
 
 def canonical(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values in a type that has all of them: times and dates as counts, since other programs have
-    fewer years than Arrow; of what is written in several ways, the plainest."""
+    """Values in a type that can hold them all: times and dates as counts, because other programs
+    cover fewer years than Arrow; of several equivalent types, the plainest."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         return canonical(values.cast(kind.value_type))

@@ -1,4 +1,4 @@
-"""Converted records as rows of a table of a lake, in the table's types; changes by key."""
+"""Converted records as rows of a lake table, in the table's types; changes by key."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def changes(
 
 
 def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last change of each key; a column more says whether the key was deleted before it, so
-    that the change begins anew."""
+    """The last change of each key; an extra column says whether the key was deleted before it,
+    so that the change starts from an empty row."""
     partition, offset, timestamp = (changes.column(n) for n in PLACES)
     keys = [changes.column(n) for n in key]
     facts = Changes(keys, [partition, offset], changes.num_rows, timestamp)
@@ -184,7 +184,7 @@ def shown(
 ) -> pa.Table:
     """Rows of a lake's table as a view gives them: those of a topic, with their places."""
     plain = [f.with_type(column_type(f.type, _without_views)) for f in table.schema]
-    table = table.cast(pa.schema(plain))  # which can be filtered
+    table = table.cast(pa.schema(plain))  # Arrow cannot filter string views
     if not provenance:
         return table.select(columns)
     table = table.filter(pc.equal(table.column(provenance[TOPIC]), topic))

@@ -63,7 +63,7 @@ class StagingSink(Sink, Transactional):
 
     @property
     def interval(self) -> float | None:
-        """Seconds from one trigger to the next, where a key of the sink's own says so."""
+        """Seconds from one trigger to the next, if a key of the sink sets them."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Sources: one module or folder per system. Third parties add theirs by the entry point group
+"""Sources: one module or folder per system. Third parties add theirs through the entry point group
 ``semel.sources``."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def full_name(name: str) -> str:
 
 
 def known() -> Mapping[str, str]:
-    """Every ``connector.class`` of a source, with what is loaded for it."""
+    """Every ``connector.class`` of a source, with the class to load for it."""
     own = {
         name: target
         for target, module in _MODULES.items()

@@ -3,8 +3,8 @@
 A source divides its system into *source partitions* (a file, a table, a shard): mappings of strings
 to plain values, which name them for ever. How far one has been read is a *source offset*, again a
 mapping (a byte position, an id, a timestamp), which only the source understands. Choose partitions
-that can be read side by side, and offsets from which reading can resume exactly: records come in
-the same order each time, and none that arrives later belongs before an offset that was reached.
+that can be read in parallel, and offsets from which reading can resume exactly: records come in the
+same order each time, and no later arrival belongs before an offset that was already reached.
 
 The engine stores an offset in the Kafka transaction that holds the records before it. A source
 keeps no state of its own: after a crash, an error or a restart it is given the last committed
@@ -15,7 +15,7 @@ the process dies                   Kafka holds
 =================================  ==========================================================
 before the commit                  nothing new that a ``read_committed`` consumer sees; the
                                    records are read again
-after the commit                   the records and the offset behind them; reading goes on there
+after the commit                   the records and the offset after them; reading resumes there
 between records and offset         only with at-least-once: the records, which come again
 =================================  ==========================================================
 
@@ -23,10 +23,10 @@ A source is plain Python and Arrow: no Spark, no Kafka. It is made from configur
 ``semel validate`` touches no service), lives in one process, connects when first used and is used
 by one thread at a time. The driver has one to ask for partitions; each task has one to read.
 
-What it logs as a warning, with :mod:`logging` and under its package's name, appears in the driver's
-log. Every method that reaches the system may raise :class:`~semel.errors.TransientError` (it may
-pass: the engine waits and reads on from the last committed offset), or any other
-:class:`~semel.errors.SemelError` (it will not).
+Warnings that it logs with :mod:`logging`, under its package's name, appear in the driver's log.
+Every method that reaches the system may raise :class:`~semel.errors.TransientError` (the failure
+may be temporary: the engine waits, then reads on from the last committed offset), or any other
+:class:`~semel.errors.SemelError` (the failure is permanent).
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ SourceOffset = Mapping[str, Any]
 class SourceBatch:
     """Records read from one source partition, and the offset reached after the last of them.
 
-    They are committed together, or not at all: an offset inside a batch is never stored. There may
-    be records of several topics, and none where only the offset has moved.
+    They are committed together, or not at all: an offset inside a batch is never stored. A batch
+    may hold records for several topics, or none if only the offset has moved.
 
     With ``transaction.boundary=connector``, a batch that does not end a transaction is committed
     together with the batches of its partition that follow, up to one that does. A transaction is
     held in memory until then.
 
-    A batch of a :class:`Sharded` source may be of several source partitions: ``reached`` are these,
-    each with its offset, and ``offset`` is not looked at.
+    A batch of a :class:`Sharded` source may cover several source partitions: ``reached`` lists them
+    with their offsets, and ``offset`` is ignored.
     """
 
     records: Sequence[ConnectRecords]
@@ -108,7 +108,7 @@ def source_records(
         headers: see :data:`~semel.records.HEADERS_TYPE`.
         timestamps: of any timestamp type; by default the time of sending.
         partitions: int32, the partitions of the topic; by default the hash of the key decides, and
-            records without a key are spread. Null does so for a single record.
+            records without a key are spread. A null means the same for one record.
     """
     columns = {}
     if timestamps is not None:
@@ -123,25 +123,25 @@ def source_records(
 
 @runtime_checkable
 class Repeatable(Protocol):
-    """A source that can read again exactly the records before an offset. ``semel audit`` reads
-    others once from their beginning and once from the offset, which needs an end that both
-    reach, and records that do not change meanwhile."""
+    """A source that can read again exactly the records before an offset. ``semel audit`` reads any
+    other source twice, once from its beginning and once from the offset, which requires an end that
+    both reads reach, and records that do not change in between."""
 
     def before(
         self, partition: SourcePartition, offset: SourceOffset
     ) -> Iterator[SourceBatch] | None:
         """The records before a stored offset; None if they cannot be read with this
-        configuration. They are in their order where the source is ``ordered``."""
+        configuration. They come in order if the source is ``ordered``."""
 
 
 @runtime_checkable
 class Revising(Protocol):
-    """A source that revises records, and can give at once all that it has behind an offset, even
-    what is too new to be read yet. A record that ``semel audit`` does not find before the offset
-    any more is there."""
+    """A source that revises records, and can return at once everything that it has after an offset,
+    even what is too new to be read yet. A record that ``semel audit`` no longer finds before the
+    offset must be among these."""
 
     def behind(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
-        """The records behind a stored offset."""
+        """The records after a stored offset."""
 
 
 StoredOffset = Callable[[SourcePartition], SourceOffset | None]
@@ -150,23 +150,24 @@ StoredOffset = Callable[[SourcePartition], SourceOffset | None]
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A source whose partitions come and go too often to divide them again each time, such as the
-    files of a directory. What its ``partitions`` returns are *shards*, which never change and have
-    no offsets; a task finds the source partitions of its shards itself."""
+    """A source whose partitions come and go too often to divide them among the tasks again each
+    time, such as the files of a directory. What its ``partitions`` returns are *shards*, which
+    never change and have no offsets; a task finds the source partitions of its shards itself."""
 
     def read_shard(
         self, shard: SourcePartition, stored: StoredOffset
     ) -> Iterator[SourceBatch | None]:
-        """As ``read``, which is not called: read on in each source partition of a shard from its
-        stored offset. Batches name their partitions in ``reached``; a batch with none means that
-        more will come soon."""
+        """Called instead of ``read``: read on from the stored offset of each source partition in a
+        shard. Batches name their partitions in ``reached``; a batch that names none means that more
+        will come soon."""
 
 
 @runtime_checkable
 class TopicEach(Protocol):
-    """A source whose partitions have a topic each, such as the tables of a database. At the start,
-    these are checked, too: each exists or may be created, which happens with its first record. If
-    they hold records although no source offset is stored, a warning says what is repeated."""
+    """A source with one topic for each partition, such as for each table of a database. These
+    topics, too, are checked at the start: each must exist, or be one that may be created when its
+    first record comes. If they hold records although no source offset is stored, a warning says
+    what will be repeated."""
 
     def topic_of(self, partition: SourcePartition) -> str:
         """The topic of a partition's records."""
@@ -175,22 +176,22 @@ class TopicEach(Protocol):
 @runtime_checkable
 class Measurable(Protocol):
     """A source that can tell cheaply how much is left to read: by the size of a file or the largest
-    value of an indexed column, not by counting rows. A worker asks one of its own for this, while
-    those of the driver and of the tasks are at work; it is closed, and asked again later."""
+    value of an indexed column, not by counting rows. A worker uses an instance of its own for this,
+    in addition to those that the driver and the tasks are using; it is closed, and asked again
+    later."""
 
     @property
     def unit(self) -> str | None:
-        """What is counted, such as ``bytes``, ``rows``, ``files`` or ``records``; None if it cannot
-        be told with this configuration. Reaches no service."""
+        """What is counted, such as ``bytes``, ``rows``, ``files`` or ``records``; None if that
+        cannot be measured with this configuration. Reaches no service."""
 
     def left(self, stored: StoredOffset) -> Iterable[tuple[SourcePartition, int | None]]:
         """How much is left to read of each source partition after its stored offset; None if that
-        is not known. Partitions of which nothing is left may be missing. Not called without a
-        ``unit``."""
+        is not known. Partitions with nothing left may be omitted. Not called without a ``unit``."""
 
 
 class Source(ABC):
-    """A system that records are read from. The module says how it is used."""
+    """A system that records are read from. The module docstring says how it is used."""
 
     section: ClassVar[type]
     """The dataclass of the source's own configuration keys."""
@@ -199,7 +200,7 @@ class Source(ABC):
     """Keys of equivalent connectors that have no effect here, with the reason."""
 
     defaults: ClassVar[Mapping[str, str]] = {}
-    """Keys of any connector that have another default with this source."""
+    """Common connector keys whose default is different for this source."""
 
     address: ClassVar[str] = ""
     """The key that names the system, for the message if it cannot be reached at the start."""
@@ -215,14 +216,14 @@ class Source(ABC):
     audit then finds earlier versions in Kafka which the source no longer has."""
 
     ordered: bool = True
-    """Whether records that are read anew come in the order in which they came first. The audit then
-    compares the order, too."""
+    """Whether records that are read again come in their original order. The audit then compares the
+    order, too."""
 
     local: bool = False
     """Whether only one machine has what is read: all tasks then run on one worker of a cluster."""
 
     refresh: float = 60.0
-    """Seconds between two questions for the partitions."""
+    """Seconds between two calls of :meth:`partitions`."""
 
     @abstractmethod
     def __init__(self, connector: SourceConnectorConfig) -> None:
@@ -246,7 +247,8 @@ class Source(ABC):
         return {}
 
     def check(self) -> None:  # noqa: B027
-        """Meet the system: called by the driver at the start, while Spark starts.
+        """Connect to the system for the first time: called by the driver at the start, while Spark
+        starts.
 
         Raises:
             SemelError: what would stop or hold up the tasks, such as a refused login, or a query
@@ -280,12 +282,12 @@ class Source(ABC):
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None
     ) -> Iterator[SourceBatch | None]:
-        """Read from an offset on; None begins at the beginning.
+        """Read onwards from an offset; None starts at the beginning.
 
-        Each step yields what is there, in batches of some megabytes, and does not wait: if there is
-        nothing now, it yields None, and the engine reads other partitions, pauses, and asks again.
-        The iterator ends when the partition will never have more. A generator is closed when the
-        task stops, so it can free what it holds in ``finally``.
+        Each step yields what is there, in batches of a few megabytes, and does not wait: if there
+        is nothing now, it yields None, and the engine reads other partitions, pauses, and asks
+        again. The iterator ends when the partition will never have more. A generator is closed when
+        the task stops, so it can free what it holds in ``finally``.
 
         Raises:
             ConfigError: the offset makes no sense, and starting over would be wrong.

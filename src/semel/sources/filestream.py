@@ -27,7 +27,7 @@ CLASSES = (
 _FILENAME, _POSITION = "filename", "position"
 """Kafka Connect's names in the source partition and offset."""
 _TAIL = "tail"
-"""A checksum of the bytes before the position. Kafka Connect passes over it."""
+"""A checksum of the bytes before the position. Kafka Connect ignores it."""
 
 
 def _charset(name: str) -> None:
@@ -189,8 +189,8 @@ class FileStreamSource(Source):
                 yield SourceBatch.of(config.topic, found.values, _offset(found.place))
 
     def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int | None]]:
-        """See :class:`~semel.sources.base.Measurable`. Positions in ``.gz`` files count their
-        contents, of which the size says nothing."""
+        """See :class:`~semel.sources.base.Measurable`. Positions in ``.gz`` files refer to the
+        uncompressed contents, whose size is not known."""
         for partition in self.partitions():
             offset = stored(partition)
             position = 0 if offset is None else self._place(partition, offset).position
@@ -198,8 +198,8 @@ class FileStreamSource(Source):
             yield partition, None if path.suffix == ".gz" else self._behind(path, position)
 
     def _behind(self, path: Path, position: int) -> int:
-        """The bytes behind a position; all of them if the file was cut since, as it is read from
-        its beginning then."""
+        """The bytes after a position; all of them if the file was truncated since, because it is
+        then read from its beginning."""
         try:
             size = path.stat().st_size
         except FileNotFoundError:

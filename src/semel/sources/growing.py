@@ -26,7 +26,7 @@ _QUIET = 1.0
 """Seconds without a byte after which a file that was replaced is taken to be finished: a program
 that has not noticed yet may still write to it."""
 _BEHIND = 256
-"""Bytes before a position that tell the file that it was reached in from another one."""
+"""Bytes before a position, which distinguish the file that it was reached in from another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class GrowingFile:
         self._packed = path.suffix == ".gz"
 
     def read(self, place: Place) -> Found:
-        """The lines from a place on; None if there is nothing now."""
+        """The lines after a place; None while there are no new ones."""
         while True:
             file = yield from self._opened()
             with file:
@@ -100,7 +100,7 @@ class GrowingFile:
             yield None
 
     def _checked(self, file: BinaryIO, place: Place) -> Generator[Lines | None, None, Place]:
-        """Where to resume in a file of which only a place is known.
+        """Where to resume in a file when only a place is known.
 
         Raises:
             ConfigError: the place was reached in another file.
@@ -135,7 +135,7 @@ class GrowingFile:
         file.seek(begin)
         return file.read(position - begin), os.fstat(file.fileno()).st_size
 
-    # Files that have lost the name
+    # Files that no longer have the name
 
     def _moved_on(self, why: str, place: Place, rest: bytes = b"") -> Found:
         """Another file has the name, or the file was truncated: read the rest of the old file after
@@ -148,8 +148,8 @@ class GrowingFile:
         yield self._from_the_beginning(why, rest)
 
     def _earlier(self, place: Place) -> Sequence[tuple[Path, Place]]:
-        """The file that a place was reached in, under its new name, and the files that had the name
-        after it and lost it, too."""
+        """The file that a place was reached in, under its new name, and any later files that had
+        the name and have been renamed, too."""
         if place.tail is None or self._packed:
             return []
         try:
@@ -170,7 +170,7 @@ class GrowingFile:
             return size >= place.position and zlib.crc32(behind) == place.tail
 
     def _was_rotated(self, path: Path) -> bool:
-        """Whether log rotation could have made a name from this one."""
+        """Whether log rotation could have given the file this name."""
         stem, ending = re.escape(self._path.stem), re.escape(self._path.suffix)
         number = r"[.-]\d[-\d._T:]*"
         return re.fullmatch(f"{stem}({ending}{number}|{number}{ending})", path.name) is not None
@@ -205,7 +205,7 @@ class GrowingFile:
                 position += used
                 rest = rest[used:]
                 self._check_length(rest, position)
-                # A long line is not looked through each time.
+                # Read more at a time, so that a long line is not searched again for every block.
                 size = _BLOCK if used else min(2 * size, LARGEST)
                 continue
             idle = True

@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 
 _LF, _CR = 10, 13
 LARGEST = 256 * 1024 * 1024
-"""Bytes of a record, which is held in memory."""
+"""The most bytes that a record may have; it is held in memory."""
 ENDS = (b"\n", b"\r")
-"""What the last byte of a line's end is."""
+"""The last byte of a line ending, whichever it is."""
 
 
 def split(block: bytes, most: int, charset: str = "UTF-8") -> Iterator[tuple[pa.Array, int]]:
     """The whole lines at the beginning of a block, at most ``most`` at a time, without their ends,
-    and how many bytes each lot takes with them.
+    and how many bytes each lot takes up, including them.
 
-    A line ends with LF, CR LF or CR. A CR at the very end of the block ends none yet: an LF may
-    follow. The character set writes ASCII as it is.
+    A line ends with LF, CR LF or CR. A CR at the very end of the block does not end a line yet,
+    because an LF may follow. The character set must be ASCII-compatible.
     """
     ends = ends_of(block)
     begin = 0

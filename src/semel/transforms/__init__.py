@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 TRANSFORMS = "semel.transforms"
-"""The entry point group of transforms from elsewhere: name -> a :class:`Transform` class. Of a
-:class:`Sided` there are ``name$Key`` and ``name$Value``."""
+"""The entry point group of transforms from elsewhere: name -> a :class:`Transform` class. A
+:class:`Sided` is available as ``name$Key`` and ``name$Value``."""
 PREDICATES = "semel.predicates"
 """The entry point group of predicates from elsewhere: name -> a :class:`Predicate` class."""
 
@@ -117,7 +117,7 @@ _OURS |= {
         "TopicNameToField",
     )
 }
-_AGAIN = "a record would get another one whenever it is read again"
+_AGAIN = "a record would get a different one each time it is read"
 _INSTEAD = {
     "TimestampNow": f"{_AGAIN}. Leave it out: Kafka's own time is kept",
     "TimestampNowField": f"{_AGAIN}. Use InsertField with timestamp.field",
@@ -135,7 +135,7 @@ _SIDES = ("Key", "Value")
 _NAMESAKES = frozenset(
     {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${side}" for side in _SIDES)},
 )
-"""Kafka's Filter has no sides and Confluent's has nothing else, so ``Filter`` is the former."""
+"""Kafka's Filter has no sides, and Confluent's has only sides, so plain ``Filter`` is Kafka's."""
 
 
 def chain_of(raw: Mapping[str, str]) -> Chain:
@@ -155,7 +155,7 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
 
 
 def _implied(raw: Mapping[str, str]) -> Iterator[Stage]:
-    """The stages that keys of sinks ask for."""
+    """The stages that a sink's keys imply."""
     named = source_names.key_of(raw)
     if named:
         yield Stage(named, source_names.SourceNames(raw[named]), key=named)
@@ -172,7 +172,7 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
 
 
 def known_chain(raw: Mapping[str, str]) -> Chain:
-    """The chain of a configuration, for questions only."""
+    """The chain of a configuration, to be inspected but not applied: it is cached."""
     own = ("transforms.", "predicates.")
     known = ("transforms", "predicates", *source_names.KEYS, iceberg_cdc.FIELD)
     mine = {k: v for k, v in raw.items() if k.startswith(own) or k in known}

@@ -35,7 +35,8 @@ from semel.transforms.structs import (
 from semel.transforms.texts import java_text
 
 _MORE_THAN_TEXT = re.compile(r"\s*([-+.\d\"'\[{]|null\b|NaN\b|Infinity\b)")
-"""Kafka Connect's ``Values.parseString`` makes something else than text of what begins so."""
+"""Kafka Connect's ``Values.parseString`` turns text that begins like this into something other than
+text."""
 
 
 def _regex(text: str) -> None:

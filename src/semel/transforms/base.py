@@ -62,7 +62,7 @@ class Batch:
     """Records of one topic in Kafka on their way through a chain.
 
     ``origin`` says where they were read (see :class:`~semel.records.ConnectRecords`) and never
-    changes. ``topics`` says where each record goes. ``headers`` is None if nothing wants them.
+    changes. ``topics`` says where each record goes. ``headers`` is None if nothing needs them.
     ``rows`` are the indices of the records in what the chain was given. ``times`` are those that a
     transform has set.
     """
@@ -190,7 +190,7 @@ class Sided(Transform):
     """A transform with variants for keys and for values: ``Class$Key`` and ``Class$Value``."""
 
     def __init__(self, config: Any, *, of_key: bool) -> None:
-        """Take an instance of ``section``, and whether it is one of keys. Raises ConfigError."""
+        """Take an instance of ``section``, and whether it is for keys. Raises ConfigError."""
         self.of_key = of_key
 
     @property

@@ -208,7 +208,7 @@ def _encoded(array: pa.Array) -> pa.Array:
 
 
 def _narrowed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A number in fewer bits: the lowest ones, as Java does."""
+    """A number in fewer bits: the lowest ones, as in Java."""
     if wanted == pa.int64() or not pa.types.is_floating(array.type):
         return _long(array).cast(wanted, safe=False)
     return _saturated(array, 31).cast(wanted, safe=False)
@@ -230,7 +230,7 @@ def _lowest(number: int) -> int:
 
 
 def _saturated(array: pa.Array, bits: int) -> pa.Array:
-    """Fractions without what follows the point; what is too large is the largest number."""
+    """Fractions cut at the point; numbers out of range become the largest or the smallest one."""
     known = pc.fill_null(array.cast(pa.float64()), 0).to_numpy(zero_copy_only=False)
     most, least = (1 << bits) - 1, -(1 << bits)
     inside = (known > least) & (known < float(1 << bits))

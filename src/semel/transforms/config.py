@@ -32,7 +32,7 @@ STAGE = tuple(names(StageKeys))
 
 
 def below(prefix: str, group: str, *sections: type) -> Iterator[Definition]:
-    """The keys of sections, by their whole names."""
+    """The keys of sections, by their full names."""
     for section in sections:
         for each in definitions(section):
             whole, *aliases = (prefix + name for name in each.names)
@@ -70,7 +70,7 @@ def _whole(message: str, name: str, prefix: str) -> str:
 
 
 def unknown(section: type, raw: Mapping[str, str], prefix: str, own: Collection[str]) -> list[str]:
-    """Warnings for keys below ``prefix`` that nothing knows."""
+    """Warnings for unknown keys below ``prefix``."""
     known = {*names(section), *own}
     warnings = []
     for name in sorted(under(raw, prefix).keys() - known):

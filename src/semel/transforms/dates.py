@@ -39,13 +39,13 @@ _NUMBERS = frozenset("ydHkKhmsSDuML")
 _LETTERS = _NUMBERS | frozenset("aEXZzY")
 _OF_FIXED_WIDTH = frozenset("yMdHmsS")
 _WEEK_YEAR = "Y"
-"""Written, but not read: Java finds another day than the one that was written."""
+"""Written, but not read: Java reads a different day from the one that was written."""
 _JAVAS = frozenset("GwWF")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Some equal letters of a pattern, or text that stands for itself if there is no letter."""
+    """A run of one letter in a pattern, or literal text if ``letter`` is empty."""
 
     letter: str
     text: str
@@ -87,7 +87,7 @@ def tokens(pattern: str) -> list[Token]:
 
 
 _UNITS = {"S": 1, "s": 1000, "m": 60_000, **dict.fromkeys("HkKha", 3_600_000)}
-"""How long, in milliseconds, what a letter shows stays the same, if that is less than a day."""
+"""For how many milliseconds a letter's text stays the same, if for less than a day."""
 
 
 class DateFormat:
@@ -111,7 +111,7 @@ class DateFormat:
         """Milliseconds since 1970 as text; null where null."""
         known = pc.fill_null(stamps.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
         times = known // self._unit
-        encoded = pa.array(times).dictionary_encode()  # many read the same
+        encoded = pa.array(times).dictionary_encode()  # many have the same text
         distinct = encoded.dictionary.to_numpy()
         if len(distinct) * 2 > len(times):
             made = self._formatted(times)
@@ -250,7 +250,7 @@ def _zone(text: str) -> int:
 
 
 def _with_century(years: Longs, part: pa.Array) -> Longs:
-    """Years of two digits are those of the 80 years before now and the 20 after."""
+    """Two-digit years fall within the 80 years before now and the 20 after."""
     two = np.asarray(pc.fill_null(pc.match_substring_regex(part, r"^\d\d$"), False))
     first = datetime.now(UTC).year - 80
     near = years + first // 100 * 100
@@ -318,7 +318,8 @@ class _Fields:
 
     @property
     def _week_year(self) -> Longs:
-        """A week from Sunday to Saturday is of the year of its last day, as in English."""
+        """A week, from Sunday to Saturday, belongs to the year of its last day, as in Java's
+        English locale."""
         to_saturday = (5 - (self._days + 3) % 7) % 7
         return _Fields(self._days + to_saturday, self._within)._shown_year
 

@@ -1,4 +1,4 @@
-"""Debezium's ExtractNewRecordState: replaces a change event by its row."""
+"""Debezium's ExtractNewRecordState: replaces a change event with its row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semel.transforms.structs import Column, Columns, Opener, column, columns, s
 from semel.transforms.texts import java_text
 
 ENVELOPE = frozenset({"before", "after", "source", "op"})
-"""The fields by which a change event is known."""
+"""The fields that identify a change event."""
 _TRANSACTION = ("id", "data_collection_order", "total_order")
 _AT_THE_TOP = ("op", "ts_ms", "ts_us", "ts_ns")
 _DELETED = "__deleted"
@@ -62,7 +62,7 @@ def _place(field: str) -> str:
 
 @dataclass(frozen=True)
 class ExtractNewRecordStateConfig(Defaults):
-    """The keys of ExtractNewRecordState, those of Debezium 1 and 2 among them."""
+    """The keys of ExtractNewRecordState, including those of Debezium 1 and 2."""
 
     mode: str = key(
         "delete.tombstone.handling.mode",
@@ -118,7 +118,7 @@ class ExtractNewRecordStateConfig(Defaults):
 
     @property
     def drops_deletes(self) -> bool:
-        """Whether deletes go."""
+        """Whether deletes are dropped."""
         return (self.delete_mode or "drop") == "drop" if self.is_legacy else self.mode == "drop"
 
     @property

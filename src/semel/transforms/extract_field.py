@@ -1,4 +1,4 @@
-"""ExtractField: replaces the whole key or value by one of its fields."""
+"""ExtractField: replaces the whole key or value with one of its fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ExtractFieldConfig(Defaults, Nesting):
 
 
 class ExtractField(SideTransform):
-    """See Kafka Connect's ExtractField. A field that does not exist is null without schema."""
+    """See Kafka Connect's ExtractField. Without a schema, a missing field is null."""
 
     section = ExtractFieldConfig
 

@@ -10,8 +10,8 @@ from semel.errors import ConfigError
 
 @dataclass(frozen=True)
 class Defaults:
-    """Converters have replaced null fields by their defaults before any transform runs, so this key
-    has no effect here."""
+    """Converters have replaced null fields with their defaults before any transform runs, so this
+    key has no effect here."""
 
     replace_nulls: bool = key(
         "replace.null.with.default",

@@ -1,4 +1,4 @@
-"""Aiven's Hash: replaces a text by its hash."""
+"""Aiven's Hash: replaces a text with its hash."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def parents(headers: pa.Array) -> np.ndarray:
 
 
 def without(headers: pa.Array, names: tuple[str, ...]) -> pa.Array:
-    """The headers of other names."""
+    """The headers with other names."""
     keep = np.asarray(pc.invert(pc.is_in(header_keys(headers), pa.array(names, pa.string()))))
     counts = np.bincount(parents(headers)[keep], minlength=len(headers))
     return _lists(counts, headers.flatten().filter(pa.array(keep)))

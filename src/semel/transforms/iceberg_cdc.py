@@ -22,9 +22,9 @@ _PLACEHOLDER = re.compile(r"(\{db\}|\{table\})")
 
 
 class Changes(Transform):
-    """Makes tombstones of the records whose field says ``D``, and keys of whole values, of which
-    the sink takes the id columns: so they are upserts and deletes by key. What has no value is left
-    out."""
+    """Turns records whose field says ``D`` into tombstones, and makes the whole value the key, from
+    which the sink takes the id columns: so records become upserts and deletes by key. Records
+    without a value are left out."""
 
     section = NoKeys
 

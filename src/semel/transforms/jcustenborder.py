@@ -120,7 +120,7 @@ class PatternRenameConfig:
 
 
 class PatternRename(SideTransform):
-    """See the transform of this name: renames the fields at the top."""
+    """See the transform of this name: renames top-level fields."""
 
     section = PatternRenameConfig
 
@@ -256,8 +256,8 @@ _CASES = {
 
 
 def recased(name: str, given: str, wanted: str) -> str:
-    """A name of one case in another, as Guava's ``CaseFormat`` writes it. A capital begins a word,
-    or what separates words stands before it."""
+    """A name in one case, rewritten in another as Guava's ``CaseFormat`` does. A word begins at a
+    capital, or after a separator."""
     if given == wanted:
         return name
     old, new = _CASES[given], _CASES[wanted]

@@ -1,8 +1,7 @@
 """Predicates of JSON paths, ``$.a[?(@.b == 'x' && @.c < 5)]``, on columns.
 
-They compare as the library does that Java has for them, Jayway's JsonPath: a number equals the text
-that reads the same, an order is there between two numbers or two texts, and what is not there
-equals nothing.
+They compare as Jayway's JsonPath, the usual library in Java, does: a number equals the text that
+reads the same, only two numbers or two texts have an order, and what is missing equals only null.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Path = tuple[str, ...]
 Find = Callable[[Path], pa.Array | None]
 """Gives the values of a field, or None if no record has it."""
 Test = Callable[[Find, int], pa.Array]
-"""For each of so many records, whether it holds; boolean without nulls."""
+"""For each of this many records, whether it holds; boolean without nulls."""
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -47,7 +46,7 @@ _ORDERS = {
     ">=": pc.greater_equal,
 }
 _DIGITS = 18
-"""Of numbers that 64 bits hold, whatever they are."""
+"""How many digits a number may have and still fit into 64 bits, whatever they are."""
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 Literal = str | Decimal | bool | None
@@ -56,7 +55,7 @@ Compare = Callable[[pa.Array, pa.Scalar], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Where the objects are, and what is asked of them."""
+    """Where the objects are, and the test for them."""
 
     path: Path
     test: Test
@@ -66,7 +65,8 @@ def condition(text: str) -> Condition:
     """Read a path that ends with a predicate.
 
     Raises:
-        ValueError: it is none, or one that this does not know; the message goes on from its value.
+        ValueError: it is not such a path, or one that is not supported here; the message continues
+            after its value.
     """
     whole = _WHOLE.fullmatch(text.strip())
     if whole is None:
@@ -212,7 +212,7 @@ def _present(values: pa.Array | None, count: int) -> pa.Array:
 def _comparison(path: Path, sign: str, literal: Literal) -> Test:
     def equal(find: Find, count: int) -> pa.Array:
         values = find(path)
-        if values is None:  # as null as in a batch in which another record has it
+        if values is None:  # null, as in a batch in which another record has it
             return _all_of(literal is None, count)
         found = _equal(values, literal)
         return _all_of(False, count) if found is None else pc.fill_null(found, False)

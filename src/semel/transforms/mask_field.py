@@ -1,4 +1,4 @@
-"""MaskField: replaces a field's value by an empty value or a constant."""
+"""MaskField: replaces a field's value with an empty value or a constant."""
 
 from __future__ import annotations
 

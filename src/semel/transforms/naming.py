@@ -24,8 +24,8 @@ _OF_VALUES = (ExtractNewRecordState, EventRouter, Sql, Python)
 
 def named(converter: Converter, raw: Mapping[str, str], *, is_key: bool) -> Converter:
     """The converter, with the name and version that a connector's transforms set for all keys or
-    values. Those that a predicate chooses records for are left out, and a later transform that
-    makes another schema takes them back."""
+    values. Transforms with a predicate are ignored, and a later transform that makes a new schema
+    discards what was set."""
     name, version = "", None
     for stage in known_chain(raw).stages:
         made = stage.transform
@@ -38,7 +38,7 @@ def named(converter: Converter, raw: Mapping[str, str], *, is_key: bool) -> Conv
 
 
 def _makes_schema(made: Transform, *, is_key: bool) -> bool:
-    """Whether keys or values have another schema after it, which has a name of its own or none."""
+    """Whether keys or values have a new schema after it, with a name of its own or none."""
     if isinstance(made, (ConcatFields, HoistField, ExtractField)):
         return made.of_key is is_key
     if isinstance(made, TimestampConverter):

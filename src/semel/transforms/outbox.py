@@ -1,4 +1,4 @@
-"""Debezium's EventRouter: makes messages of the rows of an outbox table."""
+"""Debezium's EventRouter: turns the rows of an outbox table into messages."""
 
 from __future__ import annotations
 

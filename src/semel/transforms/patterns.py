@@ -6,7 +6,7 @@ import re
 
 _GROUP = re.compile(r"\(\?<(?![=!])")
 _UNLIKE = re.compile(r"\\[pPQEGhHRXz]|&&")
-"""What Python does not have, or reads otherwise."""
+"""What Python does not have, or reads differently."""
 
 
 def compiled(text: str) -> re.Pattern[str]:

@@ -27,8 +27,8 @@ class PythonConfig:
 
 class Python(Transform):
     """Calls a function with a ``pyarrow.RecordBatch`` of the columns ``row``, ``key``, ``value``
-    and ``timestamp``. It returns one of the same records, or of some of them, with ``row`` as it
-    was.
+    and ``timestamp``. It returns a batch of the same records, or of some of them, with ``row``
+    unchanged.
 
     If it raises, bisecting the batch finds the records that it raises for.
     """

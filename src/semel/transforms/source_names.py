@@ -1,4 +1,4 @@
-"""Names of tables out of the ``source`` of change events: ``${source.schema}_${source.table}``."""
+"""Table names taken from the ``source`` of change events: ``${source.schema}_${source.table}``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def without_source(name: str) -> str:
 
 
 class SourceNames(Transform):
-    """Sends change events to what ``name`` makes of their topic and ``source``, as Debezium's sink
-    does. Records without ``source``, such as tombstones, are left out, as there."""
+    """Sends change events to the table that ``name`` yields for their topic and ``source``, as
+    Debezium's sink does. Records without ``source``, such as tombstones, are left out, as there."""
 
     section = NoKeys
 

@@ -66,8 +66,8 @@ class SqlConfig:
 
 class Sql(Transform):
     """Runs a query for each record, all records of a batch at once: the query is a lateral join
-    with the table of the batch. So aggregates and windows are of one record, too, and each row
-    belongs to a record for sure.
+    with the table of the batch. So aggregates and windows also see a single record, and each row
+    certainly belongs to one record.
 
     Tombstones pass as they are. A field that no record of a batch has is null, unless records come
     with schemas.
@@ -260,7 +260,7 @@ def _check_digits(column: pa.ChunkedArray) -> None:
 
 
 def _with_type(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
-    """A column of DuckDB in the type that semel has for it."""
+    """A DuckDB column in the type that semel uses for it."""
     if kind == "JSON":
         storage = one_array(column.cast(JSON.storage_type))
         return pa.chunked_array([pa.ExtensionArray.from_storage(JSON, storage)])

@@ -73,7 +73,8 @@ def _scientific(value: np.floating) -> str:
 
 
 def milliseconds(array: pa.Array) -> pa.Array:
-    """Dates and times as the milliseconds that a ``java.util.Date`` holds; finer digits go."""
+    """Dates and times as the milliseconds that a ``java.util.Date`` holds; finer digits are cut
+    off."""
     kind, kinds = array.type, pa.types
     if kinds.is_date(kind):
         return pc.multiply(array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY)

@@ -70,7 +70,7 @@ class AivenTombstoneHandler(TombstoneHandler):
 
 
 class NullFilter(Transform):
-    """See the transform of this name in Confluent's examples: tombstones go."""
+    """See the transform of this name in Confluent's examples: drops tombstones."""
 
     section = NoKeys
 

@@ -58,7 +58,7 @@ class Findings:
 
 
 def judge(interval: Interval) -> Findings:
-    """Judge an interval below the position, of which the store shows all rows."""
+    """Judge an interval below the position, for which the store shows all rows."""
     rows, times, kafka = interval.rows, interval.times, interval.kafka
     other = mistimed(rows, times, kafka, interval.stamps)
     beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)

@@ -1,4 +1,4 @@
-"""Reads Kafka's records of an interval, and which of them have no row by the ledger."""
+"""Reads Kafka's records of an interval, and finds those that the ledger knows to have no row."""
 
 from __future__ import annotations
 

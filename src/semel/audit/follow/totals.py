@@ -15,7 +15,7 @@ _NOTHING: _Counts = (0, 0, 0)
 
 @dataclass(slots=True)
 class _Passes:
-    """What was found of one topic-partition: in this pass over its offsets, and at most in one."""
+    """The findings in one topic-partition: in this pass over its offsets, and the most in any."""
 
     at: int = 0
     now: _Counts = _NOTHING

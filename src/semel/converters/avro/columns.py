@@ -134,7 +134,7 @@ def _union(node: Union, cursor: Cursor) -> pa.Array:
 
 
 def _branch(node: Node, cursor: Cursor, chosen: npt.NDArray[np.bool_]) -> pa.Array:
-    """The values of this branch, null in the others."""
+    """The values of this branch, null where another one was chosen."""
     if chosen.all():
         return _read(node, cursor)
     rows = np.flatnonzero(chosen)
@@ -197,8 +197,8 @@ def _map(entry: Record, cursor: Cursor) -> pa.Array:
 
 
 def _items(node: Node, cursor: Cursor) -> tuple[pa.Array, pa.Array]:
-    """The items of lists, and where each list's begin. Items come in blocks, each with its number
-    of items; a block of none is the end."""
+    """The offsets of lists, and their items. Items come in blocks, each preceded by its number of
+    items; an empty block is the end."""
     parts: list[pa.Array] = []
     owners: list[Longs] = []
     rows = np.arange(len(cursor))

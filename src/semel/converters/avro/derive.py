@@ -23,8 +23,8 @@ Schema = Any
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
-    with names that Avro allows in the place of those that it does not (``scrub.invalid.names``).
-    ``name`` and ``version`` are those of the whole."""
+    with valid names in place of those that Avro does not allow (``scrub.invalid.names``). ``name``
+    and ``version`` are the top-level schema's."""
 
     connect_properties: bool = True
     scrub: bool = False

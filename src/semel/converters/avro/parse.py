@@ -42,7 +42,7 @@ def parse(
     """The schema of a text.
 
     Args:
-        references: schemas that it refers to by name, those first that others refer to.
+        references: schemas that it refers to by name, dependencies first.
         full_names: name the fields of unions by full names (``enhanced.avro.schema.support``).
         defaults: null stands for a field's default.
 

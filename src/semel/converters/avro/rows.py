@@ -28,7 +28,7 @@ from semel.converters.python_values import mask, offsets
 _DEEPEST = 200
 _EXACT = decimal.Context(prec=100)
 _MOST_EMPTY = 1_000_000
-"""Items that take no bytes."""
+"""The most items of a block that take no bytes."""
 
 
 class Damaged(Exception):
@@ -36,7 +36,7 @@ class Damaged(Exception):
 
 
 class Reader:
-    """Reads one value, to Python's objects: records as tuples, maps and unions as pairs."""
+    """Reads one value into Python objects: records as tuples, maps and unions as pairs."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -51,7 +51,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Primitive(Node):
-    """``logical`` is what the number or the text stands for, if it is not itself."""
+    """``logical`` is the type that the number or the text stands for, if that is not ``kind``
+    itself."""
 
     kind: str
     logical: pa.DataType | None = None
@@ -70,7 +71,7 @@ class Primitive(Node):
 
     @cached_property
     def within(self) -> tuple[int, int] | None:
-        """The numbers that it may be, where its type does not say so."""
+        """The range of its numbers, if that is narrower than the type's."""
         if self.logical is not None and pa.types.is_time(self.logical):
             return 0, _DAY[self.logical.unit] - 1
         if self.logical in (pa.int8(), pa.int16()):
@@ -104,7 +105,7 @@ class Decimal(Node):
 
 @dataclass(frozen=True)
 class Fixed(Node):
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     size: int
 
@@ -185,7 +186,7 @@ class Array(Node):
 
     @property
     def entries(self) -> Record | None:
-        """What it holds, if that is entries of a map."""
+        """The entries of a map, if that is what it holds."""
         return self.item if isinstance(self.item, Record) and self.item.is_entry else None
 
     @cached_property
@@ -202,7 +203,7 @@ class Array(Node):
 
 @dataclass(frozen=True)
 class Map(Node):
-    """Values by text."""
+    """Values keyed by text."""
 
     value: Node
 

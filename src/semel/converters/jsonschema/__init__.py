@@ -99,7 +99,7 @@ class JsonSchemaConverter(RegistryConverter):
         found = schema_of(kind, additional=self._additional)
         if pa.types.is_struct(kind):
             found |= self._names
-        if "properties" not in found:  # Apicurio knows it for a JSON Schema by one or the other
+        if "properties" not in found:  # Apicurio recognises a JSON Schema by one or the other
             found = {"$schema": _DRAFT, **found}
         return json.dumps(found), found.get("title", "")
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
-"""Values of which nothing is known, or of one of several types: they are kept as JSON."""
+"""Values about which nothing is known, or of one of several types: they are kept as JSON."""
 
 _TYPES = {"integer": "int64", "number": "double", "boolean": "boolean", "string": "string"}
 _CONNECT = {
@@ -70,7 +70,7 @@ class _Translator:
     def _referred(self, reference: str, root: Any) -> Mapping[str, Any]:
         document, schema = self._resolved(reference, root)
         if id(schema) in self._open:
-            return ANY  # a type inside itself
+            return ANY  # a recursive type
         self._open.append(id(schema))
         found = self.of(schema, document)
         self._open.pop()
@@ -91,7 +91,7 @@ class _Translator:
         return document, found
 
     def _merged(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
-        """All of several schemas as one: properties of all."""
+        """Several schemas merged into one, with the properties of all."""
         found = {k: v for k, v in schema.items() if k != "allOf"}
         for given in schema["allOf"]:
             part, inside = given, root

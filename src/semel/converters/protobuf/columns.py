@@ -127,7 +127,7 @@ def _field(field: Field, found: Mapping[int, Found], cursor: Cursor, begins: Lon
 
 
 def _spread(field: Field, here: Found, absent: npt.NDArray[np.bool_], cursor: Cursor) -> pa.Array:
-    """Numbers at their rows, in the others what stands for an absent one."""
+    """Numbers at their rows; the other rows get the number that stands for an absent one."""
     some = _numbers(field.node, here, cursor)
     every = np.full(len(cursor), field.default or 0, some.dtype)
     every[here.rows] = some
@@ -145,7 +145,7 @@ def _flags(rows: Longs, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _values(node: Node, here: Found, cursor: Cursor) -> pa.Array:
-    """One value for each that was found."""
+    """One value for each occurrence that was found."""
     if isinstance(node, Scalar) and node.wire == BYTES:
         texts = elements(cursor.content.bytes, here.starts, here.ends)
         return _text(node, texts, here, cursor) if node.kind == "string" else texts

@@ -23,7 +23,8 @@ _META = "confluent/meta.proto"
 class Writing:
     """How schemas are written: nullable fields as ``optional`` (``optional.for.nullables``) or as
     wrappers (``wrapper.for.nullables``), and with valid names in place of names that Protobuf does
-    not allow (``scrub.invalid.names``). ``name`` is that of the whole: package and message."""
+    not allow (``scrub.invalid.names``). ``name`` is the full name of the top-level message, with
+    its package."""
 
     optional: bool = False
     wrappers: bool = False
@@ -162,7 +163,7 @@ class _Writer:
     def _type(
         self, field: str, kind: pa.DataType, nullable: bool
     ) -> tuple[str, dict[str, str], list[str]]:
-        """The type as it is written, what is said of it, and the types inside."""
+        """The type as it is written, its options, and the types nested inside."""
         if pa.types.is_struct(kind):
             name = self._new_name()
             name = f"{name}Message" if name == field else name

@@ -35,7 +35,7 @@ class Field:
 
 @dataclass(slots=True)
 class Message:
-    """A message, and the types inside it. ``is_entry`` if a ``map`` made it."""
+    """A message, and the types inside it. ``is_entry`` says that a ``map`` field made it."""
 
     name: str
     fields: list[Field] = field(default_factory=list)

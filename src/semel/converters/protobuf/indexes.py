@@ -14,7 +14,7 @@ from semel.converters.registry.framing import Framed
 
 FIRST = (0,)
 DAMAGED = (-1,)
-"""Instead of indexes that cannot be read."""
+"""Stands in for indexes that cannot be read."""
 _DEEPEST = 100
 _LONGEST = 120
 """Bytes of a name."""

@@ -1,4 +1,4 @@
-"""Schemas of files: names found, and Kafka Connect's view of each type."""
+"""Resolves the names in schema files, and gives Kafka Connect's view of each type."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NARROWED = ("int32", "sint32", "sfixed32")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Confluent's keys of the same names; those that are not here change no column."""
+    """Confluent's keys of the same names; those that are missing here affect no column."""
 
     index_unions: bool = True
     flatten_unions: bool = False
@@ -61,7 +61,7 @@ class Linked:
         references: the files that a registry has for its imports, by the names used there.
 
     Raises:
-        SchemaError: a file that is not there.
+        SchemaError: an imported file is missing.
     """
 
     def __init__(

@@ -64,6 +64,6 @@ def _fields(reader: Message, writer: Message, path: str) -> Iterator[str]:
 
 def _field(reader: Field, writer: Field, path: str) -> Iterator[str]:
     if reader.repeated != writer.repeated:
-        yield f"field {path}: one of both is a list"
+        yield f"field {path}: only one of them is a list"
     else:
         yield from _messages(reader.node, writer.node, path)

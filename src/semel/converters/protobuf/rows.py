@@ -45,7 +45,7 @@ _NUMERIC = {VARINT, FIXED32, FIXED64}
 _NANOS = 1_000_000_000
 
 Pieces = dict[int, list[Any]]
-"""What a message holds, by the numbers of its fields: values, of messages their bytes."""
+"""What a message holds, by field number: values or, for messages, their bytes."""
 
 
 class Damaged(Exception):
@@ -53,7 +53,7 @@ class Damaged(Exception):
 
 
 class Reader:
-    """Reads messages to Python's objects: messages as tuples of their columns, oneofs as tuples of
+    """Reads messages into Python objects: messages as tuples of their columns, oneofs as tuples of
     their members, maps as pairs."""
 
     def __init__(self) -> None:
@@ -123,13 +123,13 @@ class Reader:
             return None if field.explicit else self._shown(field, field.default)
         if not field.is_message:
             return self._shown(field, here[-1])
-        if len(here) > 1:  # they are merged, which is as if they were one; each must be whole
+        if len(here) > 1:  # they are merged as if concatenated; each must be complete
             for data in here:
                 self._checked(node, data)
         return self.whole(node, b"".join(here))
 
     def _empty(self, node: Node) -> Any:
-        """A message that is absent, but not null: in it nothing is required."""
+        """A message that is absent but not null: none of its fields is required."""
         before, self._defaults = self._defaults, True
         found = self.whole(node, b"")
         self._defaults = before

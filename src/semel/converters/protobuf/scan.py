@@ -1,9 +1,9 @@
 """Locates the fields of many messages.
 
-A message is a sequence of tags, each with its value; fields that are absent are not there. Programs
-write fields in the order of their numbers. So in each step all messages whose next tag is the
-smallest one are read on, while the others wait: a field that all have is read in one step, wherever
-it stands in each message. Fields in another order only take more steps.
+A message is a sequence of tags, each with its value; absent fields have no tag. Programs write
+fields in the order of their numbers. So each step reads on in all messages whose next tag is the
+smallest one, while the others wait: a field that all of them have is read in one step, wherever it
+is in each message. Fields in another order only take more steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from semel.converters.cursor import Cursor, Longs
 from semel.converters.protobuf.schema import BYTES, FIXED32, FIXED64, VARINT
 
 _STEPS = 1000
-"""Messages that take more are read alone: those with long lists whose items are not packed."""
+"""The most steps. Messages that take more, such as those with long unpacked lists, are read
+alone."""
 _DONE = 2**62
 _LARGEST = np.uint64(2**31 - 1)
 _LARGEST_TAG = np.uint64(2**32 - 1)
@@ -25,7 +26,7 @@ _LARGEST_TAG = np.uint64(2**32 - 1)
 
 @dataclass(slots=True)
 class Found:
-    """The values of one tag: of which messages, where, and the numbers if they are such."""
+    """The values of one tag: their messages, their places and, if they are numbers, the numbers."""
 
     rows: Longs
     starts: Longs
@@ -66,7 +67,7 @@ def scan(cursor: Cursor, wanted: frozenset[int]) -> dict[int, Found]:
 
 
 def _next(cursor: Cursor, tags: Longs, rows: Longs | None) -> None:
-    """Read the tags of what comes next. Without ``rows`` the cursor is that of all messages."""
+    """Read the next tags. Without ``rows``, the cursor covers all messages."""
     more = (cursor.at < cursor.end) & ~cursor.unsure
     if more.all():
         found = _tag(cursor)
@@ -104,7 +105,7 @@ def _value(cursor: Cursor, rows: Longs, tag: int) -> Found:
         starts = cursor.at
         cursor.doubt(sizes > _LARGEST)
         cursor.skip(np.where(cursor.unsure, np.uint64(0), sizes).astype(np.int64))
-    else:  # a group, or what is no value
+    else:  # a group, or not a value
         cursor.doubt(np.ones(len(cursor), np.bool_))
     return Found(rows, starts, cursor.at.copy(), numbers)
 

@@ -30,8 +30,8 @@ SCALARS: Mapping[str, tuple[int, pa.DataType, Any]] = {
     "string": (BYTES, pa.string(), ""),
     "bytes": (BYTES, pa.binary(), b""),
 }
-"""How they are written, the type of their values, and what stands for one that is absent. Kafka
-Connect has no unsigned numbers: those of 32 bits become longs, and those of 64 bits, too."""
+"""Their wire type, the type of their values, and what stands for an absent one. Kafka Connect has
+no unsigned numbers: those of 32 bits and of 64 bits both become longs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +59,8 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Scalar(Node):
-    """``narrow`` is the smaller type of numbers that ``connect.type`` declares; ``strict`` if texts
-    must be UTF-8, which proto2 does not ask for."""
+    """``narrow`` is the smaller type of numbers that ``connect.type`` declares; ``strict`` says
+    that texts must be UTF-8, which proto2 does not require."""
 
     kind: str
     narrow: pa.DataType | None = None
@@ -215,7 +215,7 @@ class Known(Node):
 
 @dataclass(frozen=True, eq=False)
 class Wrapped(Node):
-    """A message of one field, ``value``, that stands for it."""
+    """A message with one field, ``value``, that stands for that field's value."""
 
     message: Message
 
@@ -234,7 +234,7 @@ class Wrapped(Node):
 
 @dataclass(frozen=True, eq=False)
 class Map(Node):
-    """Messages of two fields, ``key`` and ``value``; of equal keys the last one counts."""
+    """Messages with two fields, ``key`` and ``value``; if a key repeats, the last one counts."""
 
     entry: Message
 

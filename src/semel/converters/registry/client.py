@@ -23,7 +23,7 @@ TRUST_STORE, TRUST_PASSWORD = "ssl.truststore.location", "ssl.truststore.passwor
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 _NOT_FOUND, _INCOMPATIBLE = 404, 409
 _UNKNOWN = (40401, 40402, 40403)
-"""Subject, version or schema not found, as the registry itself says it."""
+"""The registry's own codes for a subject, version or schema that was not found."""
 _AWAY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REFUSED = frozenset({401, 403, 407})
 
@@ -50,8 +50,8 @@ class Incompatible(ConfigError):
 class Registry:
     """The registry of one converter. It connects on first use.
 
-    Every question may raise :class:`~semel.errors.Unavailable`, if the registry cannot be reached,
-    and :class:`~semel.errors.ServiceError`, if it refuses the login.
+    Every call may raise :class:`~semel.errors.Unavailable`, if the registry cannot be reached, and
+    :class:`~semel.errors.ServiceError`, if it refuses the login.
     """
 
     def __init__(self, settings: Mapping[str, Any], where: str) -> None:

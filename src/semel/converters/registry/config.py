@@ -44,7 +44,7 @@ KEYS = frozenset(
         "schema.registry.request.timeout.ms",
     }
 )
-"""What all of Confluent's converters read about the registry."""
+"""The keys about the registry that all of Confluent's converters read."""
 
 APICURIO = {
     "apicurio.registry.url": _URL,
@@ -61,10 +61,10 @@ _CCOMPAT = "/apis/ccompat/v7"
 
 
 def of_apicurio(config: Mapping[str, str], where: str) -> dict[str, str]:
-    """Apicurio's keys in Confluent's names.
+    """Apicurio's keys under Confluent's names.
 
     Raises:
-        ConfigError: its own wire format is asked for, or nothing says which.
+        ConfigError: Apicurio's own wire format is configured, or no format is.
     """
     handler = config.get("apicurio.registry.id-handler", "")
     if config.get(_AS_CONFLUENT, "").lower() != "true" and "4Byte" not in handler:
@@ -79,7 +79,7 @@ def of_apicurio(config: Mapping[str, str], where: str) -> dict[str, str]:
     if config.get("apicurio.registry.headers.enabled", "").lower() == "true":
         key = f"{where}.apicurio.registry.headers.enabled"
         raise ConfigError(
-            Problem(key, f"{key}=true: semel takes ids from values, not from headers. Set it false")
+            Problem(key, f"{key}=true: semel takes ids from values, not headers. Set it to false")
         )
     found = {k: v for k, v in config.items() if k not in APICURIO}
     found |= {APICURIO[k]: v for k, v in config.items() if APICURIO.get(k)}

@@ -39,8 +39,8 @@ Writer = Callable[[pa.Array], pa.Array]
 
 
 class RegistryConverter(Converter):
-    """Decodes each value by the schema that it was written with. Schemas of one batch are united:
-    fields of all, numbers widened."""
+    """Decodes each value by the schema that it was written with. The schemas of one batch are
+    merged: all their fields, with numbers widened."""
 
     format: str
     """What the registry calls it."""
@@ -76,15 +76,15 @@ class RegistryConverter(Converter):
 
     @abstractmethod
     def _writer(self, schema: Schema, derived: str | None) -> Writer:
-        """How values are written with a schema; ``derived`` is what they must fit to, if it is
-        not that one.
+        """How values are written with a schema; ``derived`` is the schema derived from the values,
+        if that is another one: the two must be compatible.
 
         Raises:
             ValueError: they do not fit.
         """
 
     def _split(self, group: Framed) -> list[Framed]:
-        """Messages of one schema, apart where they are of several types."""
+        """Messages of one schema, split by type if they are of several."""
         return [group]
 
     def for_topic(self, topic: str) -> Converter:
@@ -100,7 +100,7 @@ class RegistryConverter(Converter):
 
         Raises:
             Unwritable: the type has no place in the format or in the schema.
-            ConfigError: a value has none.
+            ConfigError: a value does not fit.
             Unavailable: the registry cannot be reached.
             ServiceError: it refuses the login.
         """

@@ -1,4 +1,4 @@
-"""Confluent's wire format: a zero byte, the schema's id in four bytes, and what was written."""
+"""Confluent's wire format: a zero byte, the schema's id in four bytes, and the payload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semel.converters.bytestrings import elements
 
 Longs = npt.NDArray[np.int64]
 HEADER = 5
-"""Bytes before what was written."""
+"""Bytes before the payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Framed:
     message: tuple[int, ...] | str = ()
 
     def column(self) -> pa.Array:
-        """What was written."""
+        """The payloads, as a column."""
         return elements(self.data, self.starts, self.ends)
 
     def contents(self) -> list[bytes]:
-        """What was written, one at a time."""
+        """The payloads, one at a time."""
         data = self.data.tobytes() if len(self.rows) > 1 else self.data
         return [
             bytes(data[a:b]) for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
@@ -74,6 +74,6 @@ def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
 
 
 def framed(schema_id: int, values: pa.Array) -> pa.Array:
-    """What was written, behind its schema's id; null stays null."""
+    """The payloads, after their schema's id; null stays null."""
     header = b"\0" + schema_id.to_bytes(4, "big")
     return pc.binary_join_element_wise(pa.scalar(header, pa.binary()), values, b"")

@@ -1,4 +1,4 @@
-"""Values that are read in columns, except those that columns are not sure of."""
+"""Reads values in columns, except those that the column reader is not sure of."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from semel.converters.registry.converter import Contents
 from semel.converters.registry.framing import Framed
 
 InColumns = Callable[[Content, Longs, Longs], tuple[pa.Array, Longs]]
-"""Reads the values between these places; returns the rows, too, that it is not sure of."""
+"""Reads the values between these places; also returns the rows that it is not sure of."""
 OneByOne = Callable[[Sequence[bytes]], tuple[pa.Array, list[int], dict[int, str]]]
-"""Reads values; returns the indices of those that it read, too, and why it did not read others."""
+"""Reads values; also returns the indices of those that it read, and why it did not read the
+others."""
 
 
 def contents(framed: Framed, in_columns: InColumns | None, one_by_one: OneByOne) -> Contents:
-    """Values in columns, if the schema allows that; those that are not sure are read alone."""
+    """Values in columns, if the schema allows that; unsure ones are read one by one."""
     if in_columns is None:
         found, good, refused = one_by_one(framed.contents())
         return Contents(found, pa.array(good, pa.int64()), refused)
     try:
         found, unsure = in_columns(Content(framed.data), framed.starts, framed.ends)
-    except pa.ArrowInvalid:  # a text that is not what it should stand for
+    except pa.ArrowInvalid:  # a text that does not hold what its type says
         unsure = np.arange(len(framed.rows))
     if not len(unsure):
         return Contents(found)

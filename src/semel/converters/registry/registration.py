@@ -1,4 +1,4 @@
-"""Under which subject and by whom the schema of what is written is registered."""
+"""The subject under which the schema of written records is registered, and who registers it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Registration:
         return record if self.strategy == _STRATEGIES[1] else f"{topic}-{record}"
 
     def latest_of(self, registry: Registry, subject: str) -> Schema | None:
-        """The version to write with, if the configuration says that it is the latest. Confluent's
-        serializers look at that only if they do not register schemas themselves."""
+        """The latest version, if the configuration says to write with that. Confluent's serializers
+        look at that only if they do not register schemas themselves."""
         if self.registers or not self.latest:
             return None
         found = registry.latest(subject)
@@ -96,7 +96,7 @@ class Registration:
 
 
 def unfit(latest: Schema, reasons: Sequence[str]) -> str:
-    """Why the latest version is not written with."""
+    """Why the latest version cannot be used for writing."""
     return (
         f"schema {latest.id}, the latest, does not read what is written: {'; '.join(reasons)}. "
         f"Set {STRICT}=false to try each record"

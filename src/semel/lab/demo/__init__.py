@@ -1,4 +1,4 @@
-"""The demonstrations: connectors in processes of their own, which are killed on the way.
+"""The demonstrations: connectors in processes of their own, which are killed midway.
 
 - ``flights``: from Kafka to PostgreSQL
 - ``orders``: from PostgreSQL through Kafka to PostgreSQL, while the table changes

@@ -30,10 +30,10 @@ FATAL_MOMENTS = {
     "sink.after_positions": "position moved, the transaction still open",
 }
 """The failpoints of this demonstration, in words for the user. At all but the first, it is the
-transaction of whichever connector comes there."""
+transaction of whichever connector gets there first."""
 
 _LATEST_MS = 3000
-"""The source waits so long for transactions to commit, of which none takes this long."""
+"""How long the source waits for transactions to commit; none takes this long."""
 _PAUSE = 0.1
 _CHANGES = 50
 """Rows that are updated, and rows that are inserted, in each transaction of the writer."""
@@ -123,7 +123,7 @@ def configurations(services: Services) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The rows of a table, and their versions taken together."""
+    """The number of rows in a table, and the sum of their versions."""
 
     rows: int
     versions: int
@@ -164,7 +164,7 @@ class Database:
         return Counts(rows, versions)
 
     def differences(self) -> int:
-        """The rows that one of the tables does not have, or that are not equal in every column."""
+        """The number of rows that one of the tables lacks, or that differ in any column."""
         return int(self._one(_DIFFERENCES)[0])
 
     def _one(self, sql: str) -> Sequence[Any]:
@@ -206,7 +206,7 @@ class Writer:
     def _write(self) -> None:
         try:
             with closing(Database(self._postgres)) as database:
-                # A transaction that takes longer than the source waits would be passed over.
+                # A transaction that takes longer than the source waits would be missed.
                 database.execute(
                     f"SET statement_timeout = {_LATEST_MS // 3}; SET synchronous_commit = off"
                 )

@@ -59,7 +59,7 @@ class Process:
         return self._popen.poll()
 
     def check(self, crash: Crash | None) -> None:
-        """See that the process has ended as planned.
+        """Check that the process has ended as planned.
 
         Raises:
             ServiceError: it has not.

@@ -1,4 +1,4 @@
-"""The drill: run a connector on embedded services, break something, audit, and again.
+"""The drill: run a connector on embedded services, break something, audit, and repeat.
 
 Records keep coming all the while. After each fault the connector must go on: everything that Kafka
 held when the fault struck is committed, and every partition moves. Then the audit compares Kafka

@@ -20,7 +20,7 @@ class Bursts:
     """
 
     may_raise: ClassVar[tuple[type[Exception], ...]] = ()
-    """What a thread may run into; it begins anew."""
+    """The exceptions that a thread may meet; it then starts over."""
 
     def __init__(
         self, works: Mapping[str, Callable[[random.Random], None]], seed: int, rate: float = 400.0

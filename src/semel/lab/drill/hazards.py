@@ -1,4 +1,4 @@
-"""Faults of what a position points at: truncated logs, recreated topics, deleted offsets.
+"""Faults in what a position points at: truncated logs, recreated topics, deleted offsets.
 
 The connector must not continue as if nothing had happened. It must stop, say what is wrong, stop
 again when it is restarted, and continue once its configuration says how.

@@ -97,7 +97,7 @@ OF_CLUSTERS = (
     Kind.MEMBER_ADD,
     Kind.ROLLING_RESTART,
 )
-"""What ``semel drill --cluster`` does."""
+"""The faults of ``semel drill --cluster``."""
 
 ANY_MOMENT = "any moment"
 

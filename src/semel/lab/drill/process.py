@@ -19,7 +19,8 @@ _WARM_UP = "semel.warmup"
 
 
 class Process:
-    """One process of the connector, which dies with the drill; with another ``verb`` a worker."""
+    """One process of the connector or, with another ``verb``, of a worker; it dies with the
+    drill."""
 
     def __init__(
         self, file: Path, log: Path, environment: Mapping[str, str], verb: str = "run"

@@ -95,7 +95,7 @@ class Processes(ABC):
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of all processes."""
+        """The environment of all processes."""
         return {
             failpoints.DIRECTORY: str(self.points),
             "SPARK_HOME": str(self._spark_home),

@@ -62,7 +62,7 @@ def _train(part: Path) -> dict[str, Any]:
     from semel.lab.embedded.kafka import Kafka
 
     class Patient(Kafka):
-        """On a machine that is busy with something else."""
+        """For a machine that is busy with something else."""
 
         start_timeout = stop_timeout = _LIMIT
 

@@ -233,7 +233,7 @@ class DistributedConnect(ConnectWorker):
         self._call("PUT", f"/connectors/{name}/resume")
 
     def offsets(self, name: str) -> Any:
-        """A connector's offsets, as it tells them itself."""
+        """A connector's offsets, as Kafka Connect reports them."""
         return self._call("GET", f"/connectors/{name}/offsets")["offsets"]
 
     def has_tasks(self, name: str) -> bool:

@@ -280,8 +280,8 @@ class Kafka(Broker):
         topics.delete_records(self._administer, topic, before_offsets)
 
     def _answers(self) -> bool:
-        """With others, ready to take them in. A partition may need one of them as its leader: after
-        an unclean stop this broker has to copy it first."""
+        """With other brokers: whether it is ready for them to join. A partition may need one of
+        them as its leader: after an unclean stop this broker has to copy it first."""
         return self._is_registered() if self.others else super()._answers()
 
     def _complete(self) -> None:

@@ -1,7 +1,7 @@
 """Damages a broker's log files as a failing disk or an unclean leader election would.
 
 A partition's log is a series of record batches in ``<first offset>.log`` files. The functions here
-work on the directory of one partition while its broker is stopped; stop it in order, or it checks
+work on the directory of one partition while its broker is stopped; stop it cleanly, or it checks
 its logs when it starts and cuts off what is damaged.
 """
 
@@ -86,7 +86,7 @@ def clean_cuts(directory: Path) -> list[int]:
 def truncate(directory: Path, offset: int) -> int:
     """Cut a partition's log so that it ends at ``offset``, the first one of a batch.
 
-    The broker makes indexes and producer states anew when it starts.
+    The broker rebuilds indexes and producer states when it starts.
 
     Returns:
         the offset at which the log ended before.

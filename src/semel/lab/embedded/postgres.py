@@ -22,7 +22,7 @@ from semel.lab.embedded.server import Server
 USER = "semel"
 DATABASE = "semel"
 
-# The account that the server gets when semel runs as root, which PostgreSQL refuses to be.
+# The account that the server runs under if semel runs as root: PostgreSQL refuses to run as root.
 UNPRIVILEGED = "embedded_postgres"
 
 LONGEST_SOCKET_PATH = 107

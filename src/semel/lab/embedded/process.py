@@ -56,7 +56,7 @@ class ServerProcess:
     ) -> None:
         """Starts the command. Unless detached, it gets ``death_signal`` when this process dies.
 
-        A session of its own keeps a Ctrl-C in the terminal from it: its owner stops it in order.
+        A session of its own shields it from a Ctrl-C in the terminal: its owner stops it cleanly.
         """
         arguments = [sys.executable, "-I", "-S", leash.__file__]
         arguments += ["0" if detached else str(os.getpid()), str(int(death_signal)), user]
@@ -244,7 +244,7 @@ def listening(port: int) -> bool:
 class _Launcher:
     """A thread that starts processes and lives as long as this process.
 
-    PR_SET_PDEATHSIG means the death of the *thread* that forked. A server started from a thread
+    PR_SET_PDEATHSIG refers to the death of the *thread* that forked. A server started from a thread
     that ends (a test's, a drill's) would die with it.
     """
 

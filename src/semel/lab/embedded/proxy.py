@@ -34,8 +34,8 @@ class _Link:
 class Proxy:
     """Forwards bytes between its own port and a server's, for tests and drills.
 
-    ``delay`` holds back each chunk for so many seconds; ``held`` counts the bytes that fell
-    into silence.
+    ``delay`` holds back each chunk for that many seconds; ``held`` counts the bytes that fell into
+    silence.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -74,7 +74,7 @@ class Proxy:
 
     def silence(self, *, new: bool = False) -> int:
         """Stop carrying bytes on the connections there are; they stay open, and the kernel goes on
-        confirming what arrives. With ``new``, later connections are silent too, until
+        acknowledging what arrives. With ``new``, later connections are silent too, until
         :meth:`accept`. Returns how many fell silent."""
         with self._lock:
             self._mute = new

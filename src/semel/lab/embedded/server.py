@@ -15,9 +15,9 @@ from semel.lab.embedded.process import PortFile, ServerProcess, check_port_free
 class Server(ABC):
     """One server with its data, log and settings in ``directory``; used again if data is there.
 
-    Its ports are chosen once and kept. As a context manager it lives as long as this process at
-    most, even if that one is killed; ``detached=True`` lets it live on until ``stop``. Nothing
-    outside this machine can connect.
+    Its ports are chosen once and kept. As a context manager it lives no longer than this process,
+    even if that is killed; ``detached=True`` lets it live on until ``stop``. Nothing outside this
+    machine can connect.
     """
 
     name: ClassVar[str]
@@ -65,7 +65,7 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """Stops the server in order, if it is running."""
+        """Stops the server cleanly, if it is running."""
         self._process.stop(self.stop_signal, self.stop_timeout)
 
     def kill(self) -> None:

@@ -41,7 +41,7 @@ class ServicesStatus:
 
     @property
     def all(self) -> Sequence[ServiceStatus]:
-        """Those that there are."""
+        """The services that exist."""
         return [s for s in (self.kafka, self.postgres, self.registry) if s is not None]
 
     @property
@@ -59,8 +59,8 @@ class Services:
 
     ``up`` leaves them running after this process, until ``down``, here or in another process. As
     a context manager, those that it started end with the block, at the latest with this process.
-    The state is written to ``services.json`` for people and scripts. It is never trusted: whether
-    a service runs is looked up anew.
+    The state is written to ``services.json`` for people and scripts. It is never trusted: whether a
+    service runs is checked each time.
     """
 
     def __init__(self, directory: Path) -> None:

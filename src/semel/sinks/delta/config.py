@@ -33,7 +33,7 @@ _STORES = (
     *("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"),
     *("hdfs", "viewfs", "lakefs", "oss", "obs", "cos"),
 )
-"""The schemes that delta-rs knows; of a URL with another one it says that no table is there."""
+"""The schemes that delta-rs knows; for any other, it only says that there is no table."""
 
 IGNORED = {
     "connection.url": "tables are found by delta.table.path",

@@ -23,8 +23,8 @@ def new_column(field: pa.Field) -> pa.Field:
 
 
 def partitions(kind: pa.DataType) -> bool:
-    """Whether a column of this type may be partitioned by: the log holds a partition's value as
-    text, which bytes are not."""
+    """Whether a table may be partitioned by a column of this type: the log holds partition values
+    as text, and bytes are not text."""
     return not (is_.is_nested(kind) or is_.is_binary(kind))
 
 

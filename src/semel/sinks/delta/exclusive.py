@@ -34,7 +34,7 @@ def refuses_the_second(where: str, options: Mapping[str, str]) -> bool:
     hard link.
 
     Raises:
-        ServiceError, TransientError: the store does not let it be tried.
+        ServiceError, TransientError: the store cannot be tested.
     """
     if urlsplit(where).scheme in ("", "file"):
         return True

@@ -5,9 +5,9 @@ and log cleanup and all Delta writers keep it. That is not true of ``commitInfo`
 the log, nor of files beside the table. So the position is the version of
 ``semel:<connector>:<topic>:<partition>``, and each running count is the version of that name with
 the count's name behind it; the ids of cluster and topic are text, see
-:mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table's version that the
-connector has committed last, and ``semel:<connector>::table:<id>`` says in which table: no topic
-has an empty name.
+:mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table version of the
+connector's last commit, and ``semel:<connector>::table:<id>`` says in which table. These names are
+free because no topic has an empty name.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
 _EPOCH_AT = "epoch:position"
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
 _REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED, TAKEN_OVER)
-"""A hole's reason is the version of an identifier: its place here, to which more may be added."""
+"""A hole's reason is stored as its index here. More may be appended."""
 
 
 class DeltaLedger:
@@ -61,7 +61,7 @@ class DeltaLedger:
         self._version = -1
         self._numbers: dict[str, int | None] = {}
         self._seen: dict[int, Setback | None] = {}
-        """Of each version since the last commit, ``_seen_since``, whether the table holds it."""
+        """For each version since the last commit (``_seen_since``), what removed that commit."""
         self._seen_since = -1
 
     def _name(self, *parts: object) -> str:
@@ -107,8 +107,8 @@ class DeltaLedger:
         return found
 
     def _epoch(self, name: str, fact: str, position: int) -> int:
-        """Unknown if an older version of semel has moved the position since: it moves nothing
-        else."""
+        """Unknown if an older version of semel has moved the position since: such a version moves
+        no epoch."""
         known = self._number(f"{name}:{_EPOCH_AT}") == position
         return self._known(f"{name}:{fact}", -1) if known else -1
 
@@ -136,7 +136,7 @@ class DeltaLedger:
         if committed is None:
             return None  # no commit yet, or only those of a version that stored none
         if self._number(self._name("", "table", self._table.id)) is None:
-            return Setback("the table was replaced: it has another id than the one it was when")
+            return Setback("the table was replaced: it has another id now")
         if self._seen_since != committed:
             self._seen, self._seen_since = {}, committed
         if version > max(self._seen, default=committed):

@@ -24,7 +24,7 @@ from semel.sinks.delta.tables import Tables
 from semel.sinks.staging import CommitConflict
 
 CONFLICTS = 50
-"""A commit fails after it has lost to so many commits of other writers."""
+"""A commit fails after losing to this many commits of other writers."""
 
 
 class Positions:
@@ -67,7 +67,7 @@ class Positions:
         """Keep a log cleanup from removing the entries that prove that the rows are there."""
         renamed = ledger.remark()
         if renamed:
-            with suppress(CommitConflict):  # the next look does it
+            with suppress(CommitConflict):  # the next check will do it
                 table.append([], renamed)
 
     def check(self, topics: Iterable[str]) -> None:
@@ -77,7 +77,7 @@ class Positions:
             self.current(table)
 
     def current(self, table: Table) -> DeltaLedger:
-        """The ledger at the table's newest version, which holds all that it says.
+        """The ledger at the table's newest version, which holds everything that the ledger claims.
 
         Raises:
             RolledBack: the table was restored to an older version, or replaced.
@@ -96,7 +96,7 @@ class Positions:
         return [t for t in sorted(self._topics) if self._tables.where(t) == table.where]
 
     def _newest(self, table: Table) -> DeltaLedger:
-        """The ledger at the table's newest version, with what was held for it before it existed."""
+        """The ledger at the table's newest version, with entries from before the table existed."""
         table.renew()
         held = {
             tp: e for tp, e in self._unborn.items() if self._tables.where(tp.topic) == table.where
@@ -146,7 +146,7 @@ class Positions:
         """Overwrite entries of topics whose tables exist.
 
         Raises:
-            ConfigError: a table was restored, and its other positions would be taken for right.
+            ConfigError: a table was restored, and its other positions would count as correct.
         """
         self._topics |= set(topics)
         for table, mine in self._by_table(entries):
@@ -171,7 +171,7 @@ class Positions:
                 self._move(table, partial(DeltaLedger.forget, topics=[topic]))
 
     def _by_table(self, entries: Iterable[LedgerEntry]) -> list[tuple[Table, list[LedgerEntry]]]:
-        """Entries by the tables there are."""
+        """Entries by table; those without one are left out."""
         found: dict[Table, list[LedgerEntry]] = {}
         for e in entries:
             table = self._tables.find(e.topic)

@@ -43,7 +43,7 @@ def operation_of(entry: bytes) -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """Why a table does not hold a connector's last commit, or cannot be said to.
+    """Why a table does not, or may not, hold a connector's last commit.
 
     ``said`` tells what happened; ``base`` is the version whose state the table went back to, if
     that is known; ``undo`` the last version before it happened.

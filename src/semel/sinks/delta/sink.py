@@ -286,7 +286,7 @@ class DeltaSink(StagingSink):
     ) -> bool:
         """Commit to one table; returns whether the ranges were new to it."""
         table = self._tables.at(where)
-        if table is None:  # not one row so far: the next one makes the table
+        if table is None:  # no rows so far: the first one creates the table
             self._positions.advance_unborn(advances if moves else ())
             return True
         if files and files[0].key:
@@ -357,7 +357,7 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
 
     Raises:
         TargetChanged: they do not.
-        TransientError: the store does not say.
+        TransientError: the store did not answer.
     """
     for file in files:
         for column in file.columns:

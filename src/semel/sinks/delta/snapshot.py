@@ -30,9 +30,9 @@ def take(
     key_fields: Sequence[str] | None,
 ) -> Snapshot:
     """Read ledger and results. Each table is as it was at one version; a topic's positions stand
-    in the table that holds its rows. Rows are read of the topics in ``names`` only.
+    in the table that holds its rows. Rows are read only for the topics in ``names``.
 
-    Unless ``key_fields`` is None, the keys of the rows are read where provenance does not tell.
+    Unless ``key_fields`` is None, the keys of the rows are read if there is no provenance.
     """
     provenance = connector.provenance_columns
     entries: list[LedgerEntry] = []
@@ -91,8 +91,8 @@ def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
 
 
 def scanned(table: Table, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Some columns of all rows; text as plain strings, which the query engine gives as views. There
-    is a batch at least."""
+    """Some columns of all rows; text as plain strings, not as the query engine's views. Yields at
+    least one batch."""
     with translated(table.where):
         reader = pa.RecordBatchReader.from_stream(table.raw.scan(columns=columns))
         schema = pa.schema(

@@ -1,8 +1,8 @@
 """Column statistics of data files, which let readers and merges skip files.
 
-semel writes those of its own files. Those of files that delta-rs writes (merges, compaction) are as
-delta-rs makes them: a decimal's extremes pass through a double there, so a table names the columns
-that are to have statistics, and leaves such decimals out.
+semel writes those of its own files. delta-rs writes those of merges and compaction, where a
+decimal's bounds pass through a double. So a table names the columns that get statistics, and leaves
+such decimals out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from semel.sinks.parquet import LAST_CHARACTER
 _COLUMNS = 32
 """How many columns Delta indexes unless a table says otherwise."""
 PROPERTY = "delta.dataSkippingStatsColumns"
-"""The table's property that names the columns which are to have statistics."""
+"""The table property that names the columns that get statistics."""
 _TEXT = 32
 
 
@@ -47,7 +47,7 @@ def of(
 ) -> str:
     """A file's statistics as Delta's JSON.
 
-    If some column's bounds cannot be told there are none at all: as an Arrow dataset, delta-rs
+    If the bounds of any column are unknown, none are written: in an Arrow dataset, delta-rs
     takes a bound that is missing beside others for null, which no value satisfies.
 
     Args:
@@ -95,7 +95,7 @@ def _object(members: Mapping[str, str]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """As JSON without escapes of characters: delta-rs takes some pairs of them for another one."""
+    """As JSON without escapes: delta-rs reads some surrogate pairs as another character."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -105,7 +105,7 @@ def _bounds(kind: pa.DataType, groups: Sequence[Any]) -> tuple[str, str] | None:
         return (_plain(""), _plain(LAST_CHARACTER)) if is_.is_string(kind) else None
     try:
         low, high = min(s.min for s in groups), max(s.max for s in groups)
-    except (ValueError, OverflowError):  # a time that Python does not have
+    except (ValueError, OverflowError):  # a time that Python cannot represent
         return None
     if isinstance(low, float) and not (math.isfinite(low) and math.isfinite(high)):
         return None
@@ -124,7 +124,7 @@ def named(
             return None
         plain = [f.name for f in list(columns)[: indexed(configuration)] if _listed(f.type)]
         left_out = {*partitioned_by, *(path[0] for path in wrong)}
-        # A name with a backtick cannot be listed; without bounds of its own nothing goes wrong.
+        # A name with a backtick cannot be listed; having no bounds does no harm.
         return ",".join(f"`{n}`" for n in plain if n not in left_out and "`" not in n)
     entries = re.findall(r"(?:`[^`]*`|[^,`])+", given)
     right = [e for e in entries if not any(_covers(e, path) for path in wrong)]
@@ -172,7 +172,7 @@ def _written(value: Any, *, up: bool) -> str:
         return _plain(_shortened(value, up=up))
     if isinstance(value, dt.datetime):
         if up:
-            # At the end of all time a reader must add what is cut off; as Spark writes, all do.
+            # At the last possible time, readers must allow for the cut, as they do for Spark.
             with contextlib.suppress(OverflowError):
                 value += dt.timedelta(microseconds=-value.microsecond % 1000)
         text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")

@@ -67,7 +67,7 @@ def translated(where: str) -> Iterator[None]:
 
 @contextmanager
 def unjudged(where: str) -> Iterator[None]:
-    """As :func:`translated`, where no ledger is to be judged again: a conflict may pass, too."""
+    """Like :func:`translated`, where no ledger is judged again: a conflict may pass, too."""
     try:
         with translated(where):
             yield
@@ -86,7 +86,7 @@ class Table:
     """A table as it was when it was opened or last renewed.
 
     Every commit is bound to that version: if another writer has committed meanwhile, it fails with
-    :class:`CommitConflict`, so that nothing is judged by an older ledger than it is written to.
+    :class:`CommitConflict`, so that nothing is judged by an older ledger than the one it moves.
     """
 
     def __init__(self, table: DeltaTable, where: str, options: Mapping[str, str]) -> None:
@@ -343,8 +343,8 @@ _OVER_HTTP = ("s3:", "s3a:", "gs:", "az:", "azure:", "abfs:", "abfss:", "adl:", 
 
 
 def timeouts(where: str, milliseconds: int) -> dict[str, str]:
-    """The options that turn a silent object store into an outage after so many seconds; by default
-    delta-rs retries for three minutes."""
+    """The options that turn a silent object store into an outage after this many milliseconds; by
+    default delta-rs retries for three minutes."""
     if not where.startswith(_OVER_HTTP):
         return {}
     return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}

@@ -112,7 +112,7 @@ class Tables:
             table.renew()
         new = _new(table, fields)
         if new:
-            # Of a table that was created just now, a crash may have left these out.
+            # If the table was created just now, a crash may have left these columns out.
             unfinished = self._config.auto_create and all(names_no_feature(f.type) for f in new)
             if not self._config.auto_evolve and not (unfinished and table.version < 2):
                 raise ConfigError(
@@ -125,7 +125,7 @@ class Tables:
         return table
 
     def _check_case(self, topic: str, names: Sequence[str]) -> None:
-        """Delta does not tell names apart that differ only in case."""
+        """Delta does not distinguish names that differ only in case."""
         seen: dict[str, str] = {}
         for name in names:
             other = seen.setdefault(name.lower(), name)

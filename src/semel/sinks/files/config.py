@@ -199,7 +199,7 @@ class FilesConfig(FilesKeys, RoutedConfig):
         return selects(self.include, self.exclude, self.routed(topic), field)
 
     def format_name(self) -> str:
-        """The format that any of the three keys says.
+        """The format that any of the three keys sets.
 
         Raises:
             ConfigError: they do not agree, or it is not known.
@@ -225,7 +225,7 @@ class FilesConfig(FilesKeys, RoutedConfig):
 
     @property
     def separator(self) -> bytes:
-        """What stands behind each value of format=bytes."""
+        """What follows each value with format=bytes."""
         return b"\n" if self.bytes_separator is None else self.bytes_separator.encode()
 
     def _partitioner(self) -> str | None:
@@ -258,7 +258,7 @@ class FilesConfig(FilesKeys, RoutedConfig):
 
     @property
     def interval(self) -> float | None:
-        """Seconds between commits, where a key says so: by the clock of this machine."""
+        """Seconds between commits, by this machine's clock, if a key sets them."""
         limits = [self.schedule_ms]
         if self.extractor == "wallclock":
             limits.append(self.rotate_ms)
@@ -279,7 +279,7 @@ class FilesConfig(FilesKeys, RoutedConfig):
         return f"{root}/{below.strip('/')}".rstrip("/") if below else root or "/"
 
     def options(self, raw: Mapping[str, str]) -> dict[str, Any]:
-        """What fsspec's driver of the store is given.
+        """The options for the store's fsspec driver.
 
         Raises:
             ConfigError: an option without a value, or one that looks like JSON but is not.

@@ -38,7 +38,7 @@ _UNSAFE_KEPT = " !$&'()+,-.;@_~"
 """What Hive writes as it is, besides letters and digits."""
 
 _UNITS = {"s": 1, "m": 60, "H": 3600, "d": 86400, "M": 86400, "y": 86400, "Y": 86400}
-"""Seconds of the finest step that a letter of a path's format shows; months begin with days."""
+"""Seconds of the finest step that each letter of path.format needs; a day for months and years."""
 _DIRECTIVES = {"y": "%Y", "Y": "%Y", "M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S"}
 _FIRST = pa.scalar(datetime(1, 1, 2, tzinfo=UTC), TIMESTAMP_TYPE)
 _END = pa.scalar(datetime(9999, 12, 31, tzinfo=UTC), TIMESTAMP_TYPE)
@@ -169,7 +169,7 @@ class ByTime(Folders):
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
         local = pc.local_timestamp(self._clock.times(records).cast(_zoned(self._zone)))
         counted = local.cast(pa.int64())
-        # Arrow divides towards zero, and there were times before 1970.
+        # Arrow rounds towards zero, which is wrong for times before 1970.
         below = pc.and_(pc.less(counted, 0), pc.not_equal(_remainder(counted, self._step), 0))
         spans = pc.subtract(pc.divide(counted, self._step), below.cast(pa.int64()))
         return {"span": spans}
@@ -224,7 +224,7 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
 
 
 def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in ISO 8601, of which some may be dates or say no zone, to the millisecond."""
+    """Times in ISO 8601, to the millisecond; a missing time is midnight, a missing zone UTC."""
     texts = pc.replace_substring_regex(texts, r"(\.\d{3})\d+", r"\1")
     days = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
     whole = pc.if_else(days, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)

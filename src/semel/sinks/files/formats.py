@@ -20,7 +20,7 @@ from semel.sinks.files.schemas import holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 
 _WAITING = 4 * 1024 * 1024
-"""Rows of so many Arrow bytes are gathered and written together."""
+"""Rows are gathered up to this many Arrow bytes and written together."""
 _SUFFIX = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
@@ -127,7 +127,7 @@ def _bytes(target: Any, separator: bytes) -> Write:
 
 
 def _append(target: Any, values: pa.Array, separator: bytes) -> None:
-    """The separator behind each value. They stand one after the other in Arrow's memory."""
+    """Write the separator after each value. The results are contiguous in Arrow's memory."""
     ended = pc.binary_join_element_wise(values, separator, b"")
     start, end = (ended.offset, ended.offset + len(ended))
     offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, ended.buffers()[1]])
@@ -210,8 +210,8 @@ def _avro(stream: BinaryIO, schema: pa.Schema, codec: str) -> Write:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Times as numbers: fastavro takes those as they are. Python's own are slow to make, and do
-    not reach as far."""
+    """Times as numbers, which fastavro takes as they are. Python's own times are slow to make, and
+    cover fewer years."""
     numbers = [f.with_type(column_type(f.type, _without_times)) for f in batch.schema]
     return batch.cast(pa.schema(numbers))
 

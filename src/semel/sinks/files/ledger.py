@@ -7,9 +7,9 @@ the files, complete but hidden until now, get their final names. The next writer
 entry before it commits, so a crash in between delays files but loses none, and at most one entry is
 ever unfinished.
 
-Old entries are deleted. A writer that slept so long that "its" entry was there and is deleted could
-create it a second time; it notices, because the newest entry is then so far ahead that its own must
-have been deleted, and takes it back before a file becomes visible. So nothing depends on how long a
+Old entries are deleted. A writer that slept until "its" entry had been created and deleted could
+create it a second time. It notices, because the newest entry is then so far ahead that its own must
+have been deleted, and removes it before a file becomes visible. So nothing depends on how long a
 writer slept.
 """
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 ROOT = "_semel"
 _ENTRY = re.compile(r"(\d{20})\.ledger")
 _HALF = re.compile(r"\.[0-9a-f]{32}")
-"""A file that the store writes beside the ledger and then turns into an entry at once."""
+"""A file that the store writes beside the ledger and then turns into an entry in one step."""
 _KEPT = 20
 """Entries that are kept for people who want to see what happened; one would be enough."""
 
@@ -249,7 +249,7 @@ class Ledger:
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
 
     def append(self, state: LedgerState) -> None:
-        """Commit: create the entry; the one before is finished. Then :meth:`finish` it.
+        """Commit: create the entry. The one before must be finished; :meth:`finish` this one next.
 
         Raises:
             Taken: nothing was committed.
@@ -277,10 +277,10 @@ class Ledger:
     def clean(self) -> None:
         """Delete files that were staged and will never be committed.
 
-        A staged file can be committed by one entry alone, the one after that which stood when it
-        was begun; so those that were begun before the newest entry are garbage, however young.
+        A staged file can be committed only by the entry after the one that was newest when the file
+        was begun; so files that were begun before the newest entry are garbage, however young.
 
-        So are files that were to become an entry: a writer that still needs one finds it gone and
+        So are unfinished entries: a writer that still needs one finds it gone and
         tries again.
         """
         state = self.newest()
@@ -296,7 +296,7 @@ class Ledger:
 
 
 def staged_name(sequence: int, unique: str) -> str:
-    """The name of a staged file, without a format's extension, so that no pattern finds it."""
+    """The name of a staged file, without a format's extension, so that no glob matches it."""
     return f"{sequence:020}-{unique}"
 
 
@@ -307,8 +307,8 @@ def begun_at(name: str) -> int:
 
 
 def folder_of(name: str) -> str:
-    """A name as one part of a path that readers do not hide. Different names give different
-    parts."""
+    """A name as one path component that readers do not take as hidden. Different names give
+    different components."""
     text = quote(name, safe="")
     return f"%{ord(text[0]):02X}{text[1:]}" if text[0] in "._" else text
 

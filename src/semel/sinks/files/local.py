@@ -11,7 +11,7 @@ from typing import BinaryIO
 from semel.sinks.files.store import Store
 
 _TIMES = 5
-"""How often a file that others have cleaned up is written anew."""
+"""How many times to write a file that others keep cleaning up."""
 
 
 class LocalStore(Store):
@@ -73,7 +73,7 @@ class LocalStore(Store):
 
 
 class _Lasting(io.BufferedWriter):
-    """A file that is on the disk when it is closed, its name too."""
+    """A file that is on the disk once it is closed, including its directory entry."""
 
     def __init__(self, path: Path) -> None:
         self._folder = path.parent

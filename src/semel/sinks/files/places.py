@@ -23,7 +23,7 @@ _AZURE = ("abfs", "abfss", "az", "adl")
 _HANDED_ON = frozenset(
     {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
 )
-"""Options that drivers hand on to fsspec."""
+"""Options that drivers pass on to fsspec."""
 
 _DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", WEBHDFS: "requests"} | (
     dict.fromkeys(_AZURE, "adlfs")
@@ -42,7 +42,7 @@ _WHY_NOT = {
 
 
 def cannot_create_exclusively(where: str) -> str | None:
-    """Why a store cannot hold a ledger that fences, if so. Reaches no store."""
+    """Why a store cannot hold a ledger that fences; None if it can. Contacts no store."""
     protocol = protocol_of(where)
     if protocol in _EXCLUSIVE:
         return None
@@ -99,7 +99,7 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
 
 
 def _boto(timeout: float) -> dict[str, Any]:
-    """s3fs retries by itself: five attempts of botocore's five would take 25 times as long."""
+    """s3fs retries by itself: five attempts of five by botocore would take 25 times as long."""
     return {
         "connect_timeout": timeout,
         "read_timeout": timeout,
@@ -108,7 +108,7 @@ def _boto(timeout: float) -> dict[str, Any]:
 
 
 def _aiohttp(timeout: float) -> Any:
-    """gcsfs hands it to aiohttp, where a number would bound all of a request, whatever moves."""
+    """gcsfs passes it to aiohttp, where a number would limit a request as a whole, idle or not."""
     from aiohttp import ClientTimeout
 
     return ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)

@@ -196,7 +196,7 @@ class FilesSink(StagingSink):
 
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
-            with contextlib.suppress(RowsRejected):  # they are met again when they are read
+            with contextlib.suppress(RowsRejected):  # they turn up again when they are read
                 self._arranger.fields(records)
 
     # The ledger
@@ -312,12 +312,12 @@ class FilesSink(StagingSink):
         return writer.finish()
 
     def _check(self, state: LedgerState, files: Sequence[Landing]) -> None:
-        """Files can be committed by the entry after the one they were begun at, and by no other:
-        by then they may have been cleaned away.
+        """Files can be committed only by the entry after the one that they were begun at: later,
+        they may have been cleaned up.
 
         Raises:
             TargetChanged: the ledger has gone on meanwhile.
-            ConfigError: it has not, and they are not there.
+            ConfigError: the ledger has not, but files are missing.
         """
         if any(begun_at(f.staged) != state.sequence for f in files):
             raise TargetChanged(

@@ -39,7 +39,7 @@ def take(
 ) -> Snapshot:
     """Read ledger and results. A run may continue meanwhile: what it adds is left out.
 
-    ``named`` matches the names of each topic's files. They tell whose files they are where
+    ``named`` matches the names of each topic's files. They tell the topic of a file where
     transforms send the records of several topics to one folder, or those of one to several.
     """
     folders = {t: "" if config.splits else folder_of(config.routed(t)) for t in named}
@@ -116,7 +116,7 @@ def _hidden(part: str) -> bool:
 
 
 class Reader:
-    """Reads some columns of files, of which each comes with its bytes."""
+    """Reads some columns of files, which are given with their sizes in bytes."""
 
     def __init__(self, store: Store, kind: str) -> None:
         self._store = store

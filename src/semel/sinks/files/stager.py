@@ -32,7 +32,7 @@ from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
 
 _LONGEST = 249
-"""Kafka gives no topic a longer name."""
+"""The length of the longest topic name that Kafka allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Arranger:
     kind: Format
 
     def fields(self, records: Records) -> pa.Schema:
-        """The fields of the files where the records go, with those of the records.
+        """The fields of the files that the records go to, including the records' own.
 
         Raises:
             ConfigError: the configuration leaves out every field.
@@ -154,7 +154,7 @@ class FilesStager(Stager):
     def add(self, commit: Commit) -> None:
         given = [r for r in commit.records if r.count]
         for topic in set(map(self._arranger.target, given)) - self._renewed:
-            # A worker process goes from trigger to trigger: other tasks may have added fields.
+            # A worker process outlives its triggers: other tasks may have added fields since.
             self._arranger.schemas.renew(topic)
             self._renewed.add(topic)
         # All are arranged before any is written: a batch that does not fit leaves nothing behind.

@@ -1,6 +1,6 @@
 """Where the files are: a store that fsspec knows.
 
-Three things are asked of a store. A file that is being written is seen by nobody who does not know
+Three things are asked of a store. A file that is being written is visible only to those who know
 its name. An entry of the ledger can be created exclusively, whole or not at all. And a complete
 file can be given its final name at once: by renaming it, or by a copy that the store makes itself.
 """
@@ -27,10 +27,10 @@ WEBHDFS = "webhdfs"
 _FLAT = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Stores that list all files below a folder with one request."""
 _RENAMING = ("hdfs", WEBHDFS)
-"""Stores with folders, where a file is renamed at once."""
+"""Stores with folders, where a file is renamed in one step."""
 
 _LONGEST_PART, _LONGEST_KEY = 255, 1024
-"""Bytes: of a name on a disk and in HDFS, and of an object's name with all its folders."""
+"""Limits in bytes: of a name on disk and in HDFS, and of an object's name with all its folders."""
 
 _AT_ONCE = 8
 
@@ -52,7 +52,7 @@ def split_url(where: str) -> SplitResult:
     """A URL in its parts.
 
     Raises:
-        ConfigError: host or port are none.
+        ConfigError: the host or the port is not valid.
     """
     try:
         parts = urlsplit(where)
@@ -72,7 +72,7 @@ class Store:
     """A store that fsspec reaches. Names are below its root, with ``/`` between their parts."""
 
     far: ClassVar[bool] = True
-    """Whether each request takes its time."""
+    """Whether each request takes a noticeable time."""
 
     def __init__(self, where: str, options: Mapping[str, Any]) -> None:
         self.where = where.rstrip("/")
@@ -152,7 +152,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The same while a file is created: what does not exist is its bucket or its folder."""
+        """The same while a file is created: FileNotFoundError then means its bucket or folder."""
         with self.translated():
             try:
                 yield
@@ -208,7 +208,7 @@ class Store:
         }
 
     def _walked(self, path: str, recursive: bool) -> list[Mapping[str, Any]]:
-        """fsspec's own ``find`` takes a folder that cannot be listed for an empty one."""
+        """Like fsspec's own ``find``, which would treat a folder that cannot be listed as empty."""
         found: list[Mapping[str, Any]] = []
         folders = [path]
         while folders:
@@ -253,7 +253,7 @@ class Store:
             self.filesystem.pipe_file(self.path(name), content, mode="create")
 
     def open(self, name: str) -> BinaryIO:
-        """A stream into a new file; it lasts once the stream is closed."""
+        """A stream into a new file, which is durable once the stream is closed."""
         with self.writing():
             self._make_room(name)
             stream: BinaryIO = self.filesystem.open(self.path(name), "wb")
@@ -262,7 +262,7 @@ class Store:
     def move(self, source: str, target: str, size: int) -> bool:
         """Give a file its final name; False if it has gone from where it was.
 
-        Where the store copies, the source goes when the copy is whole: some answer earlier.
+        If the store copies, the source is deleted once the copy is complete: some answer earlier.
         """
         with self.translated():
             try:

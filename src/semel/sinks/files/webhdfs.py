@@ -1,7 +1,7 @@
 """HDFS over HTTP: a NameNode's WebHDFS, or a gateway that speaks it.
 
-libhdfs's rename replaces an existing file. The NameNode itself can do otherwise: ``RENAME`` with
-``renameoptions=NONE`` takes its lock, looks whether the target is there, and only then renames. A
+libhdfs's rename replaces an existing file. The NameNode itself can avoid that: ``RENAME`` with
+``renameoptions=NONE`` takes its lock, checks that there is no target, and only then renames. A
 gateway (HttpFS) knows no such option, but its ``RENAME`` never replaces a file, and answers false.
 """
 
@@ -45,8 +45,8 @@ _QUERY = re.compile(r"\?\S*")
 
 
 class WebHdfsStore(Store):
-    """A directory in HDFS. Without ``timeout``, seconds until something moves, a NameNode whose
-    machine is gone would be waited for without end."""
+    """A directory in HDFS. ``timeout`` is the seconds that may pass without any data: otherwise a
+    request to a NameNode whose machine is gone would wait forever."""
 
     def __init__(self, where: str, options: Mapping[str, Any], timeout: float = 60.0) -> None:
         self._timeout = timeout
@@ -77,7 +77,7 @@ class WebHdfsStore(Store):
                 yield
             except _FinalError as error:
                 raise ServiceError(f"{self.where}: {error}") from None
-            except requests.RequestException as error:  # its text may have a URL, and that a token
+            except requests.RequestException as error:  # its text may hold a URL with a token
                 raise OSError(_QUERY.sub("", str(error)) or type(error).__name__) from None
 
     def read(self, name: str) -> bytes:
@@ -106,8 +106,8 @@ class WebHdfsStore(Store):
         raise TransientError(f"{self.where}: {name} was not created; why is not said")
 
     def open(self, name: str) -> BinaryIO:
-        """It is sent when it is complete: fsspec would append each part, which needs more
-        requests, and which directories with erasure coding do not take."""
+        """The file is sent when it is complete: fsspec would append each part, which needs more
+        requests and fails in directories with erasure coding."""
 
         def send(content: BinaryIO, size: int) -> None:
             with self.translated():
@@ -237,7 +237,7 @@ class _FinalError(Exception):
 class _Adapter(HTTPAdapter):
     """Waits for answers, with a timeout.
 
-    ``verify`` is what the session says: by itself requests prefers REQUESTS_CA_BUNDLE to that.
+    ``verify`` is the session's setting: requests on its own would prefer REQUESTS_CA_BUNDLE.
     """
 
     def __init__(self, verify: bool | str, timeout: float) -> None:
@@ -251,7 +251,7 @@ class _Adapter(HTTPAdapter):
             patient["verify"] = self._verify
         try:
             return super().send(request, *arguments, **patient)
-        except requests.RequestException as error:  # its text has the URL, and that a token
+        except requests.RequestException as error:  # its text holds the URL with a token
             cause = error.args[0] if error.args else error
             reason = getattr(cause, "reason", None) or cause
             text = f"{urlsplit(request.url).netloc}: {reason}"
@@ -267,7 +267,7 @@ def _checked(answer: requests.Response, **_: Any) -> None:
     """Raise Python's errors; fsspec does not check a DataNode's answer at all.
 
     Raises:
-        OSError: one of them.
+        OSError, _FinalError: the answer is an error.
     """
     if answer.status_code < 400:
         return

@@ -107,8 +107,8 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         """Rows by their place.
 
         Raises:
-            RowsRejected: the store cannot name a folder so.
-            ConfigError: it cannot name one by the topic.
+            RowsRejected: a folder's name would be too long for the store.
+            ConfigError: even the topic's folder would have too long a name.
         """
         marked = rows.append_column(_PARTITION, where.partitions)
         marked = marked.append_column(_OFFSET, where.offsets)
@@ -150,7 +150,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         times = part.column(_TIME).to_numpy() if _TIME in part.column_names else None
         rows = part.drop_columns([n for n in _OWN if n in part.column_names])
         if place in self._open and self._open[place].schema != rows.schema:
-            self._close(place)  # the topic has got more fields
+            self._close(place)  # the topic has gained fields
         start = 0
         while start < len(offsets):
             end = self._end(place, start, len(offsets), times)
@@ -189,7 +189,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         name = self._naming.name(
             values.topic, values.partition, span.first, span.last, self._kind.extension
         )
-        self._store.check_name(values.topic, name)  # once it is committed, it must be possible
+        self._store.check_name(values.topic, name)  # after the commit it must be possible
         target = f"{values.folder}/{name}"
         return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)
 
@@ -205,9 +205,9 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where rows belong, a value for each: ``by`` are the columns that ``folder`` is told by.
-    Their files are in ``root``, the folder of ``topic``, and have the names of their origins, so
-    that records of several topics can go to one."""
+    """Where rows belong, with one value per row; the columns in ``by`` decide the ``folder``.
+    The files are in ``root``, the folder of ``topic``, and are named after the topics that the rows
+    come from, so that records of several topics can go to one folder."""
 
     topic: str
     root: str

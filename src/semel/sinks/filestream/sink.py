@@ -3,8 +3,8 @@ writes them.
 
 Its ledger is beside the file, ``<file>.semel-ledger``. A commit adds lines to the file, then
 replaces the ledger: from then on the lines count, with the positions and the length that it holds.
-What a process that died has left beyond that length is cut off by the next commit. Lines stay that
-were there before the ledger, or that another program has added while it went on with the connector.
+What a dead process has left beyond that length is cut off by the next commit. Lines stay if they
+were there before the ledger, or if another program has added them after it took the connector over.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BLOCK = 8 * 1024 * 1024
 
 @dataclass
 class _State:
-    """What the ledger says of the file, and the positions of each connector that writes to it.
+    """What the ledger says about the file, and the positions of each connector that writes to it.
 
     ``length`` and ``checksum`` (CRC-32) are those of its lines, ``lines`` counts them by topic, and
     ``inode`` tells it from a file that has taken its place.
@@ -142,7 +142,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The lock for writing, held by one process at a time; it ends with its process.
+        """The lock for writing, held by one process at a time and released when that ends.
 
         Raises:
             Unavailable: another process has held it for too long. It may be frozen.

@@ -29,7 +29,7 @@ _FAILURES = (
 _STORES = {
     *("pyiceberg", "sqlalchemy", "requests", "botocore", "boto3", "thrift", "hive_metastore"),
     *("aiobotocore", "aiohttp", "azure", "google", "gcsfs"),
-    "pydantic_core",  # an answer that is none of the catalog's, such as a gateway's page
+    "pydantic_core",  # an answer that is not the catalog's, such as a gateway's page
 }
 """Packages whose errors are the catalog's or the store's: they may pass."""
 
@@ -135,7 +135,7 @@ def _load(name: str, properties: Mapping[str, str], timeout: float, connector: s
 
 
 def check_commits(catalog: Catalog, table: str) -> None:
-    """Raises ConfigError: the catalog does not refuse each commit that comes too late."""
+    """Raises ConfigError: the catalog may accept a commit that is based on an older state."""
     compares = getattr(catalog, "compares", None)  # a Hive metastore may not; others do
     if compares is None:
         return
@@ -151,14 +151,14 @@ def check_commits(catalog: Catalog, table: str) -> None:
 
 
 def create_namespace(catalog: Catalog, table: str) -> None:
-    """Create the namespace of a table, and those that it lies in, unless they are there."""
+    """Create the namespace of a table and its parent namespaces, unless they exist."""
     *parts, _ = table.split(".")
     for depth in range(1, len(parts) + 1):
         namespace = tuple(parts[:depth])
         if catalog.namespace_exists(namespace):
             continue
         if catalog.properties.get("type") == "hive":
-            # Of two that create it at once, the metastore deletes the directory for the second one.
+            # If two create it at once, the metastore deletes the directory when one of them fails.
             raise ConfigError(
                 f"there is no namespace {parts[0]} in the Hive metastore, and it is not safe to "
                 f"create one from several processes: create it first (CREATE DATABASE {parts[0]})"
@@ -166,6 +166,6 @@ def create_namespace(catalog: Catalog, table: str) -> None:
         try:
             catalog.create_namespace(namespace)
         except Exception:
-            # Of two processes that create it at once, not every catalog tells the second one why.
+            # If two processes create it at once, not every catalog tells the second one why.
             if not catalog.namespace_exists(namespace):
                 raise

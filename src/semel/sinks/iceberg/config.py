@@ -19,7 +19,7 @@ _ICEBERGS = (
 )
 CLASSES = ("iceberg", "semel.iceberg.IcebergSink", *_ICEBERGS)
 _ICEBERGS_INTERVAL = 300.0
-"""Seconds between commits, with Iceberg's own sink, where its configuration does not say."""
+"""The default seconds between commits of Iceberg's own sink."""
 
 _NO_CONTROL = "the driver commits: there is no coordinator and no control topic"
 _KAFKA_FREE = "semel keeps positions in the table and needs no Kafka clients of the sink's own"
@@ -42,7 +42,7 @@ BY_KEY = {
     "pk.mode": "record_key",
     "delete.enabled": "true",
 }
-"""What a cdc-field implies: a transform makes keys of the id columns, and tombstones."""
+"""What a cdc-field implies: a transform makes keys from the id columns, and tombstones."""
 
 PREFIXES = (
     "iceberg.catalog.",
@@ -185,7 +185,7 @@ class IcebergConfig(IcebergKeys):
         return len(self.tables) != 1 or bool(self.route_field)
 
     def ledger_of(self, connector: str) -> str:
-        """The table of a connector's positions if the tables that get rows are not known."""
+        """The table that holds a connector's positions if records name their own tables."""
         return self.ledger or "semel." + re.sub(r"\W", "_", connector, flags=re.ASCII)
 
     # As JDBC sinks name it
@@ -217,7 +217,7 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What holds for one table. ``route`` matches the values of its records' route-field."""
+    """The settings of one table. ``route`` matches the values of its records' route-field."""
 
     name: str
     branch: str
@@ -232,7 +232,7 @@ class Settings:
 
     config: IcebergConfig
     tables: Mapping[str, TableSettings]
-    """Those that were named."""
+    """By the name of the table, for tables that the configuration names."""
     catalog: Mapping[str, str]
     created: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)

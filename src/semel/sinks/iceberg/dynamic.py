@@ -1,11 +1,11 @@
 """Tables that records name: any number of them, known when the first record for one arrives.
 
 The connector's positions are those of its *home* ledger, a table of its own that holds no rows: its
-properties are positions and the names of the tables that ever got rows. A table's own ledger moves
-with the rows that it gets and stays behind otherwise. Of a range, the tables that get rows of it
-come first and home comes last, so home holds a range only when all tables do. After a crash in
-between home has not moved, and a table that was written is known and further than home: it takes
-the range for a replay.
+properties hold the positions, and the names of all tables that ever got rows. A table's own ledger
+moves with the rows that it gets and lags behind otherwise. The tables that get rows from a range
+are committed first and home last, so home holds a range only when all tables do. After a crash in
+between, home has not moved, and a table that was written is known and ahead of home: it recognises
+the range as a replay.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DynamicTables(Tables):
         self._names, self._form = _names(settings.catalog["type"])
         self._checked: set[str] = set()
         self._level = False
-        """Whether no table is further than home."""
+        """Whether no table is ahead of home."""
 
     def of(self, name: str) -> TargetTable:
         if name not in self._targets:
@@ -200,8 +200,8 @@ class DynamicTables(Tables):
         for target in self.all():
             if wanted is not None:
                 target.check_set(list(wanted))
-        # Home first: it fences a run that is at work, and what such a run has written by then is
-        # undone after it. A table that held more would take what is read again for a replay.
+        # Home first: that fences a running connector, and what it has written by then is undone
+        # afterwards. A table that held more would treat records that are read again as a replay.
         if wanted is not None:
             self._home.move(partial(self._home.ledger.set, wanted))
         elif self._home.find() is not None:

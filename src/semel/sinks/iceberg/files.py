@@ -41,7 +41,7 @@ Values = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A complete file that waits for its commit, or holds changes that are to be merged."""
+    """A complete file that waits for its commit, or holds changes to merge."""
 
     table: str
     path: str
@@ -188,7 +188,7 @@ def _stored(field: PartitionField, value: Any, schema: Schema) -> Any:
 def transformed(
     rows: pa.Table, source_id: int, transform: Transform[Any, Any], schema: Schema
 ) -> pa.ChunkedArray:
-    """A column, of a struct perhaps, as a transform changes it."""
+    """A column, perhaps a field of a struct, as a transform changes it."""
     name = schema.find_column_name(source_id) or ""
     first, *rest = _path(rows, name)
     values = rows.column(first)

@@ -1,8 +1,8 @@
-"""PyIceberg's Hive catalog, whose commits the metastore compares with what it has.
+"""PyIceberg's Hive catalog, with the metastore checking each commit against the table's state.
 
 PyIceberg reads and replaces a table while it holds a lock of the metastore. It does not renew the
-lock: a process that sleeps for longer than the lock lasts would replace a newer state by an old
-one. Since HIVE-26882 the metastore can be told to replace a table only if it has not changed.
+lock: a process that sleeps for longer than the lock lasts would replace a newer state with an
+old one. Since HIVE-26882 the metastore can be told to replace a table only if it has not changed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from semel.failpoints import hit
 TIMEOUT = "semel.timeout"
 """The catalog's property with the seconds of :attr:`_Connections.timeout`."""
 LOCKS = "engine.hive.lock-enabled"
-"""The table's property by which its writers do without locks."""
+"""The table property that lets its writers do without locks."""
 _MODIFIED = "table has been modified"
-"""What a metastore says of a table that is not as it was told."""
+"""What a metastore says if a table is not in the state that it was told to expect."""
 
 
 class HiveCatalog(hive.HiveCatalog):
@@ -62,10 +62,10 @@ class HiveCatalog(hive.HiveCatalog):
         return super().commit_table(table, requirements, updates)
 
     def compares(self, name: str) -> bool:
-        """Whether the metastore does what it is told when it is told to compare.
+        """Whether the metastore compares when it is told to.
 
-        It is asked for what every one refuses, other partition columns, and told to expect what is
-        not there. The reason that it gives says which it has looked at first.
+        The probe asks for a change that every metastore refuses, other partition columns, and
+        expects a location that is wrong. The refusal tells which of the two was checked first.
         """
         database, table = self.identifier_to_database_and_table(name, NoSuchTableError)
         with self._client as client:
@@ -79,12 +79,12 @@ class HiveCatalog(hive.HiveCatalog):
             except MetaException as error:
                 if _MODIFIED in str(error.message):
                     return True
-                raise  # it may be another trouble, which passes
+                raise  # it may be some other problem that passes
         return False
 
 
 def _expecting(location: str) -> dict[str, str]:
-    """What tells a metastore to replace only a table whose metadata is there."""
+    """Properties that tell a metastore to replace a table only if its metadata is there."""
     return {
         "expected_parameter_key": METADATA_LOCATION,
         "expected_parameter_value": location,
@@ -116,7 +116,7 @@ class _Comparing(Client):  # type: ignore[misc]
     locks = True
 
     def get_table(self, dbname: str, tbl_name: str) -> Any:
-        """By the one call that all metastores have: Hive 4.0.1 took away the older one."""
+        """Use the one call that all metastores have: Hive 4.0.1 removed the older one."""
         return self.get_table_req(GetTableRequest(dbName=dbname, tblName=tbl_name)).table
 
     def alter_table_with_environment_context(

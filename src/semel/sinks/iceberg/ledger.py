@@ -1,12 +1,12 @@
 """The ledger in an Iceberg table: properties, set by the commit that adds the files.
 
-``semel:<connector>:<topic>:<partition>`` holds position, running counts and holes as JSON. Table
-properties outlive what snapshots do not: expiry of snapshots, rewriting of files and of manifests;
-and each topic-partition of each connector has one of its own, so that several write one table.
+``semel:<connector>:<topic>:<partition>`` holds position, running counts and holes as JSON. Unlike
+snapshots, table properties survive expiry and the rewriting of files and manifests. Each
+topic-partition of each connector has its own property, so several connectors can write one table.
 
 ``semel-snapshot:<connector>`` is the last snapshot that is known to hold the connector's rows: its
-last commit, or a later one that descends from it. It is not among the positions' names, which older
-versions read as positions.
+last commit, or a later one that descends from it. Its prefix is not that of positions, because
+older versions would read it as one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LOG: Mapping[str, tuple[str, str | int]] = {
     "epoch": ("leader_epoch", -1),
     "epoch_offset": ("epoch_offset", -1),
 }
-"""What properties of earlier versions lack, and what it is in an entry then."""
+"""What properties written by earlier versions lack, and the value that an entry gets then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class IcebergLedger:
         return {tp: e.elsewhere for tp, e in self._known().items()}
 
     def judge(self, advances: Sequence[Advance], *, lags: bool = False) -> Outcome:
-        """Apply the ledger rule to one of several tables as it stands: what it holds already is a
-        replay, also where it holds more than that. One that lags had no rows of what lies between
-        its position and the range.
+        """Apply the ledger rule to one of several tables: a range that it holds already is a
+        replay, even if it holds more than that. A table that lags got no rows from the offsets
+        between its position and the range.
 
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
@@ -194,8 +194,8 @@ class IcebergLedger:
         return found
 
     def learned(self, rebases: Iterable[Rebase]) -> dict[str, str]:
-        """The properties that give entries of one of several tables what was not known of their
-        logs; each keeps its own position and counts."""
+        """The properties that add to the entries of one of several tables what has become known
+        of their logs (the ids); each keeps its own position and counts."""
         found = {}
         for r in rebases:
             tp = r.old.topic_partition
@@ -248,8 +248,8 @@ class IcebergLedger:
 
 
 def _seen(stored: Mapping[TopicPartition, int], advance: Advance, *, lags: bool) -> int | None:
-    """A table's position as the rule may see it: no further than the range's end, and where it
-    lags no less than its beginning. A hole may begin before it."""
+    """A table's position for the ledger rule: not beyond the range's end and, if the table lags,
+    not before its beginning. A hole may begin before the table's position."""
     position, wanted = stored.get(advance.range.topic_partition), advance.range
     if lags:
         position = max(position or 0, wanted.from_offset)

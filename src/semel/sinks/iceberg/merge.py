@@ -60,7 +60,7 @@ def merge(
 
 
 def _rewrite(table: Table, keys: pa.Table, writer: FileWriter) -> list[DataFile]:
-    """Write the rest of the files that hold one of the keys; returns those files."""
+    """Rewrite, without the keys' rows, the files that hold any of them; returns the old files."""
     replaced = []
     schema = table.metadata.schema()
     for task in _candidates(table, keys):
@@ -104,7 +104,7 @@ def _bounds(name: str, values: pa.ChunkedArray) -> list[BooleanExpression]:
 
 
 def _read(table: Table, task: FileScanTask, columns: Schema) -> pa.Table:
-    """Columns of a file's rows, without those that delete files name."""
+    """Columns of a file's rows, except rows that delete files remove."""
     with reading(table.where):
         return read_rows(table.metadata, table.io, columns, task)
 
@@ -123,7 +123,7 @@ def _without(held: pa.Table, keys: pa.Table) -> np.ndarray:
 
 
 def _as(columns: pa.Schema, rows: pa.Table) -> pa.Table:
-    """Rows in the table's columns; one that the table got meanwhile is null."""
+    """Rows in the table's columns; a column that the table has gained meanwhile is null."""
     missing = [f.name for f in columns if f.name not in rows.column_names]
     for name in missing:
         rows = rows.append_column(name, pa.nulls(rows.num_rows))

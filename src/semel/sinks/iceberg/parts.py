@@ -14,7 +14,7 @@ from semel.sinks.iceberg.routing import Counts, Share
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What was staged, by table; of ``ranges``, if they are known."""
+    """What was staged, by table; ``ranges`` are those that it comes from, if they are known."""
 
     files: Mapping[str, list[StagedFile]] = field(default_factory=dict)
     shares: Mapping[str, Counts] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from pyiceberg.types import ListType, MapType
 
 
 class _Projection(by_arrow.ArrowProjectionVisitor):
-    """PyIceberg (0.12) makes an empty list of structs of a null, and an empty map of a null."""
+    """PyIceberg (0.12) turns a null list of structs, or a null map, into an empty one."""
 
     def list(
         self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None
@@ -32,7 +32,7 @@ class _Projection(by_arrow.ArrowProjectionVisitor):
 
 
 def read_rows(metadata: TableMetadata, io: FileIO, columns: Schema, task: FileScanTask) -> pa.Table:
-    """Columns of a file's rows, without those that delete files name."""
+    """Columns of a file's rows, except rows that delete files remove."""
     by_arrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
     return by_arrow.ArrowScan(metadata, io, columns, AlwaysTrue()).to_table([task])
 

@@ -19,7 +19,7 @@ Parents = Mapping[int, int]
 
 
 def parents_in(metadata: TableMetadata) -> dict[int, int]:
-    """The parents that snapshots name. Expiry may take away the parent, and the name with it."""
+    """The parents that snapshots name. Expiry may remove a parent, and with it the reference."""
     return {
         s.snapshot_id: s.parent_snapshot_id
         for s in metadata.snapshots
@@ -51,7 +51,7 @@ def holds(table: Table, known: frozenset[int]) -> bool:
             return True
         has = _has(older, known)
         if met and not has:
-            return False  # of the time before them; later ones may lack them by expiry
+            return False  # from before them; later ones may lack them because of expiry
         met = met or has
     return False
 
@@ -61,7 +61,7 @@ def _has(metadata: TableMetadata, snapshots: frozenset[int]) -> bool:
 
 
 def position_texts(table: Table, mark: str) -> Mapping[str, str]:
-    """The properties of the newest older state whose rows the branch still has all of."""
+    """The properties of the newest older state all of whose rows the branch still has."""
     parents = parents_in(table.metadata)
     for older in table.history():
         parents = parents_in(older) | parents

@@ -37,13 +37,13 @@ class Share:
 def by_regex(
     field: str, routes: Mapping[str, re.Pattern[str] | None], records: Records
 ) -> tuple[list[tuple[str, Records]], Counts]:
-    """The records of each table that gets some, and how many no table gets."""
+    """The records of each table that gets some, and how many records go to no table."""
     codes, values = _encoded(records.rows, field)
     taken = np.zeros(records.rows.num_rows, dtype=bool)
     found = []
     for name, route in routes.items():
         assert route is not None
-        # Python's expressions are nearer to Java's than Arrow's are; they see each value once.
+        # Python's regular expressions are closer to Java's than Arrow's; each value is tried once.
         fits = np.array([v is not None and bool(route.fullmatch(v)) for v in values], dtype=bool)
         mine = fits[codes]
         taken |= mine

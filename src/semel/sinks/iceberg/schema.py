@@ -134,7 +134,7 @@ def _new(table: Table, fields: Sequence[pa.Field]) -> list[pa.Field]:
 
 
 def _wider(table: Table, columns: Mapping[str, pa.ChunkedArray]) -> list[pa.Field]:
-    """The table's columns that are too narrow for a value, as wide as it needs."""
+    """The table's columns that are too narrow for a value, widened to fit it."""
     found = []
     for f in table.columns:
         values = columns.get(f.name)

@@ -153,7 +153,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
         return self._tables.schema()
 
     def accommodate(self, records: Records) -> None:
-        with contextlib.suppress(RowsRejected):  # they are met again when they are read
+        with contextlib.suppress(RowsRejected):  # they turn up again when they are read
             for target, mine in self._tables.routed(records)[0]:
                 target.accommodate(mine)
 
@@ -219,8 +219,8 @@ class IcebergSink(StagingSink, SeveralLedgers):
         written: set[str] = set()
         why = ""
         for _ in range(CONFLICTS):
-            # Their states are older than the positions that are judged: who sets these by hand
-            # writes to the tables afterwards, and no commit to them can be late.
+            # The tables are read before the positions are judged: whoever sets positions by hand
+            # writes to the tables last, so a commit that comes too late conflicts.
             touched = self._tables.touched(parts.tables)
             outcome = self._tables.judge(advances)
             for target in touched:
@@ -303,7 +303,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
         return self.snapshots(topics)[0]
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
-        # There is one table at least: see IcebergConfig.
+        # There is at least one table: see IcebergConfig.
         return keys_of(self._tables.all()[0].keyed(), records)
 
     def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:

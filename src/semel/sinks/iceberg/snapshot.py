@@ -28,8 +28,8 @@ def take(
     letters: Table | None,
     key_fields: Sequence[str] = (),
 ) -> Snapshot:
-    """Read ledger and results of one state of the table; the keys of its rows, where they are named
-    and provenance does not tell."""
+    """Read ledger and results of one state of the table; also the keys of its rows, if
+    ``key_fields`` names them and there is no provenance."""
     ledger = IcebergLedger(table, connector.name)
     provenance = connector.provenance_columns
     coordinates = (TOPIC, PARTITION, OFFSET, TIMESTAMP)

@@ -63,6 +63,6 @@ def _watch(engine: Engine, connector: str, name: str, timeout: float) -> None:
 
 
 def _descriptor(connection: Any) -> int | None:
-    """The socket of a driver of PostgreSQL's; None if it does not say."""
+    """The socket of a PostgreSQL driver; None if the driver does not expose it."""
     fileno = getattr(connection, "fileno", None)
     return None if fileno is None else int(fileno())

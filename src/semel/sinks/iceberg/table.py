@@ -49,7 +49,7 @@ class _Once(Transaction):
 
     @property
     def table_metadata(self) -> TableMetadata:
-        """As PyIceberg's, which copies all of it each time that it is asked; it is asked often."""
+        """PyIceberg's, but cached: it copies all metadata on each access, and there are many."""
         if not self._updates:
             return self._table.metadata
         if self._computed is None or self._computed[0] is not self._updates:
@@ -76,7 +76,7 @@ class _Once(Transaction):
         then conflicts with itself, and what it has written must not be deleted.
 
         Raises:
-            CommitStateUnknownException: it cannot be told; perhaps this one has expired meanwhile.
+            CommitStateUnknownException: it is unknown; perhaps its snapshot has expired meanwhile.
         """
         if not self._snapshot_producers:
             return False
@@ -150,7 +150,7 @@ class Table:
             except TableAlreadyExistsError:
                 return
             except Exception:
-                # Of two processes that create it at once, not every catalog tells the second one.
+                # If two processes create it at once, not every catalog tells the second one.
                 if not catalog.table_exists(name):
                     raise
 
@@ -178,7 +178,7 @@ class Table:
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that the branch stands at."""
+        """The current snapshot of the branch."""
         snapshot = self.metadata.snapshot_by_name(self.branch)
         return None if snapshot is None else snapshot.snapshot_id
 
@@ -257,10 +257,10 @@ class Table:
         self._read()
 
     def keep(self, properties: Mapping[str, str]) -> None:
-        """Set properties while the branch stands where it does, without a new snapshot.
+        """Set properties without a new snapshot, if the branch has not moved.
 
         Raises:
-            CommitConflict: the branch does not stand there any more.
+            CommitConflict: the branch has moved.
         """
         transaction = _Once(self._table)
         stands = AssertRefSnapshotId.model_validate(

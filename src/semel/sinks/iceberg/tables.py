@@ -1,8 +1,8 @@
 """The tables of a connector, and its positions in them.
 
-Listed tables all take the same ranges: each one's ledger moves with every range, and the connector
-stands where the table does that is furthest behind. They differ only after a crash between two
-tables' commits, or where a table was left out of the configuration for a while.
+Listed tables all take the same ranges: each one's ledger moves with every range, and the
+connector's position is that of the table that is furthest behind. They differ only after a crash
+between two tables' commits, or if a table was left out of the configuration for a while.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Tables:
             target.keep_mark()
 
     def check_commits(self) -> None:
-        """Raises ConfigError: the catalog does not refuse each commit that comes too late."""
+        """Raises ConfigError: the catalog may accept a commit that is based on an older state."""
         self._check_commits(self.all()[0])
 
     def _check_commits(self, target: TargetTable) -> None:
@@ -257,7 +257,7 @@ def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
 def ahead(
     at: Sequence[LedgerEntry], stands: Sequence[Stand], among: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Topic-partitions that the same tables hold more of, and how far the least of these is."""
+    """Topic-partitions of which the same tables hold more, with the lowest position of these."""
     which: dict[TopicPartition, frozenset[int]] = {}
     limits: dict[TopicPartition, int] = {}
     wanted = frozenset(among)

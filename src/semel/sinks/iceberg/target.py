@@ -29,7 +29,7 @@ from semel.sinks.layout import not_from_values
 from semel.sinks.staging import CommitConflict
 
 CONFLICTS = 50
-"""A commit fails after it has lost to so many commits of other writers."""
+"""A commit fails after losing to this many commits of other writers."""
 
 
 class TargetTable:
@@ -110,7 +110,7 @@ class TargetTable:
         return [] if found is None else [f for f in found.columns if f.name not in skip]
 
     def read_from_values(self) -> list[pa.Field]:
-        """The fields among them that values fill."""
+        """Those of the columns that are filled from values."""
         found = self.fields()
         elsewhere = not_from_values(self.keyed()) if found else frozenset()
         return [to_read(f, COMMENT) for f in found if f.name not in elsewhere]
@@ -130,7 +130,7 @@ class TargetTable:
         self.accommodate(records)
         columns = self.table.columns
         if not columns.names:
-            return made.Rows(pa.table({}))  # tombstones before the first row: of nothing
+            return made.Rows(pa.table({}))  # tombstones before the first row have nothing to delete
         arrange = made.changes if self._settings.config.upsert else made.inserts
         provenance = self._connector.provenance_columns
         found = arrange(self.keyed(), provenance, self._own(records), columns)
@@ -148,7 +148,7 @@ class TargetTable:
         return narrowed(records, columns, grows=config.auto_evolve or not columns.names)
 
     def keyed(self) -> IcebergConfig:
-        """The configuration with its id columns, which the table may know."""
+        """The configuration with its id columns, which may come from the table."""
         config = self._settings.config
         if not config.upsert:
             return config
@@ -198,12 +198,12 @@ class TargetTable:
         self.check_rows()
         renamed = self.ledger.remark() if self._keeps_rows else {}
         if renamed:
-            with contextlib.suppress(CommitConflict):  # the next look does it
+            with contextlib.suppress(CommitConflict):  # the next check will do it
                 self.table.keep(renamed)
 
     def check_set(self, wanted: Sequence[LedgerEntry]) -> None:
         """Raises ConfigError: the table was rolled back, and positions that are not set with the
-        others would be taken for right."""
+        others would count as correct."""
         others = set(self.stand()) - {e.topic_partition for e in wanted}
         try:
             if others:
@@ -232,7 +232,7 @@ class TargetTable:
                 self.check_rows()
             properties = moved()
             forgotten = [*self.ledger.names(), self.ledger.mark] if forget else []
-            if not properties and not forget:  # to forget nothing fences other runs too
+            if not properties and not forget:  # forgetting nothing still fences other runs
                 return
             try:
                 mark = "" if forget else self._mark

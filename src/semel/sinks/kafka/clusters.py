@@ -28,8 +28,8 @@ class Clusters:
 
     @classmethod
     def of(cls, connector: ConnectorConfig, config: KafkaConfig) -> Clusters:
-        """Another cluster is met with the producer's security, and with the other settings that
-        each client has."""
+        """Another cluster is reached with the producer's security settings, and with each client's
+        other settings."""
         servers = config.target_servers or connector.bootstrap_servers
         elsewhere = servers != connector.bootstrap_servers
         there = {"bootstrap.servers": servers}

@@ -11,7 +11,7 @@ from semel.errors import ServiceError
 from semel.ledger import LedgerEntry
 
 VERSION = 1
-"""Of the facts; a reader refuses those of a later one, which may mean something else."""
+"""The version of the facts; a reader refuses later ones, which may mean something else."""
 
 _SHORT = {
     "start_position": "start",
@@ -35,7 +35,7 @@ def facts_of(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]) -> LedgerEntry:
-    """The entry; one without facts, which somebody else has written, begins at its position.
+    """The entry; one without facts, which another program has written, begins at its position.
 
     Raises:
         ServiceError: a later version of semel has written it.

@@ -1,14 +1,14 @@
 """The ledger in Kafka: a compacted topic, and the consumer group's offsets beside it.
 
 Each transaction writes both. The topic is the truth, because it does not expire; the offsets fence
-a task whose partitions have moved (KIP-447). They are read in this order, when a task gets
-partitions:
+a task whose partitions have moved (KIP-447). A task that is assigned partitions reads them in this
+order:
 
-1. The group's *stable* offsets. The broker keeps the answer back while an open transaction holds
-   offsets of these partitions, and takes none from older generations afterwards.
-2. The topic up to the end that it has then.
+1. The group's *stable* offsets. The broker withholds the answer while an open transaction holds
+   offsets of these partitions, and accepts none from older generations afterwards.
+2. The topic, up to its end at that time.
 
-The other way round, a predecessor that has sent its offsets, but not yet its record in the topic,
+In the other order, a predecessor that has sent its offsets, but not yet its record in the topic,
 would be missed: no ``transactional.id`` fences one live task from another.
 
 =============  =================  ==================================================================
@@ -18,7 +18,7 @@ known          the same           is that
 known          nothing            is the topic's: offsets expire, or somebody has deleted the group
 nothing        known              is the group's: a connector of an earlier version, or a ledger
                                   topic that was deleted; it goes into the topic
-known          another one        is nobody's guess: the connector stops
+known          another one        is unclear: the connector stops
 nothing        nothing            has never been entered, or is lost; see ``KafkaSink.start``
 =============  =================  ==================================================================
 """
@@ -35,7 +35,7 @@ from semel.sinks.kafka.storage import LedgerTopic, Stored
 
 _PENDING = 0.02
 _FENCE_AFTER = 0.5
-"""Seconds after which a pending transaction is taken for one that nobody will end."""
+"""Seconds after which a pending transaction is assumed to be one that nobody will end."""
 _GLANCE = 1.0
 """Seconds to wait for the open transactions of a connector that may be running."""
 
@@ -55,7 +55,7 @@ class Ledger:
         self, topics: Iterable[str], there: Mapping[str, int]
     ) -> dict[TopicPartition, LedgerEntry]:
         """The present entries, whatever open transactions may still change. While the connector
-        runs, the two are read at different times: where both are known the topic's counts."""
+        runs, the two are read at different times: where both have a position, the topic's wins."""
         self.stored = self.topic.read(_GLANCE)
         known = {*topics, *(tp.topic for tp in self.stored.entries)}
         return {**self.offsets.entries(known, there), **self.stored.entries}
@@ -64,8 +64,8 @@ class Ledger:
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
         """The entries of partitions that nobody else moves any more, and the partitions that an
-        open transaction may still move. An open transaction of another task hides what stands
-        behind it in the topic; it does not matter where topic and offsets agree all the same.
+        open transaction may still move. An open transaction of another task hides what
+        follows it in the topic; that does not matter where topic and offsets agree anyway.
 
         Raises:
             OffsetOutOfRange: topic and offsets contradict each other.
@@ -115,7 +115,7 @@ class Ledger:
             at = time.monotonic()
             if left and at > fence_at:
                 fence()
-                fence_at = time.monotonic() + _FENCE_AFTER  # one may be in the group still
+                fence_at = time.monotonic() + _FENCE_AFTER  # such a task may still be in the group
             if left and at - asked > longest:
                 raise TransientError(
                     f"connector {self._connector}: a transaction is pending on the position "

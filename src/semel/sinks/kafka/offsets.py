@@ -1,11 +1,11 @@
 """The consumer group's offsets: they fence, and lag tools read them, but they may expire.
 
-In the cluster that the connector reads from, it is the group ``connect-<name>`` itself: an offset
-goes into the transaction that holds the results, and the broker accepts it from a member of the
-group's present generation only (KIP-447). Another cluster has no such members, and accepts offsets
-of topics that it has only: there an offset stands under the target's topic and the source's
-partition, and its metadata names the source's topic, and how many tasks the connector has ever
-had: they are the ones who may be frozen somewhere.
+In the cluster that the connector reads from, the group is ``connect-<name>`` itself: an offset goes
+into the transaction that holds the results, and the broker accepts it only from a member of the
+group's current generation (KIP-447). Another cluster has no such members, and accepts offsets only
+of topics that it has: there an offset is stored under the target's topic and the source's
+partition. Its metadata names the source's topic, and the largest number of tasks that the connector
+has ever had: any of them may be frozen somewhere.
 
 An offset's metadata holds the same facts as the entry in the ledger topic. Versions of semel
 without such a topic kept their ledger here.
@@ -59,7 +59,7 @@ class GroupOffsets:
     def stable(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
-        """The entries of some partitions; or all of them, if an open transaction has its say."""
+        """The entries of some partitions; none, and all of these, if a transaction is pending."""
         places = {self._place(tp): tp for tp in partitions}
         found, pending = self._groups.offsets(self.group, places, stable=True)
         entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}

@@ -59,8 +59,8 @@ class Sender:
         offsets: list[KafkaPartition],
         generation: Any,
     ) -> None:
-        """Messages, positions and the group's offsets in one transaction. Where there can be no
-        messages, there is no failpoint.
+        """Messages, positions and the group's offsets in one transaction. If ``messages``
+        is None, no failpoint fires.
 
         Raises:
             RowsRejected: nothing was written; names the records that brokers will never take.

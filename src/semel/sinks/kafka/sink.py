@@ -163,9 +163,9 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             )
 
     def _carry_over(self) -> None:
-        """Bring the ledger topic and the group's offsets together before a task can freeze: a
-        connector of an earlier version has offsets only, and offsets may have expired. Another
-        cluster's also say how many tasks there are."""
+        """Make the ledger topic and the group's offsets agree before a task can freeze: a
+        connector of an earlier version has offsets only, and offsets may have expired. Those in
+        another cluster also say how many tasks there are."""
         recorded = self._recorded()
         known = {e.topic_partition: e for e in recorded if e.topic in self._targets.names}
         if not known or not self._alone(known):
@@ -237,7 +237,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         positions = {e.topic_partition: e.position for e in entries}
         if self._member is None and not self._alone(positions):
-            return positions  # the run that is at work enters what is missing
+            return positions  # the active run enters what is missing
         self._read(positions)
         new = [e for e in entries if e.topic_partition not in self._stored]
         if new:
@@ -330,7 +330,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             )
 
     def _reopen(self) -> None:
-        """Reopen the producer, after a check whom the partitions belong to."""
+        """Reopen the producer, after checking whom the partitions belong to."""
         if self._member is not None:
             self.assigned(self._member)
         else:

@@ -1,8 +1,8 @@
 """Reads the target for an audit: committed records, and where each came from.
 
 Kafka cannot be read at one instant. The ledger is read first, then all that the targets hold by
-then, open transactions waited for; records that were committed in between lie beyond the ledger's
-positions, and their provenance tells.
+then, once open transactions have ended. Records that were committed in between lie beyond the
+ledger's positions, which their provenance shows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def take(
     timeout: float,
 ) -> Snapshot:
     """Ledger and results. ``recorded`` reads the ledger, and ``holes`` is what it has found then;
-    ``timeout`` is how long open transactions are waited for, in seconds."""
+    ``timeout`` is how long to wait for open transactions, in seconds."""
     entries = recorded()
     unread = holes()
     found = _Found(entries)
@@ -111,7 +111,7 @@ class _Found:
 
 
 def _header(message: Message) -> Mapping[str, bytes]:
-    """Of several headers of one name, the last: those before it came with the record."""
+    """Headers by name; of several, the last one: those before it came with the record."""
     found: list[tuple[str, bytes]] = message.headers() or []  # type: ignore[assignment]
     return dict(found)
 
@@ -144,7 +144,7 @@ def _settled(
     after: Sequence[LedgerEntry],
 ) -> dict[str, int]:
     """The number of records of each target when the ledger was read first: those that the ledger
-    has counted since then do not speak against it."""
+    has counted since then are no excess."""
 
     def written(entries: Sequence[LedgerEntry], target: str) -> int:
         return sum(e.rows_written for e in entries if targets.get(e.topic) == target)

@@ -2,8 +2,8 @@
 
 A record's key is Kafka Connect's way to name a source partition,
 ``["orders-copy",{"kafka_topic":"orders","kafka_partition":0}]``; its value holds the position and
-what else an entry knows. Holes have keys of their own. All records go to partition 0, so the last
-one of a key is the valid one, however many partitions the topic has.
+the other facts of the entry. Holes have keys of their own. All records go to partition 0, so the
+last one of a key is the valid one, however many partitions the topic has.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Targets:
             create_dead_letter_topic(connector, self._target)
 
     def _warn(self, topic: str) -> None:
-        """Of a target that deletes records which the source still has."""
+        """Warn of a target that deletes records that the source still has."""
         name = self.of(topic)
         here, there = self._source.topic_config(topic), self._target.topic_config(name)
         if here is None or there is None:
@@ -213,12 +213,12 @@ class Targets:
         known: Collection[str],
         lost: Collection[TopicPartition] = (),
     ) -> None:
-        """Refuse to begin to copy topics whose targets hold records that nobody accounts for.
+        """Refuse to start copying topics whose targets hold records that nobody accounts for.
 
         Args:
-            topics: those of which the ledger knows no position, or not of all partitions.
-            known: those of which it does: what a target shared with them holds is theirs.
-            lost: the partitions, if it does not know of some only.
+            topics: those for which the ledger has no position, or not for all partitions.
+            known: those for which it has one: the records in a target shared with them are theirs.
+            lost: the partitions without a position, if only some have none.
 
         Raises:
             ConfigError: records could be copied again, or skipped.

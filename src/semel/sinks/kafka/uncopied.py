@@ -19,7 +19,7 @@ _RETENTION = "offsets.retention.minutes"
 _CLOCKS = 600.0
 """Seconds by which this machine's clock and the brokers' may differ."""
 _ANY = 2**62
-"""Milliseconds from which a limit is none: before Kafka 4.0 it is 2^63 - 1 unless set."""
+"""A limit of this many milliseconds is none: before Kafka 4.0 it is 2^63 - 1 unless set."""
 
 
 def never_copied(
@@ -28,13 +28,13 @@ def never_copied(
     """Those of the partitions that certainly lack an offset because nothing was copied from them.
 
     An offset expires once it is older than ``offsets.retention.minutes``. A partition whose first
-    record still exists and was appended later than that cannot have had one that is forgotten by
-    now, unless it stood before that record. Its timestamp tells when it was appended if the broker
-    sets it, or limits how far it may be ahead; otherwise it may be any producer's guess.
+    record still exists and is younger than that cannot have had an offset that has expired by now,
+    unless the offset was before that record. The record's timestamp tells when it was appended if
+    the broker sets it or limits how far ahead it may be; otherwise it is whatever a producer set.
 
     Args:
         source: the cluster of the partitions.
-        group_client: how the cluster is reached that holds the group's offsets.
+        group_client: client settings for the cluster that holds the group's offsets.
         partitions: those without an offset.
     """
     earliest = source.earliest(partitions)
@@ -78,12 +78,12 @@ def _ahead(config: Mapping[str, str] | None) -> int | None:
 
 
 def _retention(client: Mapping[str, Any]) -> float | None:
-    """The shortest time for which a broker keeps offsets, in seconds; None if it does not tell."""
+    """The shortest time for which a broker keeps offsets, in seconds; None if unknown."""
     admin = admin_client(client)
     try:
         cluster = answer_of(admin, admin.describe_cluster(request_timeout=_TIMEOUT), _TIMEOUT)
         brokers = [ConfigResource(ConfigResource.Type.BROKER, str(n.id)) for n in cluster.nodes]
-        # One question for each: it goes to the broker that it is about.
+        # One request each: it must go to the broker that it asks about.
         asked = {b: admin.describe_configs([b], request_timeout=_TIMEOUT)[b] for b in brokers}
         configs = answers_of(admin, asked, _TIMEOUT).values()
         return min(float(str(config[_RETENTION].value)) for config in configs) * 60

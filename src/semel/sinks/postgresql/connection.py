@@ -54,7 +54,7 @@ _PASSING = (
     "server closed the connection",
     # The server is busy, or this process was.
     "canceling authentication due to timeout",
-    # Of PgBouncer.
+    # From PgBouncer.
     "server login has been failing",
     "pgbouncer cannot connect to server",
     "client_login_timeout",
@@ -73,8 +73,8 @@ _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _QUERY_OPTIONS = {StatementOptions.USE_COPY.value: "false"}  # a result comes whole, or an error
 
 TRUNCATE_FROM = 1000
-"""Once a staging table has held so many rows it is emptied by TRUNCATE, until then by DELETE, which
-is quicker and leaves the catalog alone but leaves dead rows. ON COMMIT DELETE ROWS would cost
+"""Once a staging table has held this many rows, TRUNCATE empties it; until then DELETE, which is
+quicker and does not touch the catalog, but leaves dead rows. ON COMMIT DELETE ROWS would cost
 0.2 ms for each staging table of the session, used or not."""
 
 
@@ -93,7 +93,7 @@ class LockTimeout(TransientError):
 class Connection:
     """One session, opened when first used and opened again after it was lost.
 
-    All errors leave as semel's.
+    All errors are raised as semel's.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Connection:
             if isinstance(translated, Unavailable):
                 self.close()  # a new session looks the host up again, and may find another server
             if isinstance(translated, SchemaChanged):
-                self._stages.clear()  # one of them may be what is not there
+                self._stages.clear()  # one of them may be what is missing
             raise translated from None
         except BaseException:
             self._roll_back()
@@ -192,8 +192,8 @@ class Connection:
             return cursor.fetch_arrow_table()
 
     def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
-        """Run a query inside the open transaction and yield its rows as they arrive, so that their
-        number does not matter. Run nothing else before the last one."""
+        """Run a query inside the open transaction and yield its rows as they arrive, so that they
+        need not fit in memory. Run nothing else until the last one has arrived."""
         self._begin()
         with self._connection.cursor() as cursor:
             with self._watchdog.call():

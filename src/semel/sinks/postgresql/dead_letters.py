@@ -50,7 +50,7 @@ def insert(
 ) -> None:
     """Write the dead letters inside the open transaction.
 
-    One may be there already, if positions were set back by hand; the last failure stays.
+    A letter may exist already if positions were set back by hand; the last failure stays.
     """
     found = rows(connector, letters).drop_columns("failed_at")  # which is the server's time
     place = found.column_names.index("headers")

@@ -1,4 +1,4 @@
-"""ADBC sessions of one URL that share what the driver has read of the server.
+"""ADBC sessions of one URL that share what the driver has read from the server.
 
 An ADBC database reads all types and all columns of the server when it is made: 37 ms of CPU with an
 empty database, more with thousands of tables. Sessions of one URL share it for as long as the
@@ -34,7 +34,7 @@ LASTS = 600.0
 first digest."""
 
 _MOST = 32
-"""Databases that are kept, the last ones used."""
+"""How many databases to keep: those used last."""
 
 _kept: OrderedDict[str, Shared] = OrderedDict()
 _lock = threading.Lock()
@@ -95,7 +95,7 @@ def shared(uri: str) -> Shared:
         if (found := _kept.get(uri)) is not None and not found.is_old:
             _kept.move_to_end(uri)
             return found
-    made = Shared(uri)  # without the lock: nobody waits for the server of somebody else
+    made = Shared(uri)  # without the lock: nobody waits for somebody else's server
     with _lock:
         _kept[uri] = made
         _kept.move_to_end(uri)

@@ -15,7 +15,7 @@ from semel.sinks.sql.ledger_tables import OFFSETS
 
 _PAUSE = 1.0
 
-# By the database and name of this session: those of the same connector.
+# The sessions of the same connector are those with this session's database and name.
 _IN_COPY = f"""SELECT a.pid::bigint AS pid, a.xact_start::text AS begun, p.bytes_processed AS bytes
 FROM pg_stat_activity a
 JOIN pg_stat_progress_copy p ON p.pid = a.pid

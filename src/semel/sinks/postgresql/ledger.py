@@ -77,8 +77,8 @@ _RANGES = """SELECT * FROM jsonb_to_recordset({ranges}) AS r(
 
 _UNTIMED = "set_config('lock_timeout', current_setting('semel.lock_timeout'), true)"
 
-# The wait for the ledger's rows is bounded, that for others is not. In one statement, as it costs
-# no other round trip; it returns a row for each range that was moved.
+# The wait for the ledger's rows is bounded, the wait for others is not. One statement does both,
+# which saves a round trip; it returns a row for each range that was moved.
 _ADVANCE = f"""WITH r AS ({_RANGES}), moved AS (
     UPDATE {OFFSETS} o SET
         position = r.until_offset,

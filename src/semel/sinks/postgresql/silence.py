@@ -27,14 +27,14 @@ _COPIED = "SELECT bytes_processed FROM pg_stat_progress_copy WHERE pid = {pid}"
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The server's process of a session."""
+    """The server process of a session."""
 
     pid: int
     begun: str
 
 
 def bounded(uri: str, seconds: float) -> str:
-    """The URI with a ``connect_timeout`` of at most so long; libpq takes no less than two."""
+    """The URI with a ``connect_timeout`` of at most this long; libpq takes no less than two."""
     most = max(2, int(seconds))
     given = _CONNECT.search(uri)
     if given is None:

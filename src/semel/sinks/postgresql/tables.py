@@ -38,7 +38,7 @@ LEFT JOIN pg_namespace n ON n.oid = k.collnamespace
 WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum"""
 
-# Only what ON CONFLICT accepts: whole, checked at once, of plain columns (not those of INCLUDE).
+# Only what ON CONFLICT accepts: not partial, not deferrable, on plain columns (not of INCLUDE).
 _KEYS = """SELECT array_agg(a.attname::text) AS columns
 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
     AND a.attnum = ANY((i.indkey::smallint[])[:i.indnkeyatts - 1])
@@ -58,7 +58,7 @@ def targets(
 ) -> dict[str, Target | None]:
     """The tables of topics as entries of the ledger remember them, inside the open transaction.
 
-    A dump that is restored has other oids, but it has another table for the ledger, too.
+    A restored dump has different oids, but its ledger's table is a different one, too.
     """
     if not names:
         return {}

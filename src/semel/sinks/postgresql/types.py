@@ -48,7 +48,7 @@ _INEXACT = {"citext", "bpchar", "float4", "float8", "jsonb", "interval"}
 
 _MICROSECONDS = 6
 _FRACTIONS = {"timestamp", "timestamptz", "time", "timetz"}
-_TO_THE_SECOND = 1 << 28  # of an interval's modifier: that it has seconds
+_TO_THE_SECOND = 1 << 28  # the bit of an interval's modifier for seconds
 
 
 def column(

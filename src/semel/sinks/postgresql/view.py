@@ -1,7 +1,7 @@
 """Shows rows to an audit, as they are and as records would make them.
 
-If Arrow alone can tell a column's values, they are compared directly. The server casts all others
-in a staging table of another session and so says what it would make of them.
+If Arrow alone determines a column's values, they are compared directly. The server casts all
+others, in a staging table of another session, and so shows what it would store.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _shown(column: Column, value: str) -> str:
 
 
 def _asks(column: Column) -> bool:
-    """Whether only the server can tell what it shows of a value."""
+    """Whether only the server can tell how it shows a value."""
     if column.element is not None or column.copied is None:
         return True
     plain = column.base in _PLAIN or column.base in _SAME_TEXT

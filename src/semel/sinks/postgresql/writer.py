@@ -15,7 +15,7 @@ from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
 MERGE_FROM = 1000
-"""From so many rows on, MERGE, which must be planned as a join, is quicker than ON CONFLICT."""
+"""From this many rows on, MERGE, which is planned as a join, is quicker than ON CONFLICT."""
 _MERGES_SINCE = 15
 
 
@@ -50,8 +50,8 @@ def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: b
 def _copy(connection: Connection, table: Table, rows: Rows) -> None:
     """COPY straight into the table, once it is certain that its columns are what they were.
 
-    The server takes binary values for what its columns are now: 8 bytes of a bigint would become a
-    timestamp without an error.
+    The server reads binary values as the types that its columns have now: 8 bytes of a bigint
+    would become a timestamp without an error.
     """
     names = rows.columns.column_names
     expected = ", ".join(f"({literal(n)}, {table.columns[n].oid})" for n in names)
@@ -111,10 +111,10 @@ _ROW = "__semel_row"
 
 
 def compare(connection: Connection, table: Table, keys: Rows) -> dict[str, pa.ChunkedArray]:
-    """Numbers for the values of key columns, equal where the server takes the values for equal.
+    """Numbers for the values of key columns, equal where the server considers the values equal.
 
-    Needs no open transaction. Where it refuses a value the values themselves are returned: writing
-    them will tell which it is.
+    Needs no open transaction. If the server refuses a value, the values themselves are returned:
+    writing them will show which one it is.
     """
     names = keys.columns.column_names
     numbered = Rows(
@@ -170,7 +170,8 @@ def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
 def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
     """Upsert rows with a statement that looks each key up once.
 
-    Staging tables have no statistics: left alone, the planner might read the whole target.
+    Staging tables have no statistics: without these settings, the planner might read all of the
+    target.
     """
     names = rows.columns.column_names
     values = {n: _value(prepared.table, rows, n) for n in names}

@@ -1,5 +1,5 @@
 """One client for Elasticsearch and OpenSearch: opensearch-py's transport, and the meaning of
-answers. It asks no server for its name, so both are spoken to in the protocol that they share."""
+answers. It does not ask a server which of the two it is: it speaks the protocol that they share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ARGUMENTS = re.compile(
 """The reasons in an ``illegal_argument_exception`` that blame a document. A missing pipeline and an
 alias without a write index raise the same exception."""
 _MISTAKES = re.compile("CERTIFICATE|UNKNOWN_CA|PROTOCOL|HANDSHAKE_FAILURE|PEM|KEY_")
-"""Permanent reasons of a failed TLS handshake; others mean that a node went down during it."""
+"""Permanent reasons for a failed TLS handshake; others mean that a node went down during it."""
 _HOSTNAME = "ssl.endpoint.identification.algorithm"
 _TLS = (
     "ssl.ca.location",
@@ -161,7 +161,7 @@ class Client:
         """All hits of a search at one instant, that of its first page. Missing indices are empty.
 
         Raises:
-            TransientError: a shard is away: less than all would be no answer.
+            TransientError: a shard is unavailable, so the answer would be incomplete.
         """
         answer = self.request(
             "POST",
@@ -221,7 +221,7 @@ class Client:
     def _refused_handshake(self, error: Any) -> SemelError:
         cause = error.args[0] if error.args else error
         text = f"{self._name}: {self.where}: {_short(cause)}"
-        if not isinstance(cause, ssl.SSLError):  # a file that is not there, or another name
+        if not isinstance(cause, ssl.SSLError):  # a missing file, or a wrong host name
             return ServiceError(text)
         reason = cause.reason or ""
         if re.search("WRONG_VERSION|HTTP_REQUEST", reason):
@@ -239,8 +239,8 @@ class Client:
         from opensearchpy import OpenSearch, OpenSearchWarning
 
         config = self._config
-        # What the client warns of is raised here; what the server warns of, with each answer, is no
-        # news to the connector.
+        # What the client warns about is raised here; the server's warnings come with each answer,
+        # and are no news to the connector.
         logging.getLogger("opensearch").setLevel(logging.ERROR)
         warnings.simplefilter("ignore", OpenSearchWarning)
         seconds = (config.connection_timeout_ms / 1000, config.read_timeout_ms / 1000)
@@ -251,7 +251,7 @@ class Client:
             http_compress=config.compression,
             timeout=urllib3.Timeout(connect=seconds[0], read=seconds[1]),
             pool_maxsize=config.in_flight,
-            # The engine tries again, and knows whether that is safe; here only another node is.
+            # The engine retries, and knows whether that is safe; here only other nodes are tried.
             max_retries=len(config.urls) - 1,
             retry_on_status=(),
             **(self._tls if secure else {}),

@@ -244,7 +244,7 @@ class SearchConfig(SearchKeys, RoutedConfig):
 
 
 def _parsed(url: str) -> SplitResult | None:
-    """The parts of a URL; None where host or port are none."""
+    """The parts of a URL; None if the host or the port is not valid."""
     try:
         parts = urlsplit(url if "://" in url else f"//{url}")
         _ = parts.port

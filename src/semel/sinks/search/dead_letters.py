@@ -1,4 +1,4 @@
-"""Dead letters in an index: raw record and reason, under an id of their place in Kafka."""
+"""Dead letters in an index: raw record and reason, with their place in Kafka as id."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SIMPLE = {
     pa.float32(): "float",
 }
 _AGAIN = 5
-"""How often the server tries an update again that meets another one."""
+"""How often the server retries an update that conflicts with another one."""
 _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 
 
@@ -63,7 +63,7 @@ def updates(ids: pa.Array, sources: pa.Array) -> pa.Array:
 
 
 def _member(name: str, values: pa.Array) -> pa.Array:
-    """A field of an object, behind a comma; nothing where it is null."""
+    """A field of an object, after a comma; empty where it is null."""
     if is_.is_struct(values.type):
         inner = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
         found = documents(inner, len(values), sparse=True)
@@ -88,7 +88,7 @@ def requests(lines: pa.Array, most: int, size: int) -> Iterator[tuple[int, bytes
     """The bodies of bulk requests, each with the row that it begins with.
 
     One has at most ``most`` rows and, unless a single row is larger, ``size`` bytes. The texts
-    stand one after the other in Arrow's memory, so a body is a slice of it.
+    are contiguous in Arrow's memory, so a body is a slice of it.
     """
     if not len(lines):
         return

@@ -26,7 +26,7 @@ _PROVENANCE = {
 
 @dataclass(slots=True)
 class Index:
-    """An index by the name that it has itself, not an alias; ``fields`` are those it maps."""
+    """An index by its own name, not an alias; ``fields`` are those it maps."""
 
     name: str
     fields: set[str] = field(default_factory=set)
@@ -49,7 +49,8 @@ def find(client: Client, name: str, where: str, *, stream: bool = False) -> Inde
     """Look an index up, or a data ``stream``.
 
     Raises:
-        ConfigError: the name is an alias of several indices, or of what was not wanted.
+        ConfigError: the name is an alias of several indices, or names an index instead of a data
+            stream, or the reverse.
     """
     answer = client.request("GET", f"/{name}", expected=(404,), flat_settings="true")
     if answer.status == 404:
@@ -113,8 +114,8 @@ def create_stream(client: Client, name: str, mapping: Mapping[str, Any], where: 
 
 
 def extend(client: Client, index: Index, mapping: Mapping[str, Any]) -> None:
-    """Add fields, one by one where they do not go together: another task may have mapped some of
-    them otherwise, and then the server judges each document."""
+    """Add fields; one by one if the server refuses them together, because another task may have
+    mapped some of them differently. Then the server judges each document."""
     path = f"/{index.name}/_mapping"
     answer = client.request("PUT", path, {"properties": dict(mapping)}, expected=(400,))
     if answer.status == 400 and len(mapping) > 1:

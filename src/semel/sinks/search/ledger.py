@@ -26,7 +26,7 @@ from semel.sinks.search.client import Client
 INDEX = "semel_offsets"
 _COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
 _LOG = {"cluster_id": "", "topic_id": "", "leader_epoch": -1, "epoch_offset": -1, "target": ""}
-"""What documents of earlier versions lack, and what it is in an entry then."""
+"""What documents written by earlier versions lack, and the value that an entry gets then."""
 _EPOCH_AT = "epoch_position"
 """The position that the epoch was written with: older versions move the position alone."""
 _MERGES = "merges"
@@ -147,9 +147,9 @@ class SearchLedger:
         return found
 
     def _turn(self, stored: Mapping[TopicPartition, _Stored]) -> bool:
-        """Note whether documents are updated from here on. An update makes a version of its own,
-        which may be higher than the offset of a later record: what replaces documents after updates
-        is of a new generation."""
+        """Record whether documents are updated from now on. An update makes a version of its own,
+        which may be higher than the offset of a later record: so documents that replace updated
+        ones belong to a new generation."""
         lines, now = [], _now()
         for tp, s in stored.items():
             if s.position is not None and s.source.get(_MERGES, False) != self._merges:
@@ -161,8 +161,8 @@ class SearchLedger:
         return bool(lines)
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        """Replace entries and record holes. Where offsets come a second time, what is written from
-        here on is of a new generation, or it would be taken for older than what is there.
+        """Replace entries and record holes. If offsets repeat, documents written from now on
+        belong to a new generation, or they would count as older than those that are there.
 
         Raises:
             LedgerConflict: see :func:`semel.ledger.pending`.
@@ -181,7 +181,7 @@ class SearchLedger:
         raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
 
     def moved(self, topics: Iterable[str]) -> dict[str, set[int]]:
-        """The partitions of those topics of which at least one partition has moved since it was
+        """The partitions of those topics in which at least one partition has moved since it was
         entered."""
         found: dict[str, set[int]] = {}
         moved = set()
@@ -194,7 +194,8 @@ class SearchLedger:
         return {topic: found[topic] for topic in moved}
 
     def generation(self, tp: TopicPartition) -> int:
-        """How often positions were set by hand: documents written since are newer."""
+        """The generation of a partition's documents: a later one counts as newer. It grows when
+        positions are set by hand, when offsets repeat, and when documents are no longer updated."""
         if tp not in self._generations:
             self._read([tp])
         return self._generations.get(tp, 0)

@@ -46,7 +46,7 @@ from semel.sinks.search.writing import Part, Writer
 from semel.targets import Target
 
 _FRESH = 10.0
-"""After so many seconds the ledger is asked again before anything more is sent."""
+"""After this many seconds the ledger is read again before anything more is sent."""
 
 
 _JSON = ("JsonConverter", "json")
@@ -109,7 +109,7 @@ class SearchSink(Sink):
             self._check_both(seen.setdefault(name, topic), topic, name)
 
     def _check_free(self, topic: str, names: Collection[str]) -> None:
-        """Whether a topic's index is for its documents alone."""
+        """Check that a topic's index is for its documents alone."""
         table = self._connector.dead_letter_table
         for name, holds in ((INDEX, "the ledger"), (table, "dead letters")):
             if name in names:
@@ -234,7 +234,7 @@ class SearchSink(Sink):
                 deletes=self._config.tombstones == "delete" and self._config.ids_are_keys(topic),
             )
             for other, index in self._indices.items():
-                if index.name == found.name:  # of one of them it may be an alias
+                if index.name == found.name:  # one of them may name it by an alias
                     self._check_both(other, topic, found.name)
             self._indices[topic] = found
         return found

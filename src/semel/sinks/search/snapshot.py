@@ -118,7 +118,7 @@ def _places(client: Client, index: str, topic: str, provenance: Mapping[str, str
 def _places_in_stream(
     client: Client, stream: str, topic: str, provenance: Mapping[str, str]
 ) -> pa.Table:
-    """The same of a data stream. Its template decides how the fields of a new backing index are
+    """The same for a data stream. Its template decides how the fields of a new backing index are
     mapped, so topics are compared here."""
     named, partition, offset = provenance[TOPIC], provenance[PARTITION], provenance[OFFSET]
     query = {"query": {"exists": {"field": offset}}, "_source": [named, partition, offset]}

@@ -25,7 +25,7 @@ REASON = (
 
 
 def problems(config: SearchConfig) -> Iterator[Problem]:
-    """What does not go together with a data stream, or makes none."""
+    """What cannot be combined with a data stream, or does not name one."""
     kind, dataset = config.stream_type, config.stream_dataset
     if (kind == "none") == bool(dataset):
         given, lacking = ("dataset", "type") if dataset else ("type", "dataset")

@@ -43,8 +43,8 @@ from semel.sinks.search.documents import (
 )
 
 GENERATION = 10**15
-"""Setting positions by hand adds this to versions, so that records that are read again are
-newer."""
+"""Each new generation adds this to versions, so that records that are read again are newer; see
+:meth:`~semel.sinks.search.ledger.SearchLedger.generation`."""
 LONGEST_ID = 512
 
 
@@ -64,9 +64,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Makes lines of a connector's records. With ``passes`` keys and values are bytes as they came,
-    if no transform has changed them: texts, and JSON. With ``sparse`` a null may stand for a field
-    that a record lacks."""
+    """Makes lines from a connector's records. With ``passes``, keys and values that no transform
+    has changed are still bytes: keys of text, and values of JSON. With ``sparse``, a null may stand
+    for a field that a record lacks."""
 
     config: SearchConfig
     provenance: Mapping[str, str]
@@ -161,8 +161,8 @@ class Writer:
         return pc.if_else(routes.is_valid(), routed, ids)
 
     def _routes(self, source: pa.Table) -> pa.Array | None:
-        """What each document's shard is chosen by; null, or None for all, where a record lacks
-        it."""
+        """What chooses each document's shard; null where a record lacks it, and None if all
+        do."""
         config = self.config
         if not config.routing:
             return None
@@ -240,7 +240,7 @@ def _versions(source: pa.Table, generation: Callable[[TopicPartition], int]) -> 
 
 
 def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
-    """Whether record keys can be ids.
+    """Check that record keys can be ids.
 
     Raises:
         RowsRejected: some cannot.
@@ -274,7 +274,7 @@ def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
 
 
 def _check_distinct(topic: str, rows: pa.Table) -> None:
-    """Whether each record makes one document.
+    """Check that each record makes one document.
 
     Raises:
         ConfigError: a transform has made several of one.

@@ -17,9 +17,9 @@ class Column:
     ``arrow`` is the type that converters are asked for, ``copied`` the one in which values are
     written (by COPY to PostgreSQL), None where the server must cast text to ``cast``: the column's
     type without length or scale, because a cast to ``varchar(3)`` would cut what an assignment
-    refuses. ``digits`` are those after the point: of seconds, where they are fewer than a
-    microsecond's, or of a numeric. Values that the server casts for a column that ``rounds`` must
-    be compared with the stored result.
+    refuses. ``digits`` counts those after the point: of seconds, if the column keeps fewer
+    than six, or of a numeric. Values that the server casts for a column that ``rounds`` must be
+    compared with the stored result.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Column:
     rounds: bool = False
     length: int | None = None  # of text, in characters
     base: str = ""  # the type that a domain is made of, as the catalog names it
-    collation: str | None = None  # quoted, if texts can be equal by it that are not the same
+    collation: str | None = None  # quoted, if different texts can be equal by it
     exact: bool = True  # whether values are equal only if they are the same
 
     @property
@@ -48,8 +48,8 @@ class Column:
 class Table:
     """An existing table: its columns, and the column sets that are unique.
 
-    ``name`` always has the schema. Not ``copyable`` are views, foreign tables, and tables with row
-    level security.
+    ``name`` always has the schema. Views, foreign tables, and tables with row level security are
+    not ``copyable``.
     """
 
     name: Name

@@ -19,7 +19,7 @@ from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_te
 
 __all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of", "unfit_rows"]
 
-# The first and last that PostgreSQL can hold and Arrow can, too.
+# The first and last values that both PostgreSQL and Arrow can hold.
 _FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4714-11-24 BC
 _LAST_TIMESTAMP = 9_223_371_331_200_000_000 - 1  # 294277-01-01, exclusive
 _FIRST_DATE, _LAST_DATE = -2_440_588, 2_145_031_948
@@ -40,7 +40,7 @@ _LOST: dict[str, Sequence[tuple[str, str]]] = {
     "timestamptz": [_FINER],
     "interval": [_FINER],
 }
-"""Forms of text of which the server would drop or round something, by type."""
+"""Forms of text, by type, that the server would shorten or round."""
 
 _local = threading.local()
 
@@ -224,7 +224,7 @@ def _number(values: pa.ChunkedArray, column: Column) -> Converted:
 
 
 def _whole(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    """Refuse finer fractions of a second than the column keeps; it would round them in silence."""
+    """Refuse finer fractions of a second than the column keeps; it would round them silently."""
     if column.digits is None or not pa.types.is_temporal(values.type):
         return values
     step = 10 ** (_DIGITS[values.type.unit] - column.digits)

@@ -22,7 +22,7 @@ from semel.sinks.sql.prepare import Rows
 class Database(ABC):
     """One session, opened when first used and opened again after it was lost.
 
-    All errors leave :meth:`transaction` as semel's.
+    All errors of the driver leave :meth:`transaction` as semel's own.
     """
 
     system: str
@@ -65,7 +65,7 @@ class Database(ABC):
         """A quoted string."""
         return literal(text)
 
-    # Tables. All inside the open transaction, where nothing else is said.
+    # Tables. All need the open transaction, unless they say otherwise.
 
     def exists(self, name: Name) -> bool:
         return self.find(name) is not None
@@ -98,11 +98,11 @@ class Database(ABC):
 
     @abstractmethod
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
-        """Numbers for the values of key columns, equal where the database takes the values for
+        """Numbers for the values of key columns, equal where the database considers the values
         equal. Called only for columns that are not ``exact``, outside of a transaction."""
 
     def check_key(self, target: Table, key: Sequence[str]) -> None:  # noqa: B027
-        """Raises ConfigError: values of the key are equal in one place and not in another."""
+        """Raises ConfigError: the database would compare values of the key in different ways."""
 
     def generated(self, column: str) -> str:
         """Says why a generated column cannot be in a key."""

@@ -41,7 +41,7 @@ def create(dialect: Dialect, table: str) -> None:
 def insert(dialect: Dialect, table: str, connector: str, letters: Sequence[DeadLetter]) -> None:
     """Write the dead letters inside the open transaction.
 
-    One may be there already, if positions were set back by hand; the last failure stays.
+    A letter may exist already if positions were set back by hand; the last failure stays.
     """
     target = dialect.find(parse_name(table, fold=False))
     if target is None:

@@ -1,7 +1,7 @@
 """How SQL databases other than PostgreSQL write rows, and how their SQL differs.
 
-Identifiers are quoted by ``"`` and strings by ``'``, doubled where they stand inside: a dialect
-whose database knows other rules sets its session to these.
+Identifiers are quoted with ``"`` and strings with ``'``, which are doubled inside. A dialect whose
+database has other rules sets its session to these.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dialect(Database):
     compares_keys = False
     """Whether :meth:`compare` knows the collations of key columns."""
     timeout = 60.0
-    """Seconds after which a server that does not answer is left."""
+    """Seconds after which to give up on a server that does not answer."""
     kept_order = "rowid"
     """What the rows of :meth:`kept` are ordered by."""
     reads_only = False
@@ -102,7 +102,7 @@ class Dialect(Database):
         """Run a statement inside the open transaction."""
 
     def held(self, names: Sequence[str], target: Name, where: str) -> str:
-        """A query of rows that holds them still until the transaction ends."""
+        """A query of rows that locks them until the transaction ends."""
         return (
             f"SELECT {listed(names)} FROM {target.quoted} WHERE {where} "
             f"ORDER BY {listed(names)} {self.row_lock}"
@@ -183,7 +183,7 @@ class Dialect(Database):
     @contextmanager
     def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
         """Rows as the target would keep them, as a table to read from while the context lasts. The
-        table has the types of the target's columns, and nothing else of the target's."""
+        table has the types of the target's columns, and nothing else from the target."""
         names = listed(rows.column_names)
         self.execute(f"DROP TABLE IF EXISTS {KEPT}")
         self.execute(f"CREATE TEMPORARY TABLE {KEPT} AS {no_rows(target, rows.column_names)}")
@@ -294,8 +294,8 @@ def fetched_blocks(
     cursor: Any, count: int = _FEW, array: Callable[[str, Sequence[Any]], pa.Array] | None = None
 ) -> Iterator[pa.Table]:
     """Rows of a query that a DB-API cursor has run, in the types that their values have: ``count``
-    of them first, then as many as hold some megabytes if they are as large as those before.
-    ``array`` makes a named column of its values."""
+    of them first, then as many as fit into some megabytes if they are like those before.
+    ``array`` makes a named column from its values."""
     while rows := cursor.fetchmany(count):
         found = _table(cursor, rows, array)
         yield found

@@ -65,7 +65,7 @@ _IN_USE = re.compile("set lock on file|different configuration|file handle confl
 """Another process, or another thread of this one, has the file open."""
 _NO_DATABASE = re.compile("not a valid DuckDB database")
 _NEWER = re.compile("with (storage )?version number|storage version greater")
-"""DuckDB 1's words and DuckDB 2's."""
+"""The wording of DuckDB 1 and of DuckDB 2."""
 _PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
 
 
@@ -112,8 +112,8 @@ class Duckdb(Dialect):
                 time.sleep(0.02)
 
     def _passes(self, error: duckdb.Error) -> bool:
-        """Whether a file that could not be opened may be opened soon: somebody else has it open, or
-        puts it in its place."""
+        """Whether a file that could not be opened may be opened soon: others have it open, or are
+        moving it into place."""
         reason = self._reason(error)
         if _IN_USE.search(reason):
             return True
@@ -186,7 +186,7 @@ class Duckdb(Dialect):
         """Read a copy of the file: while the file itself is open, nobody else can write into it."""
         with tempfile.TemporaryDirectory(prefix="semel-audit-") as directory, self.translating():
             copy = Path(directory, "copy")
-            # Closing a file ends all locks of it that the process has, DuckDB's among them.
+            # Closing a file releases all locks that the process has on it, DuckDB's among them.
             with ExitStack() as opened, self.transaction(reading=True):
                 for suffix in ("", ".wal"):
                     with suppress(FileNotFoundError):

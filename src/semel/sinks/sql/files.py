@@ -36,7 +36,7 @@ def anchored(raw: Mapping[str, str], system: str, key: str = "connection.url") -
     """See :meth:`semel.sinks.base.Sink.anchored`; ``key`` holds the URL."""
     try:
         path = database_path(raw.get(key, ""), system)
-    except ConfigError:  # which will be said later
+    except ConfigError:  # it is reported later
         return {}
     return {key: f"jdbc:{system}:{path}"}
 
@@ -67,7 +67,7 @@ def is_read_only(path: Path) -> bool:
 
 
 class LockFile:
-    """A lock of the whole file system's, which ends with the process that holds it."""
+    """A lock on a file, which is released when the process that holds it ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

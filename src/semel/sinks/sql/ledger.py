@@ -73,7 +73,7 @@ class SqlLedger(Ledger):
         for a in advances:
             counts = zip(COUNTS, (a.read, a.written, a.filtered, a.failed, a.lost), strict=True)
             sets = ", ".join(f"{name} = {name} + {count}" for name, count in counts if count)
-            if a.keeps_epoch:  # it goes by the old position, which MySQL has not after its own SET
+            if a.keeps_epoch:  # it needs the old position, which MySQL loses in its own SET
                 epoch = "epoch_position = CASE WHEN epoch_position = " + quote("position")
                 epoch += f" THEN {a.range.until_offset} ELSE -1 END"
             else:

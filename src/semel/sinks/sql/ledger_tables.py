@@ -1,7 +1,7 @@
 """The ledger beside the results: two tables, described for users in docs/ledger.md.
 
 ``semel_offsets`` holds a row for each topic-partition: the position and running counts.
-``semel_holes`` holds the ranges of offsets that were never read because retention removed them.
+``semel_holes`` holds the ranges of offsets that the audit cannot compare with the log, and why.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _MODE = (
     "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 )
-_LONG = 31_536_000  # the most there is: a run that is idle must not lose its claim
+_LONG = 31_536_000  # the maximum: an idle run must not lose its claim
 _DEPRECATED = 1287
 _NUMBER = "semel row number"
 
@@ -88,7 +88,7 @@ class Mysql(Dialect):
                 **self._arguments,
             )
         except Exception as error:
-            # A proxy before a server that is away accepts connections and ends them.
+            # A proxy in front of a server that is down accepts connections and closes them.
             if is_lost(error):
                 raise Unavailable(
                     f"{self.where}: connections are closed as soon as they open"
@@ -142,12 +142,12 @@ class Mysql(Dialect):
         except Exception as error:
             if fresh or not isinstance(self._translated(error), TransientError):
                 raise
-            self.close_session()  # it was lost while nothing went on
+            self.close_session()  # it was lost while idle
             self._connection = self._open()
             self._start(begin)
 
     def _start(self, begin: str) -> None:
-        if not self._mariadb:  # which alone has a timeout for transactions
+        if not self._mariadb:  # only MariaDB has a timeout for transactions
             self.execute(f"SET SESSION wait_timeout = {self._idle}")
         for statement in begin.split("; "):
             self.execute(statement)
@@ -298,7 +298,7 @@ class Mysql(Dialect):
         # Left by a transaction that rolled back: temporary tables are not part of it.
         self._connection.query(f"DROP TEMPORARY TABLE IF EXISTS {STAGE}")
         self.execute(
-            # Its key is not needed but where sql_require_primary_key demands one.
+            # The key numbers the rows; sql_require_primary_key may demand one, too.
             f"CREATE TEMPORARY TABLE {STAGE} ({quote(_NUMBER)} BIGINT AUTO_INCREMENT PRIMARY KEY) "
             "ENGINE=InnoDB "
             f"SELECT {listed(rows.column_names)} FROM {target.quoted} WHERE FALSE"

@@ -54,7 +54,7 @@ class Tls(NamedTuple):
     checks_host: bool
 
     def context(self) -> ssl.SSLContext:
-        """Made here: PyMySQL (1.2) checks no host's name unless it is given a certificate.
+        """Made here: PyMySQL (1.2) checks host names only if it is given a certificate.
 
         Raises:
             ConfigError: the certificate cannot be read.
@@ -73,7 +73,7 @@ class Tls(NamedTuple):
 
 
 def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any], Tls | None]:
-    """The system that a URL names, the URL as PyMySQL's arguments, and whether TLS is a must."""
+    """The system that a URL names, the URL as PyMySQL's arguments, and TLS if it is required."""
     url = config.connection_url.strip().removeprefix("jdbc:")
     try:
         parts = urlsplit(url)

@@ -19,7 +19,7 @@ _AWAY = {
     *(3, 1021, 1026, 1030, 1114, 3675),  # no space is left
     *(1040, 1203),  # too many connections
     *(1290, 1792, 1836),  # read-only
-    *(1053, 1927, 2002, 2003, 3169),  # the server goes, is gone, or ends the session
+    *(1053, 1927, 2002, 2003, 3169),  # the server is shutting down or down, or ends the session
     1047,  # of a cluster: the server is not part of it now
 }
 _PASSING = {

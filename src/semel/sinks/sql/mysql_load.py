@@ -19,10 +19,10 @@ class SwitchedOff(Exception):
 
 
 def load(connection: Any, target: Name, rows: pa.Table) -> bool:
-    """Insert rows within the transaction; whether that was possible.
+    """Insert rows within the transaction; returns whether that was possible.
 
-    LOAD DATA turns errors into warnings and goes on. With any of them it is undone, and INSERT has
-    to tell which row is at fault.
+    LOAD DATA turns errors into warnings and continues. If there are any, it is undone, and INSERT
+    has to show which row is at fault.
 
     Raises:
         SwitchedOff: nothing can be loaded.

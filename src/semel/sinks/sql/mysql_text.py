@@ -41,7 +41,7 @@ def lines(rows: pa.Table) -> pa.Buffer:
 
 
 def _literals(column: pa.Array) -> pa.Array:
-    """Quoted if they could be taken for a name, such as ``nan``."""
+    """Values as SQL, quoted if they could be mistaken for a name, such as ``nan``."""
     if is_binary(column.type):
         text = _around("X'", _hex(column))
     elif is_text(column.type):

@@ -75,7 +75,7 @@ def new_type(kind: pa.DataType, *, in_key: bool) -> str:
 
 
 def column_of(row: Mapping[str, Any], *, is_json: bool) -> Column:
-    """A column of the catalog's."""
+    """A column, from its row in the catalog."""
     kind, type_, stored, digits = row["kind"], row["type"], None, None
     if is_json:
         arrow = pa.json_()
@@ -144,7 +144,7 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
         long = pc.greater(pc.utf8_length(values), int(inside.split(")")[0]))
         if pc.any(pc.and_(pc.ends_with(values, " "), long)).as_py():
             raise pa.ArrowInvalid("it is too long, and the spaces at its end would be cut")
-    elif kind in ("enum", "set"):  # text of digits would count members
+    elif kind in ("enum", "set"):  # text of digits would be taken as the number of a member
         members = [m.replace("''", "'") for m in re.findall(r"'((?:[^']|'')*)'", inside)]
         items = values
         if kind == "set":

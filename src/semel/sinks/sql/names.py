@@ -50,7 +50,7 @@ _LEDGER = ("semel_offsets", "semel_holes")
 def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: bool) -> None:
     """Raises ConfigError if a topic's rows would go to the ledger's tables or among dead letters.
 
-    ``fold``: names that differ in case only are one.
+    ``fold``: names that differ only in case are the same.
     """
     same = str.lower if fold else str
     holds = "the ledger" if same(name.table) in _LEDGER else ""

@@ -76,7 +76,7 @@ def prepare(
     """Convert records to the table's types and reduce several changes of a key to what must be
     written.
 
-    ``compare`` is asked about keys of types in which values can be equal that are not the same.
+    ``compare`` is called for keys of types in which different values can be equal.
 
     Raises:
         RowsRejected: records that do not fit, with the column, the value and the reason.

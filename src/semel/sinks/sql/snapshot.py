@@ -1,4 +1,4 @@
-"""The facts that an audit needs of the database, read at one instant."""
+"""The facts that an audit needs from the database, read at one instant."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Sqlite(Dialect):
         for pragma in (
             f"busy_timeout = {self._config.lock_timeout_ms}",
             "journal_mode = WAL",
-            "synchronous = FULL",  # a commit stays when the machine loses power
+            "synchronous = FULL",  # a commit survives a power failure
         ):
             with connection.cursor() as cursor:
                 cursor.execute(f"PRAGMA {pragma}")
@@ -99,7 +99,7 @@ class Sqlite(Dialect):
             return SchemaChanged(text)
         if is_read_only(self._path):
             return Unavailable(f"{text} (the disk is read-only)")
-        if "failed to open" in message:  # the driver's reason is another one
+        if "failed to open" in message:  # the driver gives another reason
             return ServiceError(
                 f"{self.where}: the file cannot be opened or made. Let this user write to "
                 f"{self._path.parent}, or name another file in connection.url"
@@ -144,7 +144,7 @@ class Sqlite(Dialect):
         )
 
     def _leave(self) -> None:
-        # What was opened on a disk that was read-only stays so.
+        # A file that was opened on a read-only disk stays read-only.
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with suppress(Error):
@@ -174,7 +174,7 @@ class Sqlite(Dialect):
             self.transaction(),
             self.staged(target.name, keys.columns.append_column(_NUMBER, numbers)) as stage,
         ):
-            # Of two SELECTs the first one's columns say by which collation the values compare.
+            # The columns of the first of two SELECTs decide by which collation values compare.
             rows = (
                 f"(SELECT {listed(names)}, NULL AS {quote(_NUMBER)} FROM {target.name.quoted} "
                 f"WHERE false UNION ALL SELECT {listed([*names, _NUMBER])} FROM {stage})"
@@ -327,8 +327,8 @@ def _check(values: pa.ChunkedArray, column: Column) -> None:
 
 
 def _check_numbers(text: pa.ChunkedArray) -> None:
-    """SQLite keeps numbers as integers of 64 bits, or as doubles, which it makes of what is written
-    with a point."""
+    """Raises ArrowInvalid for numbers that SQLite would change: it keeps integers of 64 bits, and
+    makes doubles of numbers that are written with a point."""
     for number in text.drop_null().to_pylist():
         exact = Decimal(number)
         if re.fullmatch(r"\s*-?\d+\s*", number) and -_INT64 <= exact < _INT64:

@@ -35,12 +35,12 @@ from semel.sinks.sql.sqlserver_types import (
 from semel.watchdog import Watchdog
 
 _SETTINGS = (
-    "XACT_ABORT ON",  # an error ends the transaction, not its statement alone
+    "XACT_ABORT ON",  # an error ends the transaction, not just its statement
     "IMPLICIT_TRANSACTIONS OFF",
     "QUOTED_IDENTIFIER ON",
     "ANSI_NULLS ON",
     "ANSI_PADDING ON",
-    "ANSI_WARNINGS ON",  # what would be cut is an error
+    "ANSI_WARNINGS ON",  # truncation is an error
     "ARITHABORT ON",
     "CONCAT_NULL_YIELDS_NULL ON",
     "NUMERIC_ROUNDABORT OFF",
@@ -71,7 +71,7 @@ class SqlServer(Dialect):
         self._claimed = False
         self._snapshots: bool | None = None  # not known yet
         self._columns: dict[Name, dict[str, Mapping[str, Any]]] = {}
-        """What the catalog says of a table's columns, since it was last looked up."""
+        """What the catalog said about a table's columns when it was last looked up."""
 
     @property
     def where(self) -> str:
@@ -103,7 +103,7 @@ class SqlServer(Dialect):
         except Exception as error:
             if fresh or not isinstance(self._translated(error), TransientError):
                 raise
-            self._close_session()  # it was lost while nothing went on
+            self._close_session()  # it was lost while idle
             self._open()
             self._start(reading)
 
@@ -130,7 +130,7 @@ class SqlServer(Dialect):
         self._close_session()
 
     def _watched(self) -> Watchdog:
-        if self._watchdog is None:  # the server tells a user nothing of his other sessions
+        if self._watchdog is None:  # the server tells users nothing about their other sessions
             self._watchdog = Watchdog(self._connector, self.where, self.timeout)
         return self._watchdog
 
@@ -185,8 +185,8 @@ class SqlServer(Dialect):
             self.execute(f"INSERT INTO {target.quoted} ({names}) SELECT {names} FROM {stage}")
 
     def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
-        # Not MERGE: it would need HOLDLOCK, whose locks on ranges are a cause of deadlocks. Who
-        # inserts a key at the same time is refused by the index, and comes again.
+        # Not MERGE: it would need HOLDLOCK, whose range locks cause deadlocks. A writer that
+        # inserts a key at the same time is refused by the index, and retries.
         name, names = target.name, rows.column_names
         with self.staged(name, rows) as stage, self._identities(name, rows):
             self._update(name, names, key, stage)
@@ -258,7 +258,7 @@ class SqlServer(Dialect):
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # it is the session's, and at one table at a time
+            with suppress(Exception):  # it belongs to the session, for one table at a time
                 self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
             raise
         self.execute(f"SET IDENTITY_INSERT {target.quoted} OFF")
@@ -297,9 +297,9 @@ class SqlServer(Dialect):
     # Tables
 
     def held(self, names: Sequence[str], target: Name, where: str) -> str:
-        # An update that changes nothing, where Microsoft's server would take a SELECT WITH
-        # (UPDLOCK): Babelfish ignores what hints say of locks. Its OUTPUT would show rows as they
-        # were before the update waited, so they are read by the next statement.
+        # An update that changes nothing: Microsoft's server would accept a SELECT WITH (UPDLOCK),
+        # but Babelfish ignores lock hints. The update's OUTPUT would show rows as they were before
+        # it waited, so they are read by the next statement.
         still = quote(names[-1])
         return (
             f"UPDATE {target.quoted} WITH (ROWLOCK) SET {still} = {still} WHERE {where}; "

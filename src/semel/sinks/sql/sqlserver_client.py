@@ -16,7 +16,7 @@ from semel.sinks.sql.dialect import fetched, fetched_batches, fetched_blocks
 from semel.sinks.sql.sqlserver_config import Login
 from semel.watchdog import Watchdog
 
-_PACKET = 16_383  # the most there is with TLS
+_PACKET = 16_383  # the maximum with TLS
 _PATIENCE = 10.0  # seconds
 
 
@@ -29,7 +29,7 @@ class ResultColumn:
     """Without arguments; empty for a type of .NET."""
     precision: int = 0
     scale: int = 0
-    """Also the digits of a second that a time has."""
+    """Also the number of fractional digits of a time's seconds."""
     nullable: bool = True
     identity: bool = False
 
@@ -37,7 +37,7 @@ class ResultColumn:
 class Session:
     """One session, in which transactions are begun and ended by statements.
 
-    Raises what python-tds raises, also for errors behind a statement's first result.
+    Raises what python-tds raises, also for errors after a statement's first result.
     """
 
     def __init__(self, login: Login, watchdog: Watchdog) -> None:
@@ -50,7 +50,7 @@ class Session:
             port = resolve_instance_port(
                 login.host, None if login.instance else login.port, login.instance.upper()
             )
-        except (RuntimeError, pytds.Error):  # of the server's browser, by UDP
+        except (RuntimeError, pytds.Error):  # from the server's browser service, over UDP
             raise ServiceError(
                 f"{login.where}: its port is unknown. Name the port instead"
             ) from None
@@ -82,7 +82,7 @@ class Session:
         with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.execute(sql)
             while cursor.nextset():
-                pass  # a trigger's results, and its errors behind them
+                pass  # a trigger's results, and its errors after them
 
     def query(self, sql: str) -> pa.Table:
         with self._watchdog.call(), self._connection.cursor() as cursor:
@@ -135,7 +135,7 @@ def is_broken(error: BaseException) -> bool:
 
 
 def number_of(error: BaseException) -> int | None:
-    """The server's number of an error of python-tds, 0 if it is its own; None for any other."""
+    """The server's number of a python-tds error; 0 for the driver's own errors, None for others."""
     import pytds
 
     return getattr(error, "number", 0) if isinstance(error, pytds.Error) else None

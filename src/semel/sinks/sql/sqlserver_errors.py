@@ -24,15 +24,15 @@ _AWAY = {
     *(922, 924, 927, 945, 976, 978, 983),  # the database is recovering, or is another replica's
     *(701, 1105, 9001, 9002),  # no memory, no space, no log
     *(3906, 3908),  # read-only
-    *(6001, 6002, 6005, 17142, 17188, 18401, 18451),  # the server starts or ends
+    *(6001, 6002, 6005, 17142, 17188, 18401, 18451),  # the server is starting up or shutting down
     *(10060, 10928, 10929, 17194, 40197, 40501, 40613, 49918, 49919, 49920),
 }
 _AWAY_STATES = {"08", "53", "58"}
 _WAITED = 1222
 _PASSING_STATES = {"40", "55", "57"}
 _NOT_MAPPED = "YY002"
-"""Babelfish's for PostgreSQL's errors that SQL Server has not, of a server that goes or a column
-that is gone too."""
+"""Babelfish's for PostgreSQL's errors that SQL Server does not have, among them a server that is
+shutting down and a column that is missing."""
 _GONE = "does not exist"
 _GOING = ("the database system is ", "terminating connection", "conflict with recovery")
 
@@ -66,5 +66,5 @@ def translated(where: str, error: BaseException) -> Exception | None:
 
 
 def _state(number: int) -> str:
-    """PostgreSQL's SQLSTATE, which is what Babelfish's errors have that SQL Server has not."""
+    """PostgreSQL's SQLSTATE, which Babelfish encodes in its numbers; empty for SQL Server's."""
     return "".join(chr((number >> 6 * i & 63) + 48) for i in range(5)) if number >> 24 else ""

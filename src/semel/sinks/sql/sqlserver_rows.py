@@ -81,7 +81,7 @@ def _floating(values: pa.Array) -> np.ndarray:
 
 
 def _decimal(values: pa.Array) -> np.ndarray:
-    """Sign and magnitude, in as many bytes as the highest precision has: what Babelfish takes."""
+    """Sign and magnitude, in the bytes of the highest precision, as Babelfish requires."""
     halves = np.frombuffer(values.buffers()[1], "<u8").reshape(-1, 2)
     halves = halves[values.offset : values.offset + len(values)].copy()
     negative = halves[:, 1] >> np.uint64(63) == 1

@@ -22,8 +22,8 @@ _replaced = threading.Lock()
 
 @contextmanager
 def used(authorities: str | None, host: str) -> Iterator[None]:
-    """A connection that is opened meanwhile is verified by a PEM file of authorities and the
-    server's name; for None by nothing.
+    """A connection that is opened in this context is verified by a PEM file of authorities and the
+    server's name, or not at all if ``authorities`` is None.
 
     Raises:
         ServiceError: the server's certificate is not valid for it.

@@ -12,7 +12,7 @@ from semel.sinks.sql.dialect import column
 from semel.sinks.sql.names import quote
 
 COLLATION = "Latin1_General_100_BIN2"
-"""Texts are equal if their characters are; but SQL Server pads what it compares with spaces."""
+"""Texts are equal if their characters are; but SQL Server pads texts with spaces first."""
 
 _KEY_BYTES = 900  # of a clustered index
 
@@ -69,7 +69,7 @@ def new_type(kind: pa.DataType, *, in_key: bool) -> str:
 
 def json_check(field: pa.Field) -> str:
     """A check that says that a new column of text holds JSON, if it does: SQL Server's own JSON is
-    too new. ISJSON alone would take arrays and structures only."""
+    too new. ISJSON alone would accept only arrays and objects."""
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     text = is_text(kind) or is_binary(kind) or pa.types.is_null(kind)
     if text or scalar_type(kind):
@@ -94,7 +94,7 @@ def sent_type(kind: pa.DataType) -> str:
 
 
 def column_of(row: Mapping[str, Any]) -> Column:
-    """A column of the catalog's."""
+    """A column, from its row in the catalog."""
     kind = row["kind"]
     arrow: pa.DataType
     if row["is_json"]:
@@ -130,8 +130,8 @@ def declared(row: Mapping[str, Any]) -> str:
 
 
 def unfit(row: Mapping[str, Any], value: str) -> str | None:
-    """A condition on a value sent for a column that SQL Server would cut, pad or replace in
-    silence: spaces behind the end of a text, and characters that a code page has not."""
+    """A condition that finds values that SQL Server would silently cut, pad or replace in a
+    column: by spaces at the end of a text, and by characters that its code page lacks."""
     kind, length, type_ = row["kind"], row["max_length"], declared(row)
     if kind == "binary":
         return f"DATALENGTH({value}) <> {length}"
@@ -170,8 +170,8 @@ def shown(column: Column, value: str) -> str | None:
 
 
 def equal(row: Mapping[str, Any], here: str, sent: str) -> str:
-    """That a column has the value sent, exactly. The first condition finds it in an index, by the
-    column's own rules; by these also other texts may be equal."""
+    """The condition that a column has exactly the value sent. Its first part can use an index, by
+    the column's own rules, under which different texts may be equal."""
     kind, collation = row["kind"], row["collation"]
     value = f"CAST({sent} AS {declared(row)})"
     if kind not in _TEXT_8 | _TEXT_16 | {"binary", "varbinary"}:

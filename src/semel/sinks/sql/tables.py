@@ -90,7 +90,7 @@ class Tables:
         fields = [
             pa.field(n, v.type)
             for n, v in arranged.columns.items()
-            if not pa.types.is_null(v.type)  # only nulls so far: of what type is not known yet
+            if not pa.types.is_null(v.type)  # only nulls so far: the type is not known yet
         ]
         table = self._find(topic)
         if table is None:
@@ -168,7 +168,7 @@ class Tables:
             )
 
     def _check_columns(self, topic: str, names: Sequence[str]) -> None:
-        """Raises ConfigError: the database takes two of these columns for one."""
+        """Raises ConfigError: the database treats two of these columns as one."""
         if not self._database.one_in_any_case:
             return
         seen: dict[bytes, str] = {}

@@ -80,7 +80,7 @@ class TableView(ABC):
 
     @abstractmethod
     def _held(self, table: Table, records: Records, given: Layout) -> Held:
-        """What the table would hold of the values ``given``, without those of provenance."""
+        """What the table would hold for the values ``given``, without provenance."""
 
     def _arranged(self, table: Table, records: Records) -> Held:
         arranged = layout(self._config, {}, records, deletes=False)

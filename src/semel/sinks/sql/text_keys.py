@@ -1,4 +1,4 @@
-"""Tables whose keys were written as the texts of JSON, when a sink without ``key.converter`` read
+"""Tables whose keys were written as JSON texts, when a sink without ``key.converter`` read
 keys as text."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import quote
 
 _ROWS = 1000
-"""A sample shows it: all keys of such a table are texts of JSON."""
+"""How many keys to look at: in such a table, all of them are JSON texts."""
 
 
 def check(database: Database, table: Table, key: str, where: str) -> None:

@@ -1,7 +1,7 @@
 """Shows an audit the rows of SQL databases, as they are and as records would make them.
 
-The database itself says what it keeps of values: they are written into a temporary table with the
-types of the target's columns, and read from there as rows are read from the target.
+The database itself shows what it makes of values: they are written into a temporary table with the
+types of the target's columns, and read back as rows are read from the target.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SqlView(TableView):
         )
 
     def _kept(self, table: Table, values: pa.Table) -> pa.Table:
-        """What the database keeps of values."""
+        """The values as the database stores them."""
         chosen = [f"{self._shown(table, n)} AS {quote(n)}" for n in values.column_names]
         writer, together = self._writer, self._writer is self._instant
         writing = writer.translating() if together else writer.transaction()

@@ -1,4 +1,4 @@
-"""Schemas of other trades."""
+"""Schemas from other industries."""
 
 from __future__ import annotations
 

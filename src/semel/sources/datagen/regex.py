@@ -26,7 +26,7 @@ _CATEGORIES = {
     ),
 }
 _BEYOND = 10
-"""How often more than it must, what may be repeated without end is repeated at most."""
+"""The most repetitions beyond the minimum for an unbounded quantifier."""
 _LONGEST = 4096
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _TASK, _NUMBER, _SEED = "task.id", "current.iteration", "random.seed"
 """Confluent's names in the source partition and offset."""
 _OF_CONFLUENT = "task.generation"
-"""Stands in offsets that Confluent's connector has stored, whose seed changes with each record."""
+"""Present in offsets stored by Confluent's connector, whose seed changes with each record."""
 _MOST = 20_000
 """Records of one batch."""
 

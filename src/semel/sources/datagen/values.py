@@ -1,4 +1,4 @@
-"""Columns of values for the types of Avro, each by the numbers of its records."""
+"""Columns of values for Avro's types, each made from the numbers of its records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LETTERS = np.frombuffer(
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", np.uint8
 )
 _MEMBER_BITS = np.uint64(20)
-"""How much of a member's number is its place in the array."""
+"""How many bits of a member's number hold its place in the array."""
 
 
 class Maker(ABC):
@@ -32,7 +32,7 @@ class Maker(ABC):
         """A value for each record."""
 
     def plain(self, value: Any) -> Any:
-        """An option as Arrow takes it, from JSON."""
+        """An option from JSON, as Arrow takes it."""
         return value
 
 
@@ -94,7 +94,7 @@ class Iteration:
 
 
 class Iterated(Maker):
-    """What an iteration says, as a number or as text."""
+    """The values of an iteration, as numbers or as text."""
 
     def __init__(self, kind: pa.DataType, iteration: Iteration) -> None:
         self.type = kind
@@ -151,7 +151,7 @@ class Bytes(Maker):
 
 
 class Texts(Maker):
-    """What a function makes, such as one of a regular expression."""
+    """Text made by a function, such as one for a regular expression."""
 
     type = pa.string()
 
@@ -176,7 +176,7 @@ class Surrounded(Maker):
 
 
 class Chosen(Maker):
-    """One of some options, for any type."""
+    """One of several options, of any type."""
 
     def __init__(self, inner: Maker, place: int, options: Sequence[Any]) -> None:
         self.type, self.nullable = inner.type, inner.nullable
@@ -202,7 +202,7 @@ class Nulls(Maker):
 
 
 class Optional(Maker):
-    """A value, or null as often as each other branch of a union."""
+    """A value, or null half the time: each of the union's two branches is equally likely."""
 
     nullable = True
 

@@ -27,7 +27,7 @@ from semel.converters.avro.schema import (
 from semel.converters.registry.framing import Framed
 
 Skip = Callable[[bytes, int], int]
-"""Where a value ends that begins somewhere."""
+"""Returns where a value ends, given where it begins."""
 
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 

@@ -19,7 +19,7 @@ OF_SPOOLDIR = {
     "SpoolDirLineDelimitedSourceConnector": "text",
     "SpoolDirAvroSourceConnector": "avro",
 }
-"""Its classes, with their formats."""
+"""The connectors of kafka-connect-spooldir, with their formats."""
 CLASSES = (
     *(f"{_SPOOLDIR}{name}" for name in OF_SPOOLDIR),
     *OF_SPOOLDIR,

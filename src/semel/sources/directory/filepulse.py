@@ -34,7 +34,8 @@ _OF_NO_MEANING = (
     *("tasks.file.status.storage.", "tasks.halt.on.error", "offset.policy.class"),
     *("offset.strategy", "offset.attributes.string", "ignore.committed.offsets"),
 )
-"""What follows from ours, or is kept in the offsets topic here."""
+"""Keys whose effect follows from semel's own settings, or that concern what the offsets topic keeps
+here."""
 
 
 def translated(raw: Mapping[str, str]) -> dict[str, str]:

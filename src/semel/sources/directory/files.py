@@ -18,8 +18,8 @@ _VERSION = ("size", "modified", "etag")
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a file was read: the number of records and, for formats in bytes, the position in its
-    content; at its end, the checksum of what is there."""
+    """How far a file was read: the number of records and, for formats with byte positions, the
+    position in its content; once its end was reached, also the checksum of the file."""
 
     records: int = 0
     position: int = 0
@@ -59,33 +59,33 @@ def reached(offset: Mapping[str, Any]) -> Reached:
 
 
 def is_of(offset: Mapping[str, Any], found: Found) -> bool:
-    """Whether an offset belongs to a file of this size and time, wherever it is now. Offsets that
-    spooldir stored do not say."""
+    """Whether an offset belongs to a file of this size and time, wherever it is now. Offsets stored
+    by spooldir hold neither, so they fit any file."""
     given = {n: offset[n] for n in _VERSION if n in offset}
     return not given or given == found.version
 
 
 class Versions:
-    """Tells a file of one place from another one that took its name, even with the same size and
-    time (``cp -p``)."""
+    """Distinguishes a file from another one that took its name in the same place, even with the
+    same size and time (``cp -p``)."""
 
     def __init__(self, places: Places, place: str) -> None:
         self._places = places
         self._place = place
         self._known: dict[str, int] = {}
-        """When files changed whose content is known to be the same."""
+        """The times of change, by name, of files whose content is known to be the same."""
         self._inodes: dict[tuple[str, int], int] = {}
-        """Of the files that this process reads, by name and change."""
+        """The inodes of the files that this process reads, by name and time of change."""
 
     def begin(self, found: Found) -> None:
         """Remember which file is read."""
         self._inodes[found.name, found.changed] = found.inode
 
     def same(self, offset: Mapping[str, Any], found: Found, *, unread: bool = True) -> bool:
-        """Whether an offset belongs to this very file. What the kernel notes as a change may have
-        been ``chmod`` or a copy to another disk, so the content decides then: of a file that is
-        partly read, the inode, as long as this process lives. ``unread`` is the answer if the
-        content may not be read."""
+        """Whether an offset belongs to this very file. What the kernel records as a change may have
+        been ``chmod`` or a copy to another disk, so the content decides then; for a partly read
+        file, the inode decides, as long as this process lives. ``unread`` is the answer if the
+        content cannot be read."""
         if not is_of(offset, found):
             return False
         changed = offset.get(_CHANGED, found.changed)

@@ -13,7 +13,7 @@ from semel.sources.directory.texts import Format, OfCsv, OfJson, OfText
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The format of a connector; each file is read by one of its own."""
+    """The format of a connector's files; each file gets a reader of its own."""
 
     name: str
     config: DirectoryConfig

@@ -1,4 +1,4 @@
-"""Finds files that were read, wherever they are by now."""
+"""Finds files that were read, wherever they are now."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kept:
         raise self.gone(name, offset)
 
     def forget(self) -> None:
-        """List the places anew."""
+        """List the places again next time."""
         self._known.clear()
 
     def gone(self, name: str, offset: SourceOffset) -> ServiceError:
@@ -46,7 +46,7 @@ class Kept:
         )
 
     def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:
-        """The files that may be one of this name."""
+        """The files that may be the one of this name, moved or renamed since."""
         wanted = re.compile(rf"(.*/)?{re.escape(name)}(\.\d+)?")
         for place, path in self._paths.items():
             if path and place not in self._known:

@@ -29,7 +29,7 @@ except ModuleNotFoundError as missing:
 class Found:
     """A file. ``version`` tells it from another file of the same name. ``changed`` is when a local
     file, or only its permissions or links, last changed, in microseconds; 0 if that is unknown.
-    ``inode`` is its number on the disk."""
+    ``inode`` is its inode number."""
 
     name: str
     size: int
@@ -114,7 +114,7 @@ class Places:
             return stream
 
     def checksum(self, place: str, name: str) -> int | None:
-        """The CRC-32 of a local file; None of others, or if it is gone or may not be read."""
+        """The CRC-32 of a local file; None for other files, or if it is gone or may not be read."""
         if not self._is_local:
             return None
         found = 0
@@ -128,7 +128,7 @@ class Places:
         return found
 
     def reading(self) -> Any:
-        """Where the store's errors become semel's."""
+        """A context in which the store's errors become semel's."""
         return self._store.translated()
 
     def delete(self, place: str, name: str) -> None:
@@ -139,13 +139,13 @@ class Places:
             Path(self._folders[place], name).unlink(missing_ok=True)
 
     def move(self, found: Found, source: str, target: str, folder: str = "") -> str:
-        """Move a file to another place, into a folder there, without replacing any. Returns the
-        name that it has there."""
+        """Move a file to another place, into a folder there, without replacing another file.
+        Returns its name there."""
         below = f"{folder}/{found.name}" if folder else found.name
         name, number = below, 0
         while (other := self.find(target, name)) is not None:
             if other.size == found.size and self._same(source, found.name, target, name):
-                break  # an earlier move did not come to its end
+                break  # an earlier move did not complete
             number += 1
             name = f"{below}.{number}"
         if self._is_local:
@@ -170,7 +170,7 @@ class Places:
                     return True
 
     def _name(self, place: str, name: str) -> str:
-        """A name from the store's root on."""
+        """A file's path, relative to the store's root."""
         return f"{self._folders[place].strip('/')}/{name}".lstrip("/")
 
 

@@ -140,7 +140,7 @@ class Parser:
         return found
 
     def check_nulls(self, found: pa.Array, field: Field) -> None:
-        """Raises Unfit: a value is missing that must be there."""
+        """Raises Unfit: a required value is missing."""
         if found.null_count and not field.optional:
             raise Unfit(f"field {field.name} is null, but isOptional is false")
 

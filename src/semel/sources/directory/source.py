@@ -2,8 +2,8 @@
 
 A file is a source partition. Its offset says how many records were read, of which version of the
 file, and whether that was all. A finished file is moved or deleted after the commit that records
-its end, and after a restart if that did not happen: nothing is read after an offset whose file is
-done.
+its end, or after a restart if that did not happen then: once its offset says ``done``, nothing more
+of a file is read.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class DirectorySource(Source):
             offset = given.get(found.name)
             if offset is None and (offset := stored(partition)) is not None:
                 given[found.name] = offset
-                self._finish(found, offset)  # a crash was between the commit and this
+                self._finish(found, offset)  # a crash came between the commit and this
             for records, reached in self._on(found, offset):
                 given[found.name] = reached.offset(found)
                 gathered.add(records, partition, given[found.name])
@@ -371,7 +371,7 @@ class DirectorySource(Source):
             ) from None
 
     def _warn(self, message: str) -> None:
-        """Say something once."""
+        """Log a warning once."""
         if message not in self._said:
             log.warning("connector %s: %s", self._name, message)
         self._said.add(message)

@@ -32,7 +32,8 @@ def compression_of(name: str) -> str | None:
 
 
 def opened(file: BinaryIO, name: str, charset: str, position: int = 0) -> Readable:
-    """The content from a position on. Positions count the bytes that are read here."""
+    """The content from a position onwards. Positions count the bytes of this content, not of the
+    file."""
     kind = compression_of(name)
     plain = is_ascii_compatible(charset)
     if kind is None and plain:
@@ -93,7 +94,7 @@ class _Transcoded:
 
 
 Ends = Callable[[bytes], np.ndarray]
-"""Where the whole records end that a block begins with."""
+"""Where each whole record at the beginning of a block ends."""
 
 
 def line_ends(block: bytes) -> np.ndarray:
@@ -130,11 +131,11 @@ def row_ends(quote: str, escape: str) -> Ends:
 
 
 def _without_escaped(block: bytes, escape: str) -> bytes:
-    """The block with blanks for escape characters and what follows them."""
+    """The block with escape characters, and the characters after them, replaced by blanks."""
     found = np.frombuffer(block, np.uint8).copy()
     at = np.flatnonzero(found == ord(escape))
     if len(at):
-        # In a run of escapes each second one stands for itself.
+        # In a run of escape characters, every second one is a literal.
         starts = np.concatenate(([True], np.diff(at) != 1))
         first = at[np.maximum.accumulate(np.where(starts, np.arange(len(at)), 0))]
         real = at[(at - first) % 2 == 0]
@@ -156,7 +157,7 @@ def blocks(
         if not len(found):
             if len(rest) > LARGEST:
                 raise TooLarge(f"it has more than {LARGEST:,} bytes. Is a quote not closed?")
-            # A long record is not searched again each time.
+            # Read more at a time, so that a long record is not searched again for every block.
             size = min(2 * max(size, len(rest)), LARGEST)
             continue
         size = BLOCK

@@ -50,7 +50,7 @@ class OfParquet(Format):
                 yield Chunk(values, Reached(count))
         except (pa.ArrowException, EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
-                raise  # of the disk, not of what stands there
+                raise  # an error of the disk, not of the file's content
             reason = " ".join(str(error).split())
             raise Broken(count, f"it is not a whole Parquet file: {reason}") from None
 
@@ -125,7 +125,7 @@ def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
     try:
         content = b"".join(b.unpack(b.packed) for b in held)
         return records(node, sum(b.records for b in held), content), None
-    except (*_WRONG, OSError) as error:  # bz2 raises it for what is none
+    except (*_WRONG, OSError) as error:  # bz2 raises it for data that is not bzip2
         if len(held) == 1:
             return pa.array([], node.type), error
     parts = [pa.array([], node.type)]

@@ -122,7 +122,7 @@ class TextKeys:
     )
 
     def problems(self) -> list[Problem]:
-        """The problems of keys that are not characters."""
+        """The problems with keys whose values are not characters."""
         found = []
         for name, given in (
             ("csv.separator.char", self.separator),

@@ -34,7 +34,7 @@ from semel.sources.directory.streams import (
 
 JSON = pa.json_()
 _LONGEST = 200
-"""Letters of a row that are shown."""
+"""Characters of an error message that are shown; Arrow's may quote a whole row."""
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -47,7 +47,7 @@ class Chunk:
 
 
 class Broken(Exception):
-    """A record cannot be read; ``chunk`` are those before it in its block."""
+    """A record cannot be read; ``chunk`` holds the records before it in its block."""
 
     def __init__(self, record: int, why: str, chunk: Chunk | None = None) -> None:
         super().__init__(why)
@@ -60,7 +60,7 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, file: BinaryIO, name: str, reached: Reached) -> Iterator[Chunk]:
-        """The records of an open file from a place on.
+        """The records of an open file from a place onwards.
 
         Raises:
             Broken: one cannot be read.
@@ -141,7 +141,7 @@ class OfBytes(Format):
             raise Broken(count + good, str(error), chunk) from None
 
     def _good(self, block: bytes, ends: np.ndarray) -> int:
-        """How many records can be read, from the first on."""
+        """How many records can be read, counting from the first."""
         good, bad = 0, len(ends)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -184,7 +184,8 @@ class OfBytes(Format):
             raise Unfit(f"it is not {self.encoding}") from None
 
     def _decoded(self, block: bytes, ends: np.ndarray) -> pa.Array:
-        """The same in another character set: a line end is the same byte, and nothing else is."""
+        """The same in another ASCII-compatible character set: line ends are the same bytes, which
+        mean nothing else."""
         try:
             text = block.decode(self.encoding)
         except UnicodeDecodeError as error:
@@ -208,7 +209,7 @@ class OfText(OfBytes):
 
 
 class OfJson(OfBytes):
-    """A JSON value on each line: an object with the fields of a schema, or any as it is."""
+    """A JSON value on each line: an object with the fields of a schema, or any value as it is."""
 
     ends = staticmethod(not_blank(line_ends))
 

@@ -48,7 +48,7 @@ class Rows:
 
 
 Together = tuple[list[pa.StructArray], Position]
-"""Values that are committed together, and the position behind them."""
+"""Values that are committed together, and the position after them."""
 
 
 def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -> Rows:
@@ -101,8 +101,8 @@ def _numbers(values: pa.Array, column: Column) -> pa.Array:
 
 
 def in_order(found: Iterable[Rows]) -> Iterator[Together]:
-    """Whole groups of rows with the same position, because resuming there would skip the others.
-    Such rows have one time, or one number if it is not unique."""
+    """Whole groups of rows with the same position, because resuming inside a group would skip the
+    rest of it. The rows of a group share a time, or a number that is not unique."""
     waiting: list[Rows] = []
     for batch in found:
         if not len(batch):
@@ -154,8 +154,8 @@ def ahead(found: Iterator[Together]) -> Iterator[Together]:
 
 
 def fetched_ahead(found: Iterator[T]) -> Generator[T, None, None]:
-    """The same, of which the next one is fetched, in a thread, while one is in use here. Whoever
-    stops early waits for the fetch in progress."""
+    """The same, but a thread fetches the next item while the caller uses the current one. A caller
+    that stops early waits for the fetch in progress."""
 
     def fetch() -> T | None:
         return next(found, None)

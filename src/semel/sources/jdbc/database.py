@@ -1,8 +1,8 @@
 """What the JDBC source asks of a database.
 
 Everything of one query happens inside :meth:`Database.snapshot`: the columns that are described and
-the rows belong to one state of the database. The time that bounds the rows is taken before: of
-earlier times than it, all rows are there that were committed when the snapshot began.
+the rows belong to one state of the database. The time that bounds the rows is taken before: the
+snapshot holds every row of an earlier time that was committed when the snapshot began.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TableId:
 
     @property
     def quoted(self) -> str:
-        """As SQL. The catalog is not part of it where there are schemas: it is the session's."""
+        """As SQL. The catalog is left out if there is a schema: it is always the session's."""
         parts = (self.schema, self.name) if self.schema else (self.catalog, self.name)
         return ".".join(quote(p) for p in parts if p)
 
@@ -51,29 +51,29 @@ class Column:
     counts: bool = False
     """Whether the database numbers it."""
     digits: int = 6
-    """Of the fraction of a second."""
+    """Digits of the fraction of a second."""
     expression: str = ""
     guard: str = ""
     zero: str = ""
-    """A value of its type, as SQL, that is not null in the database and that the client makes null
-    of."""
+    """A value of its type, as SQL, that is not null in the database, but that the client turns into
+    null."""
 
     @property
     def sql(self) -> str:
-        """What reads it."""
+        """The SQL that reads it."""
         return self.expression or quote(self.name)
 
 
 class Database(ABC):
-    """A session of one database, opened when first used, and again after it was lost. All errors
-    leave as semel's."""
+    """A session with one database, opened on first use, and reopened after it was lost. All errors
+    are raised as semel's."""
 
     where: str
     """What database this is, without credentials."""
     kinds: tuple[str, ...] = ("TABLE", "VIEW")
     """What ``table.types`` may hold."""
     misses_columns = True
-    """Whether a query of a column that is gone fails."""
+    """Whether a query that names a dropped column fails."""
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[None]:
@@ -81,11 +81,11 @@ class Database(ABC):
 
     @abstractmethod
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
-        """The tables that this user may see, without those of the system."""
+        """The tables that this user may see, except system tables."""
 
     @abstractmethod
     def table(self, name: str) -> TableId:
-        """The table of a full name, whether it is there or not."""
+        """The table with a full name, whether or not it exists."""
 
     def former_names(self, table: TableId) -> Sequence[str]:
         """Other full names that JDBC drivers have given a table."""
@@ -106,11 +106,11 @@ class Database(ABC):
     @abstractmethod
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         """The rows of a query in batches of some megabytes, as they arrive. Run nothing else before
-        the last one. ``widest`` is a query of the bytes of the largest row, for databases whose
-        client counts rows."""
+        the last one. ``widest`` is a query for the size of the largest row in bytes, for databases
+        whose client counts rows."""
 
     def limited(self, query: str, rows: int) -> str:
-        """A query limited to so many rows. It has an ORDER BY."""
+        """The query, which has an ORDER BY, limited to ``rows`` rows."""
         return f"{query} LIMIT {rows}"
 
     def time(self, column: Column) -> str:
@@ -118,8 +118,8 @@ class Database(ABC):
         return quote(column.name)
 
     def sooner(self, microseconds: int, column: Column, timezone: str) -> Sequence[str]:
-        """A condition that all rows meet whose :meth:`time` is not before a time, for an index on
-        the column; none where :meth:`time` is the column itself."""
+        """A condition on the bare column, so that its index can be used, that holds for every row
+        whose :meth:`time` is not before a time; none where :meth:`time` is the column itself."""
         return []
 
     @abstractmethod

@@ -20,7 +20,7 @@ from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _BATCH_ROWS = 2048
-"""What DuckDB itself has in hand at once."""
+"""DuckDB's own vector size."""
 _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _DIGITS = {"TIMESTAMP_S": 0, "TIMESTAMP_MS": 3}
 _ZONED = "TIMESTAMP WITH TIME ZONE"

@@ -1,4 +1,4 @@
-"""Errors of reading, as semel's."""
+"""Turns errors of reading into semel's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each mode guarantees, and what no query of it can see."""
+"""What each mode guarantees, and what its queries cannot see."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _NOT_NULL, _UNSIGNED, _NUMBERED = 1, 32, 512
 _LARGEST = 2**63 - 1
 _BINARY = 63
-"""The character set of what is no text."""
+"""The character set of values that are not text."""
 _WALL = pa.timestamp("us")
 _TIMES = ("DATE", "DATETIME", "TIMESTAMP")
 _NUMBERS = {
@@ -37,14 +37,14 @@ _NUMBERS = {
     "DOUBLE": (pa.float64(), pa.float64()),
     "YEAR": (pa.int32(), pa.int32()),
 }
-"""Their types with and without a sign. Larger numbers than a bigint's are refused."""
+"""Their types, signed and unsigned. Numbers beyond a BIGINT are refused."""
 
 
 class _Session(MysqlSession):
     """A session whose streams can be abandoned midway."""
 
     zeros_are_null = False
-    """Whether dates of zeros are null."""
+    """Whether zero dates (0000-00-00) become null."""
 
     def described(self, query: str) -> Sequence[Any]:
         """The columns of a query, as the server describes them."""

@@ -45,8 +45,7 @@ class Numbering:
         )
 
     def left(self, table: TableId, config: JdbcSourceConfig, after: int | None) -> int:
-        """How many numbers a table has after one, or from its first one on: those too that no row
-        has.
+        """How many numbers a table has after one, or from its first one onwards; gaps count, too.
 
         Raises:
             Unreadable: as :func:`~semel.sources.jdbc.queries.shape`.

@@ -7,7 +7,7 @@ here it is ``{"bulk":<milliseconds>}``, the time of the last query.
 
 While a large table is loaded in ranges of its numbers, the offset has names that Confluent's source
 does not know: how far the numbers were read, where they end, and the time and number of the last
-row in the order of times. Once all are read, that row's is the offset, in Confluent's form.
+row in the order of times. Once all are read, the offset is that row's, in Confluent's form.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def table_of(partition: SourcePartition) -> str:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A first load by ranges of numbers: rows up to ``loaded`` were read, ``until`` is the last.
-    Only rows count whose time and number are not after ``timestamp`` and ``incrementing``."""
+    Only rows whose time and number are not after ``timestamp`` and ``incrementing`` are read."""
 
     loaded: int | None
     until: int
@@ -80,8 +80,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a table has been read. ``timestamp`` is in microseconds since 1970. Within a first
-    load by ranges, there is only that."""
+    """How far a table has been read. ``timestamp`` is in microseconds since 1970. During a first
+    load in ranges, only ``load`` is set."""
 
     incrementing: int | None = None
     timestamp: int | None = None

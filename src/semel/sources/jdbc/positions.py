@@ -15,14 +15,14 @@ def begun(config: JdbcSourceConfig, position: Position, now: int) -> Position:
 
 
 def after(config: JdbcSourceConfig, position: Position) -> Position:
-    """The same with ``incrementing.initial`` where no number is known."""
+    """The position; in incrementing mode, if no number is known, ``incrementing.initial``."""
     if config.mode != INCREMENTING or position.incrementing is not None:
         return position
     return Position(config.incrementing_initial)
 
 
 def lacking(config: JdbcSourceConfig, position: Position) -> str:
-    """What an offset must have in this mode, and has not."""
+    """What an offset needs in this mode but lacks; empty if nothing."""
     if config.by_time:
         known = position.load is not None or position.timestamp is not None
         return "" if known else TIMESTAMP

@@ -20,7 +20,7 @@ from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.values import INSTANT, numeric_type, unbounded_type, wall
 
 _IDLE_MS = 3_600_000
-"""A query that waits for Kafka holds no lock that others wait for."""
+"""Long, because a query that waits for Kafka holds no lock that others wait for."""
 
 _KINDS = {
     "TABLE": "r",

@@ -1,4 +1,4 @@
-"""The SQL that reads from a position on, and the columns that form positions."""
+"""The SQL that reads what comes after a position, and the columns that form positions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Shape:
 
     @property
     def digits(self) -> int:
-        """The digits of a second that all its times have."""
+        """How many digits of a second's fraction all its times have."""
         return min((c.digits for c in self.times), default=6)
 
 
@@ -133,7 +133,7 @@ class Query:
 
     @property
     def widest(self) -> str:
-        """What asks for the bytes of the largest row."""
+        """The query for the size of the largest row, in bytes."""
         return widest(self.shape.columns, self._rows)
 
     @property
@@ -150,7 +150,7 @@ class Query:
         if time is not None and number is not None and begin is not None and after is not None:
             at = self._instant(begin)
             found.append(f"({time} > {at} OR ({time} = {at} AND {number} > {after}))")
-            found.append(f"{time} >= {at}")  # what an index can begin with
+            found.append(f"{time} >= {at}")  # lets the database use an index
         elif time is not None and begin is not None:
             found.append(f"{time} > {self._instant(begin)}")
         elif number is not None and after is not None and time is None:
@@ -186,8 +186,8 @@ class Query:
 
 
 def time_of(database: Database, shape: Shape) -> str:
-    """The time of a row. What the client makes null of is null here, too; in the last column it is
-    not, so that a row without any time is found and refused."""
+    """The time of a row. A value that the client turns into null is null here, too, except in the
+    last column: so a row without any time is found and refused."""
     *some, last = [(database.time(c), c.zero) for c in shape.times]
     if not some:
         return last[0]
@@ -196,8 +196,7 @@ def time_of(database: Database, shape: Shape) -> str:
 
 
 def not_after(time: str, number: str | None, at: str, last_number: int | None) -> str:
-    """The condition that a row is not after a time, and of the rows of that time not after a
-    number."""
+    """The condition that a row is not after a time or, at exactly that time, not after a number."""
     if number is None or last_number is None:
         return f"{time} <= {at}"
     return f"({time} < {at} OR ({time} = {at} AND {number} <= {last_number}))"
@@ -211,7 +210,8 @@ def source(config: JdbcSourceConfig, table: TableId | None) -> str:
 
 
 def selected(column: Column) -> str:
-    """A column in the list of a SELECT, and whether it is null beside it if it has a guard."""
+    """A column in the list of a SELECT; one with a guard is followed by a column that says whether
+    it is null."""
     if not column.guard:
         expression = f"{column.sql} AS {quote(column.name)}"
         return quote(column.name) if column.sql == quote(column.name) else expression
@@ -220,16 +220,16 @@ def selected(column: Column) -> str:
 
 
 def ordered(column: Column, table: TableId | None) -> str:
-    """A column in ORDER BY. SQLite takes its bare name for the expression that is selected under
-    it, which no index has: it would sort whole rows."""
+    """A column in ORDER BY. SQLite takes a bare name to mean the expression selected under it,
+    which is in no index: it would sort whole rows."""
     if not column.guard:
         return quote(column.name)
     return f"{ROWS if table is None else table.quoted}.{quote(column.name)}"
 
 
 def widest(columns: Sequence[Column], rows: str) -> str:
-    """A query of the most bytes that texts and binary values of a row have; none if there are no
-    such columns."""
+    """A query for the largest number of bytes that a row's texts and binary values take; empty if
+    there are no such columns."""
     large = [c for c in columns if pa.types.is_string(c.arrow) or pa.types.is_binary(c.arrow)]
     sizes = [f"coalesce(octet_length({quote(c.name)}), 0)" for c in large]
     return f"SELECT max({' + '.join(sizes)}) AS bytes {rows}" if sizes else ""
@@ -241,8 +241,8 @@ def null_of(column: Column) -> str:
 
 
 def floor(microseconds: int, digits: int) -> int:
-    """A time without the digits of a second that a column does not have: rows of the second that
-    has begun may still come."""
+    """A time cut to the digits of a second that a column has: rows of the second that has begun may
+    still come."""
     unit: int = 10 ** (6 - digits)
     return microseconds // unit * unit
 

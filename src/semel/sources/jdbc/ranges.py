@@ -1,12 +1,12 @@
 """Reads a table in ranges of its incrementing column.
 
-A first load by one query would keep one state of the database for hours, and one that orders by
-time would sort the table anew after each restart. Ranges are short queries, each of whole numbers:
-rows of one number are never divided.
+A first load in a single query would hold one snapshot of the database for hours, and one ordered by
+time would sort the whole table again after each restart. Ranges are short queries, and never split
+rows that have the same number.
 
 Where rows are found by time and number, the load first looks for the last row in that order. It
-reads, by number, all rows up to it: one that is changed meanwhile has a later time by then, and is
-left for the queries after the load, which begin behind that row.
+then reads all rows up to that one, by number. A row that changes in the meantime gets a later time,
+and is left to the queries after the load, which begin after that last row.
 """
 
 from __future__ import annotations

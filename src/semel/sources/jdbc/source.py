@@ -218,8 +218,8 @@ class JdbcSource(Source):
     def before(
         self, partition: SourcePartition, offset: SourceOffset
     ) -> Iterator[SourceBatch] | None:
-        """See :class:`~semel.sources.base.Repeatable`. Without times, a row is always where it
-        was: reading on from the offset shows what comes after it."""
+        """See :class:`~semel.sources.base.Repeatable`. Without times, a row never moves: reading on
+        from the offset shows what comes after it."""
         config, last = self._config, self._position(offset)
         unknown = config.query_suffix or config.timestamp_initial == -1
         if not config.by_time or unknown or positions.lacking(config, last):
@@ -234,7 +234,7 @@ class JdbcSource(Source):
     def _again(
         self, partition: SourcePartition, position: Position, last: Position | None
     ) -> Iterator[SourceBatch]:
-        """The rows behind a position as they are now, up to ``last`` if that is given."""
+        """The rows after a position as they are now, up to ``last`` if that is given."""
         table, topic = self._table(partition), self.topic_of(partition)
         with self._database.snapshot():
             if table is not None and not self._database.columns(table):
@@ -267,8 +267,8 @@ class JdbcSource(Source):
     def _rows(
         self, table: TableId | None, position: Position, behind: bool, last: Position | None = None
     ) -> Generator[Together, None, None]:
-        """The rows of one query. When the last ones are given, the query is over. ``behind`` is
-        whether there may be a great many. With a position to end at, even an empty one, no time
+        """The rows of one query, which is over once the last ones are yielded. ``behind`` says
+        whether there may be a great many. With a ``last`` position, even an empty one, no time
         bounds them."""
         fresh = True
         with self._named(table):
@@ -286,7 +286,8 @@ class JdbcSource(Source):
         return named(f"connector {self._name}: {what}", self._database)
 
     def _describe(self) -> bool:
-        """Look up the columns of the query, as often as the tables; whether that was done now."""
+        """Look up the columns of the query, as often as the list of tables. Returns whether it did
+        so now."""
         known = self._query_columns and self._database.misses_columns
         if known and time.monotonic() < self._described_until:
             return False
@@ -320,7 +321,7 @@ class JdbcSource(Source):
                 ranges = Ranges(config, database, table, found)
                 load = self._load(ranges, position, until)
                 if load is not None:
-                    self._goes_on = True  # behind the load, too: rows may have changed meanwhile
+                    self._goes_on = True  # after the load, too: rows may have changed meanwhile
                     yield from ranges.read(load)
                     return
                 if config.mode == INCREMENTING:
@@ -330,7 +331,7 @@ class JdbcSource(Source):
             begin = positions.after(config, position)
             query = Query(config, database, table, found, begin, until, last, end)
             nothing = True
-            # Closed before the snapshot ends, where reading is left in the middle.
+            # Closed before the snapshot ends, even if reading stops midway.
             with closing(database.stream(query.sql, query.widest)) as stream:
                 read = (
                     batches.rows(b, found, config.timezone, config.timestamp_granularity)
@@ -390,7 +391,7 @@ class JdbcSource(Source):
             ) from None
 
     def _warn(self, what: str, message: str) -> None:
-        """Say something once."""
+        """Log a warning once."""
         if self._said.get(what) != message:
             log.warning("connector %s: %s", self._name, message)
         self._said[what] = message

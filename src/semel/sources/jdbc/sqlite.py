@@ -1,7 +1,7 @@
 """SQLite: rows come through ADBC.
 
-A column may hold values of any type. ADBC takes its type from its first rows, so each value is read
-in its column's declared type, and a separate column says which are null.
+A column may hold values of any type. ADBC infers its type from the first rows, so each value is
+read in its column's declared type, and a separate column says which are null.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Session(SqliteSession):
 class Sqlite(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
-    misses_columns = False  # a name in double quotes that is none of a column is a text
+    misses_columns = False  # a double-quoted name that is not a column is taken for a string
 
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         if config.timezone.upper() not in ("UTC", "Z"):
@@ -104,7 +104,8 @@ class Sqlite(Database):
 
     def columns_of(self, query: str) -> Sequence[Column]:
         with self.snapshot():
-            # What is prepared first of all has the columns that the session knows from before.
+            # The first statement is prepared with the columns that the session already knows,
+            # perhaps stale.
             self._session.query("SELECT count(*) AS n FROM sqlite_master")
             first = self._session.query(f"SELECT * FROM ({query}\n) AS q LIMIT 1")
             return [self._guessed(field) for field in first.schema]

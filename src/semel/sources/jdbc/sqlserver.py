@@ -43,8 +43,9 @@ _AS_THEY_ARE = {
 }
 """Their types in records: those that Confluent's connector gives them."""
 _TIMES = {"datetime": 2, "smalldatetime": 2, "datetime2": None, "datetimeoffset": None}
-"""Their digits of a second; None where they are declared. DATETIME rounds to 1/300 s: a row that is
-yet to come may have a time that has just passed, but none before the last whole 10 ms."""
+"""Their digits of a second's fraction; None where the column declares them. DATETIME rounds to
+1/300 s: a row that is yet to come may have a time that has just passed, but not one before the last
+whole 10 ms."""
 _MONEY = {"money": (19, 4), "smallmoney": (10, 4)}
 """Their precision and scale."""
 _TEXTS = {
@@ -52,7 +53,7 @@ _TEXTS = {
     "sql_variant": "nvarchar(4000)",
     "xml": "nvarchar(max)",
 }
-"""What is read as text, and the text that holds it."""
+"""The types that are read as text, and the text type that holds each."""
 
 _TABLES = """SELECT DB_NAME() AS d, s.name AS s, o.name AS t
 FROM sys.objects o JOIN sys.schemas s ON s.schema_id = o.schema_id
@@ -202,7 +203,8 @@ class SqlServer(Database):
         return f"{query} OFFSET 0 ROWS FETCH NEXT {rows} ROWS ONLY"
 
     def time(self, column: Column) -> str:
-        """In microseconds at most, as positions are; DATETIME in the milliseconds that it shows."""
+        """To the microsecond at most, as positions are; DATETIME to the millisecond, as it is
+        displayed."""
         if column.type == "smalldatetime":
             raise Unreadable(
                 f"timestamp.column.name={column.name} is of type smalldatetime: rows of the minute "
@@ -226,8 +228,8 @@ class SqlServer(Database):
 
 
 def _moment(column: Column) -> str:
-    """A time without digits that it does not show, or that a position does not have. One with a
-    zone is never its bare name, by which ORDER BY would mean the text that is selected."""
+    """A time without the digits that it does not show, or that a position does not have. One with a
+    zone is never given by its bare name, which ORDER BY would take to mean the selected text."""
     type_, _, scale = column.type.partition("(")
     if type_ == "datetime":
         return f"CAST({quote(column.name)} AS datetime2(3))"

@@ -70,7 +70,7 @@ class OffsetFile:
         except OSError as error:
             raise ServiceError(f"{self._where} cannot be read: {error.strerror}") from None
         try:
-            return parsed(content) if content else {}  # Kafka Connect takes it for new, too
+            return parsed(content) if content else {}  # empty counts as new, as in Kafka Connect
         except (ValueError, struct.error):
             raise ConfigError(
                 f"{self._where} is not a file of source offsets of Kafka Connect. Name another one"
@@ -82,7 +82,7 @@ class OffsetFile:
         Raises:
             LedgerConflict: a key has another value than is known.
             ServiceError: it cannot be written.
-            Unavailable: another process does not end writing it. It may be frozen.
+            Unavailable: another process does not finish writing it. That process may be frozen.
         """
         scratch = self._path.with_name(f"{self._path.name}.semel-new")
         try:

@@ -1,4 +1,4 @@
-"""What a store of source offsets does that no Kafka transaction holds."""
+"""The contract of a store of source offsets that is not part of a Kafka transaction."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Record = tuple[bytes, bytes | None]
 
 
 class Outside(Protocol):
-    """A store beside Kafka. Keys and values are those of the offsets topic."""
+    """A store outside Kafka. Keys and values are those of the offsets topic."""
 
     @property
     def where(self) -> str:
         """What it is, without credentials."""
 
     def prepare(self) -> None:
-        """Make it ready to be written.
+        """Prepare it for writing.
 
         Raises:
             ConfigError: it cannot be what the configuration says.
@@ -27,15 +27,15 @@ class Outside(Protocol):
         """
 
     def read(self, *, expected: bool) -> Mapping[bytes, bytes]:
-        """What it holds at one instant. If it is not there, there is nothing, or an error where it
-        is ``expected``."""
+        """What it holds at one instant. If it does not exist, the result is empty, or that is an
+        error if it is ``expected``."""
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
         """Store records, all or none, if each key in ``known`` still has that value.
 
         Raises:
             LedgerConflict: one has another; nothing was stored.
-            TransientError: they may be stored or not.
+            TransientError: they may or may not have been stored.
         """
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Outside(Protocol):
 def compare(
     where: str, known: Mapping[bytes, bytes | None], held: Mapping[bytes, bytes | None]
 ) -> None:
-    """Raises LedgerConflict: a key has not the value that is known."""
+    """Raises LedgerConflict: a key does not have its known value."""
     other = next((key for key, value in known.items() if held.get(key) != value), None)
     if other is not None:
         raise LedgerConflict(

@@ -1,4 +1,4 @@
-"""Taking a source connector over: whoever does it fences all who had it before."""
+"""Taking over a source connector: each new owner fences all earlier ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, where
 
 Change = tuple[Mapping[str, Any], Mapping[str, Any] | None]
-"""A source partition, and the offset that it is to have."""
+"""A source partition, and the offset to give it."""
 
 _AT_ONCE = 8
-"""Producers that are fenced side by side."""
+"""Producers that are fenced concurrently."""
 
 
 def own(
@@ -31,15 +31,15 @@ def own(
     fences: bool,
     shared: bool = False,
 ) -> Owner:
-    """Take the connector over for a new run whose tasks have these ``parts``; with ``fences``,
-    which exactly-once needs, end what the tasks of all earlier runs still do. The parts are written
-    only where the tasks are ``shared`` with other processes.
+    """Take over the connector for a new run whose tasks have these ``parts``. With ``fences``,
+    which exactly-once needs, also stop whatever the tasks of earlier runs are still doing. The
+    parts are written only if the tasks are ``shared`` with other processes.
 
-    The record that names the new owner comes first. It keeps the largest number of tasks, and all
-    groups that they may be of, until all of them are fenced, so that a crash in between leaves none
-    unfenced. Until then it has no parts, so that no other process starts tasks. A new group is
-    fenced before that, too: if this user may not do so, no record names it, and no later run of
-    another user has to fence it.
+    The record that names the new owner comes first. Until all tasks are fenced, it keeps the
+    largest number of tasks, and all groups that they may belong to, so that a crash in between
+    leaves none unfenced. Until then it has no parts, so that no other process starts tasks. A new
+    group is fenced before that, too: if this user may not do so, no record names it, and no later
+    run of another user has to fence it.
 
     Kafka Connect may have run the connector before, with up to ``tasks.max`` tasks.
 
@@ -72,8 +72,8 @@ def own(
 def alter(
     connector: SourceConnectorConfig, offsets: SourceOffsets, wanted: Sequence[Change] | None
 ) -> None:
-    """Store offsets by hand, all or none; None forgets a partition, or all that there are. A run
-    that is at work finds out that it has been replaced, and stops."""
+    """Store offsets by hand, all or none; None as an offset forgets its partition; None as
+    ``wanted`` forgets all. A run in progress finds out that it has been replaced, and stops."""
     own(connector, offsets, [()] * offsets.owner().tasks, fences=True)
     stored = offsets.read()
     records: list[Record] = []
@@ -95,7 +95,8 @@ def alter(
 
 
 def _fence(connector: SourceConnectorConfig, group: str, tasks: int) -> None:
-    """End the transactions of the producers of so many tasks, and their right to begin new ones.
+    """End the transactions of the producers of this many tasks, and keep those producers from
+    beginning new ones.
 
     Raises:
         ServiceError: this user may not do so.
@@ -115,14 +116,16 @@ def _fence(connector: SourceConnectorConfig, group: str, tasks: int) -> None:
 
 
 def producer(connector: SourceConnectorConfig) -> PlainProducer:
-    """What writes the owner: no ``acks`` of the user's may let a broker lose the record."""
+    """The producer that writes the owner. It ignores the user's ``acks``, which might let a broker
+    lose the record."""
     client = confirmed(client_config(connector, "producer"))
     return PlainProducer(f"connector {connector.name}", client)
 
 
 def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> SemelError:
-    """The error of a run that is not the owner any more: :class:`Fenced`, or a ServiceError if
-    there is none. Then a new run would begin from the start, which only the user can decide."""
+    """The error for a run that is no longer the owner: :class:`Fenced`, or a ServiceError if no
+    owner is stored. In that case a new run would start from the beginning, which only the user can
+    decide."""
     if not owner.run:
         return ServiceError(
             f"connector {connector.name}: {where(connector)} names no run any more: it was deleted "

@@ -1,14 +1,14 @@
 """Source offsets in Kafka Connect's own format: a compacted topic, one record for each partition.
 
 A key is ``["<connector>",{<source partition>}]``, a value ``{<source offset>}``, both JSON without
-schema; a tombstone forgets a partition. So a connector that Kafka Connect has run goes on here, and
-the other way round.
+schema; a tombstone forgets a partition. So a connector can move from Kafka Connect to semel, and
+back.
 
 One more record, with the key ``["<connector>",null]``, says which run of semel owns the connector,
-how many tasks it has, and its ``group.id``. Kafka Connect passes over such a key without a word.
-A run writes it before it fences the producers of all tasks; a task reads it after it has made its
-own producer. So a task of an older run, however late Spark starts it again, either is fenced or
-finds out that it has been replaced.
+how many tasks it has, and its ``group.id``. Kafka Connect silently ignores such a key. A run writes
+it before it fences the producers of all tasks; a task reads it after it has created its own
+producer. So a task of an older run, however late Spark starts it again, either is fenced or finds
+out that it has been replaced.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _RUN, _TASKS, _PARTS, _GROUP, _GROUPS = "run", "tasks", "parts", "group", "group
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The run that owns a connector, and its number of tasks. Where several processes share the
-    tasks, ``parts`` are the source partitions of each: one process divides for all. ``group`` is
-    the run's ``group.id``. ``groups`` are those in the transactional ids of tasks that may be at
-    work: the run's own if it has transactions, and those of earlier runs until they are fenced.
-    Earlier versions of semel name neither."""
+    tasks, ``parts`` are the source partitions of each: one process divides them for all. ``group``
+    is the run's ``group.id``. ``groups`` are those in the transactional ids of tasks that may still
+    be running: the run's own if it has transactions, and those of earlier runs until they are
+    fenced. Earlier versions of semel name neither."""
 
     run: str = ""
     tasks: int = 0
@@ -57,8 +57,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
-    """What the topic holds of one connector. ``keys`` are the keys of its records as they are
-    written there, by :func:`canonical`: of each partition the one of its last record comes last."""
+    """What the topic holds for one connector. ``keys`` maps each partition, by :func:`canonical`,
+    to the keys of its records as they are written there, that of the last record last."""
 
     connector: str
     offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
@@ -76,12 +76,12 @@ class StoredOffsets:
         return lambda partition: by_name.get(canonical(partition))
 
     def record(self, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> Record:
-        """What stores an offset, or forgets it with None, once it is committed. A partition that is
-        known keeps its key, to the byte: the order of fields may differ between writers."""
+        """The record that stores an offset or, with None, forgets it, once it is committed. A known
+        partition keeps its key, byte for byte: the order of fields may differ between writers."""
         return self._keys(partition)[-1], None if offset is None else _dumped(dict(offset))
 
     def forgetting(self, partition: Mapping[str, Any]) -> list[Record]:
-        """What forgets a partition under all keys that writers have given it."""
+        """The records that forget a partition under all keys that writers have given it."""
         return [(key, None) for key in self._keys(partition)]
 
     def _keys(self, partition: Mapping[str, Any]) -> Sequence[bytes]:
@@ -89,7 +89,7 @@ class StoredOffsets:
         return known or [_dumped([self.connector, dict(partition)])]
 
     def owned_by(self, owner: Owner) -> Record:
-        """What says who owns the connector."""
+        """The record that says who owns the connector."""
         facts: dict[str, Any] = {_RUN: owner.run, _TASKS: owner.tasks}
         if owner.parts:
             facts[_PARTS] = [[dict(each) for each in part] for part in owner.parts]
@@ -136,10 +136,10 @@ class SourceOffsets:
         return self._outside is None
 
     def prepare(self) -> None:
-        """Create the topic if it is missing, and refuse one that forgets.
+        """Create the topic if it is missing, and refuse one that deletes old records.
 
         Raises:
-            ConfigError: its cleanup.policy is not compact; the file is another one.
+            ConfigError: its cleanup.policy is not compact; the file is something else.
             ServiceError: it cannot be created.
         """
         if self._outside is not None:
@@ -149,8 +149,8 @@ class SourceOffsets:
         self._topic.prepare(config.offsets_partitions, config.offsets_replication)
 
     def read(self, timeout: float = 60.0, *, expected: bool = True) -> StoredOffsets:
-        """All that was committed until now. Other connectors' open transactions may hide it, and
-        are waited for.
+        """Everything committed so far. Other connectors' open transactions may hide some of it, so
+        it waits for them.
 
         Raises:
             ServiceError: the topic is gone, or a record in it cannot be read.
@@ -170,12 +170,12 @@ class SourceOffsets:
         return self._parsed(found.records)
 
     def owner(self) -> Owner:
-        """Who owns the connector. The record is written without a transaction, so nobody's open
-        transaction keeps the answer back."""
+        """Who owns the connector. The record is written without a transaction, so no open
+        transaction can delay the answer."""
         return self.uncommitted().owner
 
     def uncommitted(self) -> StoredOffsets:
-        """What is there now, with what open and aborted transactions have written."""
+        """What is there now, including what open and aborted transactions have written."""
         if self._outside is not None:
             return self._parsed(self._outside.read(expected=True))
         return self._parsed(self._found(self._uncommitted, 0.0, expected=True).records)
@@ -197,11 +197,12 @@ class SourceOffsets:
         read.
 
         A key stays in the partition that holds it, and a new one goes where Kafka Connect would
-        write it, whatever ``producer.override.partitioner`` says. A key is forgotten wherever it
-        stands: a tombstone does not last, and an older offset elsewhere would come back.
+        write it, whatever ``producer.override.partitioner`` says. A tombstone goes to every
+        partition that holds the key: it does not last, and an older offset elsewhere would come
+        back.
 
-        Records are later than all that were read, even if the clock here is behind: of several
-        partitions, or spellings of a key, the latest record counts.
+        New records are dated after all that were read, even if the clock here is slow: if a key has
+        several partitions or spellings, its latest record counts.
         """
         timestamp = max(int(time.time() * 1000), self._newest + 1)
         for key, value in records:
@@ -212,13 +213,14 @@ class SourceOffsets:
                 )
 
     def store(self, producer: PlainProducer, records: Sequence[Record]) -> None:
-        """Store records outside of any transaction. Beside Kafka, the owner and these offsets must
-        be those that were read last, or stored since; a new owner is stored whatever there is.
+        """Store records outside of any transaction. In a store outside Kafka, the owner and these
+        offsets must still be as they were last read, or stored since; a new owner is stored
+        unconditionally.
 
         Raises:
             LedgerConflict: they are not; nothing was stored.
             ServiceError: the store cannot be written.
-            TransientError: it may have them or not.
+            TransientError: it may or may not have them.
         """
         if self._outside is not None:
             owner, _ = StoredOffsets(self._connector.name).owned_by(Owner())
@@ -256,8 +258,8 @@ class SourceOffsets:
         )
 
     def check_writable(self) -> None:
-        """Write the owner that was read last once more, beside Kafka. Where offsets can be read but
-        not stored, each attempt would send the same records again.
+        """In a store outside Kafka, write once more the owner that was read last: if offsets could
+        be read but not stored, each attempt would send the same records again.
 
         Raises:
             LedgerConflict: it has another owner by now.
@@ -320,7 +322,7 @@ def where(connector: SourceConnectorConfig) -> str:
 
 
 def outside_of(connector: SourceConnectorConfig) -> Outside | None:
-    """The store beside Kafka that a connector names. Reaches nothing.
+    """The store outside Kafka that a connector names. Reaches nothing.
 
     Raises:
         ConfigError: there is no such store.

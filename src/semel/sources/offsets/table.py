@@ -1,9 +1,9 @@
 """Source offsets in a table of a database.
 
-A row is a source partition of a connector: both, and the offset, are in the JSON of the offsets
-topic. ``id`` is a hash of the partition, since a key's length is limited. The row whose partition
-is ``null`` names the run that owns the connector; who writes locks it first, so that writers of one
-connector come one after another.
+Each row holds a connector's source partition and its offset, in the JSON of the offsets topic.
+``id`` is a hash of the partition, since a key's length is limited. The row whose partition is
+``null`` names the run that owns the connector; a writer locks it first, so that writers of one
+connector take turns.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class OffsetTable:
 
 
 def _opened(connector: SourceConnectorConfig) -> tuple[Database, str, Path | None]:
-    """The database, what locks the rows of a query, and the file if it is one.
+    """The database, the SQL that locks a query's rows, and the path if the database is a file.
 
     Raises:
         ConfigError: the URL is wrong, or is of another database.

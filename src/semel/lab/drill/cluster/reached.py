@@ -11,7 +11,7 @@ from semel.lab.embedded.proxy import Proxy
 
 
 class Reached(Kafka):
-    """Has a further listener for each of so many ``ways``, advertised as the port of a proxy."""
+    """Has one more listener for each of ``ways`` proxies, advertised under the proxy's port."""
 
     def __init__(self, directory: Path, ways: int, *, session: float = 9.0) -> None:
         super().__init__(directory, session=session)

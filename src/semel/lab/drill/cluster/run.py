@@ -41,7 +41,7 @@ def drill_cluster(
     directory: Path | None = None,
     observe: Observer = lambda _fault, _result: None,
 ) -> DrillReport:
-    """Run a sink and a source on so many workers under faults, and audit both after each.
+    """Run a sink and a source on several workers under faults, and audit both after each.
 
     Args are otherwise those of :func:`semel.lab.drill.run.drill`.
 

@@ -141,8 +141,8 @@ class ClusterStage(Stage):
         return f"not all tasks run where they should: {'; '.join(states) or 'nobody answers'}"
 
     def runs(self, without: Member | None = None) -> Counter[str] | None:
-        """How many tasks each worker runs; None unless all run, on workers of the cluster other
-        than that ``without`` which it must go on."""
+        """How many tasks each worker runs; None unless all tasks run, on workers of the cluster
+        other than ``without``."""
         found = self.ask("GET", "/connectors?expand=status", but=without) or {}
         there = {member.id for member in self.members if member is not without}
         wanted = {

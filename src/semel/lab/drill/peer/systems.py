@@ -151,7 +151,7 @@ class _Worker(Instance):
 
 
 class Semel(System):
-    """``semel run`` with the same configuration. Its provenance is the coordinates."""
+    """``semel run`` with the same configuration. Its provenance columns hold the coordinates."""
 
     name = "semel"
 

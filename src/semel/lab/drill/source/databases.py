@@ -1,4 +1,4 @@
-"""Databases of a drill that are files."""
+"""A drill's databases that are files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[[str], Sequence[Any]]
 """Runs a statement, committed by itself, and gives the rows of a SELECT."""
 
 _FREEZES = frozenset({Kind.ZOMBIE, Kind.REPLACED_ZOMBIE, Kind.TIME_OUT})
-"""A process that is frozen while it reads keeps the file, which then nobody can write."""
+"""A process that is frozen while it reads keeps the file locked, and nobody else can write it."""
 
 
 def _sqlite(path: Path) -> tuple[Run, frozenset[Kind]]:
@@ -58,4 +58,4 @@ FILES: Mapping[str, Callable[[Path], tuple[Run, frozenset[Kind]]]] = {
     "duckdb": _duckdb,
     "sqlite": _sqlite,
 }
-"""By the scheme of their URLs, what runs statements, and the faults that can befall a reader."""
+"""URL scheme -> what runs statements, and the faults that can befall a reader."""

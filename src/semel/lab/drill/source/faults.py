@@ -23,8 +23,8 @@ from semel.lab.drill.strikes import Strikes
 from semel.lab.embedded.server import Server
 
 _LATE = 20.0
-"""Seconds that a record may come after later ones before it counts as lost: it stands in another
-partition, or a transaction is still open there."""
+"""How many seconds after later records a record may come before it counts as lost: it may be in
+another partition, or a transaction may still be open there."""
 _SIZE = 10_000
 """Bytes of a file that is cut or replaced while the connector is stopped."""
 
@@ -147,8 +147,8 @@ class SourceInjector(Strikes[SourceMark]):
             return self._read_anew()
 
     def _file_replaced(self, fault: Fault) -> float:
-        """Put a new file where one was that is finished, every other time while the connector is
-        stopped, and if it can be before it has moved the finished one."""
+        """Put a new file in place of a finished one, every other time while the connector is
+        stopped and, if possible, before it has moved the finished one."""
         system, writer = self._folder(), self._stage.writer
         if not fault.skip % 2:
             with self.settled():

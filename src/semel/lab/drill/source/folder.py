@@ -24,7 +24,7 @@ from semel.sources.directory.textkeys import TextKeys
 
 _FORMATS = ("csv", "json", "parquet", "text")
 _MOST = 4
-"""Files of one burst."""
+"""The most files in one burst."""
 
 
 class Folder(System):

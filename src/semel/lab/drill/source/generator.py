@@ -17,7 +17,7 @@ from semel.sources.base import SourceBatch
 from semel.sources.datagen.source import DatagenSource
 
 _AHEAD = 50_000
-"""Records that may be made and not been seen."""
+"""The most records that may have been made but not seen."""
 _MORE = 100
 
 
@@ -80,8 +80,8 @@ class Watcher:
 
     @property
     def sent(self) -> int:
-        """All records up to the newest that was seen when it was held. Otherwise some more: a
-        connector that has recovered makes them, while those on their way prove nothing."""
+        """While held, all records up to the newest one seen when it was held. Otherwise some more:
+        only a connector that has recovered makes those, while records in flight prove nothing."""
         return self._tally.newest + 1 + _MORE if self._held is None else self._held
 
     def hold(self, held: bool) -> None:

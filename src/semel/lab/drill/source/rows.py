@@ -102,7 +102,7 @@ class Rows(System):
             self.server.kill()
 
     def values(self, numbers: Sequence[int], dice: random.Random) -> pa.Array:
-        """Rows of later times than all before; some have the same one."""
+        """Rows with later times than all before; some share a time."""
         rows: list[dict[str, Any]] = []
         for number in numbers:
             if not rows or dice.random() < 0.5:
@@ -112,7 +112,7 @@ class Rows(System):
         return pa.array(rows, _ROW)
 
     def write(self, values: pa.Array, dice: random.Random) -> None:
-        """Insert the rows in one transaction, once, even if the server goes in the middle."""
+        """Insert the rows in one transaction, once, even if the server goes away midway."""
         rows = [
             f"({row['id']}, '{row['text']}', '{_written(row['changed'])}')"
             for row in values.to_pylist()

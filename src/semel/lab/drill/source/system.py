@@ -69,7 +69,7 @@ class System(ABC):
         """The next records have this number and higher ones."""
 
     def lane(self, number: int) -> int:
-        """The records of one lane are written to each partition of a topic in their order."""
+        """The records of one lane are written to each partition of a topic in order."""
         return 0
 
 

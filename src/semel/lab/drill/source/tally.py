@@ -30,8 +30,8 @@ class Findings:
 
 
 class Tally:
-    """The records of one consumer. ``expected`` has the number of each record by its value; it may
-    grow meanwhile. Those of one ``lane`` stand in their order in each partition."""
+    """The records of one consumer. ``expected`` maps each record's value to its number; it may grow
+    in the meantime. The records of one ``lane`` are in order in each partition."""
 
     def __init__(
         self, expected: Mapping[bytes | None, int], lane: Callable[[int], int] = lambda _number: 0
@@ -56,7 +56,7 @@ class Tally:
             if number >= len(self._times):
                 self._times.extend(bytes(number + 1 - len(self._times)))
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
-            if not self._times[number]:  # one that comes again is told as such
+            if not self._times[number]:  # one that comes again counts as duplicated
                 place = tp, self._lane(number)
                 self.disordered += number < self._latest.get(place, -1)
                 self._latest[place] = number
@@ -64,14 +64,14 @@ class Tally:
             self.newest = max(self.newest, number)
 
     def has(self, count: int) -> bool:
-        """Whether all of the first so many records have come."""
+        """Whether the first ``count`` records have all come."""
         while self._complete < len(self._times) and self._times[self._complete]:
             self._complete += 1
         return self._complete >= count
 
     def findings(self, count: int, *, repeats: bool) -> Findings:
-        """The verdict once the first so many records must be there; with ``repeats`` they may come
-        more than once, and so in another order."""
+        """The verdict once the first ``count`` records must be there; with ``repeats`` they may
+        come more than once, and so out of order."""
         times = bytes(self._times)
         lost = count - sum(map(bool, times[:count]))
         duplicated = sum(times) - sum(map(bool, times))
@@ -130,8 +130,8 @@ class Observer:
                 consumer.close()
 
     def _read_on(self, consumer: Consumer) -> None:
-        """Count what comes, until nothing has come for long: librdkafka may wait for metadata of a
-        new topic for five minutes, which another consumer is given at once."""
+        """Count what comes, until nothing has come for long: librdkafka may wait five minutes for
+        metadata of a new topic that a new consumer gets at once."""
         heard = time.monotonic()
         while not self._stop.is_set() and time.monotonic() - heard < _SILENCE:
             polled = [m for m in consumer.consume(1000, 0.1) if m.error() is None]
