@@ -451,6 +451,7 @@ class TestBroken:
         ({"finished_path": "s3://bucket/done"}, "must be in one store"),
         ({"format": "csv"}, "value.schema is required, or csv.first.row.as.header=true"),
         ({"format": "csv", "csv_separator_char": "ab"}, "must be a character of ASCII"),
+        ({"format": "csv", "csv_separator_char": "0"}, "must be a character of ASCII"),
         ({"format": "csv", "csv_strict_quotes": "true"}, "is not available"),
         ({"format": "json", "value_schema": "{"}, "value.schema is not JSON"),
         ({"timestamp_mode": "FIELD"}, "timestamp.field is required"),

@@ -88,6 +88,17 @@ class TestCsv:
             {"id": 2, "name": "b", "no": None},
         ]
 
+    def test_characters_may_be_numbers_even_of_one_digit(self, make: Make, folder: Path) -> None:
+        (folder / "a.csv").write_text("id\tname\n1\ta\\b\n")
+        source = make(
+            "csv",
+            value_schema=schema(id="INT32", name="STRING"),
+            csv_first_row_as_header="true",
+            csv_separator_char="9",
+            csv_escape_char="0",
+        )
+        assert Reading(source).all() == [{"id": 1, "name": "a\\b"}]
+
     def test_generated_fields_are_text(self, make: Make, folder: Path) -> None:
         (folder / "a.csv").write_text("id;n\n1;2\n'3;4';5\n")
         source = make(

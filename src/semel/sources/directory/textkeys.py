@@ -130,7 +130,8 @@ class TextKeys:
             ("csv.escape.char", self.escape),
         ):
             try:
-                _character(given)
+                if not _character(given) and name == "csv.separator.char":
+                    raise ValueError
             except ValueError:
                 found.append(
                     Problem(name, f"{name}={given} must be a character of ASCII, or its number")
@@ -139,7 +140,7 @@ class TextKeys:
 
     @property
     def csv_separator(self) -> str:
-        return _character(self.separator) or ","
+        return _character(self.separator)
 
     @property
     def csv_quote(self) -> str:
@@ -149,15 +150,13 @@ class TextKeys:
     @property
     def csv_escape(self) -> str:
         """Empty for none."""
-        return "" if self.rfc_4180 or self.separator.strip() == "0" else _character(self.escape)
+        return "" if self.rfc_4180 else _character(self.escape)
 
 
 def _character(given: str) -> str:
     text = given.strip() or given
-    if len(text) > 1:
+    if text.isdecimal() or len(text) > 1:  # 9 is a tab, as in spooldir
         text = chr(int(text))
-    elif text == "0":
-        return ""
     if not text.isascii():
         raise ValueError
     return "" if text == "\0" else text
