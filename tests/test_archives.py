@@ -39,16 +39,16 @@ def java(tmp_path: Path) -> Path:
 def test_what_was_made_is_found_with_its_facts(archive: Archive) -> None:
     assert archive.facts() is None and archive.options() == []
     assert archive.make(_write)
-    written = archive.file.stat().st_mtime_ns
+    written = int(archive.file.stat().st_mtime)
     assert archive.facts() == {"command": ["java"], "size": 7, "written": written}
     assert f"-XX:SharedArchiveFile={archive.file}" in archive.options()
     assert "-Xshare:auto" in archive.options()
 
 
-def test_checksums_are_computed_of_what_was_copied_or_changed_since(archive: Archive) -> None:
+def test_checksums_are_computed_if_the_time_has_changed(archive: Archive) -> None:
     assert archive.make(_write)
     assert "-XX:-VerifySharedSpaces" in archive.options()
-    archive.file.write_bytes(b"Classes")
+    os.utime(archive.file, (1, 1))
     assert "-XX:+VerifySharedSpaces" in archive.options()
 
 

@@ -92,7 +92,7 @@ class Archive:
         """The same, if its facts are known. Only a changed archive is verified: the JVM has to read
         all of it to compute its checksums, which takes a third of the JVM's own start."""
         try:
-            changed = self.file.stat().st_mtime_ns != facts.get("written")
+            changed = int(self.file.stat().st_mtime) != facts.get("written")
         except OSError:
             changed = True
         return [
@@ -126,7 +126,7 @@ class Archive:
                 part.replace(self.file)
                 half = self._facts.with_suffix(".half")
                 half.write_text(
-                    json.dumps({**facts, "size": made.st_size, "written": made.st_mtime_ns})
+                    json.dumps({**facts, "size": made.st_size, "written": int(made.st_mtime)})
                 )
                 half.chmod(_MODE)
                 half.replace(self._facts)
@@ -227,8 +227,8 @@ def yielding() -> None:
 
 
 def _stamp(path: Path) -> str:
-    found = path.stat()
-    return f"{found.st_size} {found.st_mtime_ns}"
+    found = path.stat()  # whole seconds: the layers of an image keep no more
+    return f"{found.st_size} {int(found.st_mtime)}"
 
 
 def _own(path: Path) -> bool:

@@ -108,7 +108,6 @@ def _settings(
     *,
     works: bool,
 ) -> dict[str, str]:
-    given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     failures = settings.get("spark.task.maxFailures", str(TASK_FAILURES))
     found = {
         "spark.master": f"local[{slots},{failures}]",
@@ -122,9 +121,10 @@ def _settings(
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
         f"spark.executorEnv.{MODULE}": _module(connector),
-        OPTIONS: java_options(given, works=works),
+        OPTIONS: java_options(works=works),
         **settings,
     }
+    given = {f"spark.{k}": v for k, v in under(connector.originals, "spark.").items()}
     if given.get("spark.master", "local").startswith("local"):
         found |= {
             # Nothing from outside needs to reach a local driver; a cluster's executors do.
@@ -270,8 +270,8 @@ def active_session() -> SparkSession | None:
 
     if (active := SparkSession.getActiveSession()) is not None:
         return active
-    made = SparkSession._instantiatedSession
-    return made if made is not None and made.sparkContext._jsc is not None else None
+    made, context = SparkSession._instantiatedSession, active_context()
+    return made if context is not None and made is not None and made._sc is context else None
 
 
 def micro_batch_session(connector: CommonConfig, jvm: Jvm | None = None) -> SparkSession:

@@ -25,6 +25,18 @@ _LATER = 5.0
 """Head start, in seconds, for the run that has asked for an archive."""
 _LIMIT = 180
 _DUMPS_IN = 120.0
+_WITHOUT_LOG = (
+    "org.slf4j.helpers.NOP_FallbackServiceProvider",
+    "org.slf4j.helpers.NOPLogger",
+    "io.netty.util.internal.logging.Log4J2LoggerFactory",
+    "io.netty.util.internal.logging.Log4J2Logger",
+    "org.apache.logging.log4j.simple.internal.SimpleProvider",
+    "org.apache.logging.log4j.simple.internal.SimpleProvider$Config",
+    "org.apache.logging.log4j.simple.SimpleLoggerContextFactory",
+    "org.apache.logging.log4j.simple.SimpleLogger",
+    "org.apache.logging.log4j.spi.NoOpThreadContextMap",
+)
+"""Classes of a JVM that cannot log. The one that is trained can, and has those of Log4j."""
 
 
 def warm_up_spark() -> Path | None:
@@ -48,6 +60,7 @@ def _train(part: Path) -> dict[str, Any]:
     """Start Spark, use what connectors use of it, and let the JVM write down what it has loaded."""
     from semel.launch import java_options
 
+    os.environ.pop("SEMEL_SPARK_LOG", None)
     command = launcher_answer() if neutral() else None
     settings = {
         "spark.master": "local[2]",
@@ -82,6 +95,8 @@ def _use(context: SparkContext) -> None:
     """What the engines do: jobs of Python functions, and a streaming query."""
     from pyspark.sql import SparkSession
 
+    for name in _WITHOUT_LOG:
+        context._jvm.java.lang.Class.forName(name)  # type: ignore[union-attr]
     context.setJobGroup("warm-up", "warm-up", True)
     context.parallelize(range(2), 2).mapPartitionsWithIndex(_nothing).count()
     context.parallelize(range(2), 2).mapPartitionsWithIndex(_nothing).collect()

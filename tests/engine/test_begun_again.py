@@ -110,6 +110,54 @@ def test_fences_count_as_in_a_row_while_each_comes_soon() -> None:
     assert fences.count == 1
 
 
+def test_a_run_may_be_stopped_from_its_own_thread(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drive(_planned: Any, _spark: Any, _transform: Any, orders: Orders) -> Progress:
+        orders.observe(Progress(records=5))
+        assert orders.stop.wait(PATIENCE)
+        return Progress(records=6)
+
+    monkeypatch.setattr(of_run, "drive", drive)
+    ended: list[bool] = []
+    connectors: list[Connector] = []
+
+    def observe(_progress: Progress) -> None:
+        ended.append(connectors[0].stop())
+
+    connectors.append(Connector(plan, SPARK, observe=observe, initial_state=State.STOPPED))
+    assert connectors[0].run().records == 6
+    assert ended == [False]
+    assert connectors[0].status().connector.state is State.STOPPED
+
+
+def test_a_connector_that_runs_is_not_run_again(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_run, "drive", lambda *of: of[-1].stop.wait(PATIENCE))
+    connector = Connector(plan, SPARK)
+    with pytest.raises(RuntimeError, match="connector c is running already"):
+        connector.run()
+    assert connector.status().connector.state is State.RUNNING
+    assert connector.stop(PATIENCE)
+
+
+def test_a_thread_that_cannot_be_started_leaves_the_connector_stopped(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    connector = Connector(plan, SPARK, initial_state=State.STOPPED)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            connector.resume()
+    assert connector.wait(0)
+    monkeypatch.setattr(of_run, "drive", lambda *of: of[-1].stop.wait(PATIENCE))
+    connector.restart()
+    assert connector.status().connector.state is State.RUNNING
+    assert connector.stop(PATIENCE)
+
+
 def test_what_holds_up_a_start_holds_up_nobody_who_asks_for_the_state(
     plan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

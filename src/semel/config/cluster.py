@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from semel.config.common import is_topic
 from semel.config.definition import HIGH, LOW, key
 from semel.config.source_connector import offsets_on_one_machine
 from semel.config.worker import WorkerConfig
@@ -33,6 +34,7 @@ class ClusterConfig(WorkerConfig):
         "config.storage.topic",
         "",
         "The topic that holds connectors' configurations. It has one partition.",
+        validator=is_topic,
         importance=HIGH,
         group=_CLUSTER,
     )
@@ -48,6 +50,7 @@ class ClusterConfig(WorkerConfig):
         "status.storage.topic",
         "",
         "The topic that holds the states of connectors and tasks.",
+        validator=is_topic,
         importance=HIGH,
         group=_CLUSTER,
     )
@@ -71,6 +74,7 @@ class ClusterConfig(WorkerConfig):
         "offset.storage.topic",
         "",
         "The topic that holds the source offsets of connectors that name none.",
+        validator=is_topic,
         importance=HIGH,
         group=_CLUSTER,
     )

@@ -16,6 +16,12 @@ TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """What Kafka takes as a topic's name."""
 
 
+def is_topic(text: str) -> None:
+    """Raises ValueError: no topic can have this name."""
+    if not TOPIC_NAME.fullmatch(text):
+        raise ValueError("is not the name of a topic")
+
+
 def _no_control(name: str) -> None:
     found = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
     if found:

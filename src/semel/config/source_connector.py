@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from semel.config.common import TOPIC_NAME, CommonConfig
+from semel.config.common import CommonConfig, is_topic
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.error_handling import ErrorHandlingConfig
 from semel.config.topic_creation import TopicCreation
@@ -31,11 +31,6 @@ def offsets_on_one_machine(raw: Mapping[str, str]) -> dict[str, str]:
 def _not_zero(number: int) -> None:
     if number == 0:
         raise ValueError("must be -1, or at least 1")
-
-
-def _is_topic(text: str) -> None:
-    if not TOPIC_NAME.fullmatch(text):
-        raise ValueError("is not the name of a topic")
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         importance=LOW,
         group="offsets.topic",
         display="Offsets topic",
-        validator=_is_topic,
+        validator=is_topic,
     )
     offsets_file: str = key(
         OFFSETS_FILE,

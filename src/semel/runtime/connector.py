@@ -187,10 +187,13 @@ class Connector:
         caller waits and cannot restart it.
 
         Raises:
+            RuntimeError: it is running already.
             semel.errors.SemelError: what ended it; see the error's class.
             BaseException: what ``observe`` raised, or a signal's handler.
         """
         with self._lock:
+            if self._wanted is not State.STOPPED and self._run is not None and self._run.alive:
+                raise RuntimeError(f"connector {self.name} is running already")
             self._wanted = State.RUNNING
             run = self._next(Orders(stop=stop or threading.Event()))
         return run.here()

@@ -63,12 +63,16 @@ class ConnectorRun:
         self._before = before
         self._arguments = (planned, spark, transform)
         self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     @property
     def alive(self) -> bool:
         return not self._ended.is_set()
 
     def join(self, timeout: float | None) -> bool:
+        """Wait for its end; its own thread, as in an observer, would wait for itself."""
+        if self._thread is threading.current_thread():
+            return not self.alive
         return self._ended.wait(timeout)
 
     def begin(self) -> None:
@@ -85,7 +89,13 @@ class ConnectorRun:
             finally:
                 self._ended.set()
 
-        threading.Thread(target=work, daemon=True, name=f"semel-{name}").start()
+        self._thread = threading.Thread(target=work, daemon=True, name=f"semel-{name}")
+        try:
+            self._thread.start()
+        except BaseException:  # no more threads
+            self._arguments[0].close()
+            self._ended.set()
+            raise
 
     def here(self) -> Progress:
         """Run in this thread; returns the totals.
@@ -94,6 +104,7 @@ class ConnectorRun:
             semel.errors.SemelError: what ended it.
             BaseException: what its observer raised, or a signal's handler.
         """
+        self._thread = threading.current_thread()
         try:
             return self._work()
         finally:

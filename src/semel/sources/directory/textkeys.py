@@ -155,8 +155,10 @@ class TextKeys:
 
 def _character(given: str) -> str:
     text = given.strip() or given
-    if text.isdecimal() or len(text) > 1:  # 9 is a tab, as in spooldir
-        text = chr(int(text))
+    if (text.isascii() and text.isdecimal()) or len(text) > 1:  # 9 is a tab, as in spooldir
+        if not 0 <= (number := int(text)) < 128:
+            raise ValueError(number)
+        text = chr(number)
     if not text.isascii():
         raise ValueError
     return "" if text == "\0" else text
