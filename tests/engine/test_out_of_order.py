@@ -37,7 +37,7 @@ class Task:
 def test_a_record_of_a_later_epoch_before_the_position_proves_a_cut() -> None:
     task = Task()
     task.early(12, 4, entry())
-    assert task.polls.parted == {ONE: 12}
+    assert task.polls.diverged == {ONE: 12}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_record_before_the_position_that_nothing_explains_stops_it(
         OffsetOutOfRange, match=rf"orders-0 has a record at offset {offset} .* position 16.*offsets"
     ):
         task.early(offset, epoch, stored)
-    assert not task.polls.parted
+    assert not task.polls.diverged
 
 
 def test_a_partition_that_has_moved_begins_anew() -> None:

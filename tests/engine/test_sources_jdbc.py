@@ -211,13 +211,13 @@ def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_rea
     config = of_table(config) if in_ranges else config
     insert(database, 100, 100)
     start(config, until_caught_up=True).wait()
-    behind = JdbcSource.behind
+    after = JdbcSource.after
 
     def after_an_update(*arguments: Any) -> Iterator[SourceBatch]:
         executed(database, "UPDATE orders SET at = now() WHERE id % 10 < 8")
-        yield from behind(*arguments)
+        yield from after(*arguments)
 
-    monkeypatch.setattr(JdbcSource, "behind", after_an_update)
+    monkeypatch.setattr(JdbcSource, "after", after_an_update)
     late = {"timestamp.delay.interval.ms": "3600000"}  # nothing of this is due to be read
     report = audit_source(plan_source(config | late))
     (found,) = report.topics

@@ -29,7 +29,7 @@ from semel.metrics.rates import Rates
 from semel.planning import SourcePlan, plan_any
 from semel.runtime import ConnectorStatus, Runtime
 from semel.runtime.run import Tally
-from semel.runtime.source_lag import Left, SourceLag
+from semel.runtime.source_lag import PartitionLag, SourceLag
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -53,7 +53,9 @@ SOURCE = {
 }
 
 
-LEFT = SourceLag("bytes", [Left({"filename": "a"}, None, 4), Left({"filename": "b"}, None, 8)])
+LEFT = SourceLag(
+    "bytes", [PartitionLag({"filename": "a"}, None, 4), PartitionLag({"filename": "b"}, None, 8)]
+)
 
 
 def deliveries() -> Deliveries:
@@ -257,7 +259,7 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
     (own,) = asked
     assert isinstance(source.planned, SourcePlan)
     assert own is not source.planned.source, "the run's own is for one thread"
-    assert SourceLag("bytes", [*LEFT.partitions, Left({}, None, None)]).total is None
+    assert SourceLag("bytes", [*LEFT.partitions, PartitionLag({}, None, None)]).total is None
 
 
 def test_a_run_serves_its_metrics(caplog: pytest.LogCaptureFixture) -> None:

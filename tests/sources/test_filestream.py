@@ -374,10 +374,10 @@ def test_the_bytes_behind_an_offset_are_left(path: Path, make: Callable[..., Sou
     path.with_name("gone").unlink()
     stored = {"a": {"position": 4}, "c.gz": {"position": 1}}
 
-    def left() -> dict[str, int | None]:
-        found = source.left(lambda partition: stored.get(Path(partition["filename"]).name))
+    def lag() -> dict[str, int | None]:
+        found = source.lag(lambda partition: stored.get(Path(partition["filename"]).name))
         return {Path(partition["filename"]).name: count for partition, count in found}
 
-    assert left() == {"a": 4, "b": 5, "c.gz": None, "gone": 0}
+    assert lag() == {"a": 4, "b": 5, "c.gz": None, "gone": 0}
     path.with_name("a").write_bytes(b"1\n")  # it was cut, and is read from its beginning
-    assert left()["a"] == 2
+    assert lag()["a"] == 2

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel.records import HEADERS_TYPE, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
 from semel.transforms import Outcome, chain_of
-from semel.transforms.base import Batch, Side
+from semel.transforms.base import Batch, Contents
 
 KAFKA = "org.apache.kafka.connect.transforms."
 STAMP = 1_700_000_000_000
@@ -39,8 +39,8 @@ def batch(
     }
     return Batch(
         pa.table(origin),
-        Side(keys, has_schema),
-        Side(values, has_schema),
+        Contents(keys, has_schema),
+        Contents(values, has_schema),
         pa.repeat(pa.scalar(topic), count),
         np.arange(count),
         None if headers is None else pa.array([list(h) for h in headers], HEADERS_TYPE),

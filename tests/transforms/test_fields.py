@@ -321,9 +321,9 @@ class TestFlatten:
 class TestSetSchemaMetadata:
     def test_names_the_schema(self) -> None:
         config = stage("SetSchemaMetadata$Value", schema_name="n", schema_version=2)
-        side = applied(config, batch(ROWS, has_schema=True)).batch.values
-        assert (side.name, side.version) == ("n", 2)
-        assert side.array.to_pylist() == ROWS
+        contents = applied(config, batch(ROWS, has_schema=True)).batch.values
+        assert (contents.name, contents.version) == ("n", 2)
+        assert contents.array.to_pylist() == ROWS
 
     def test_needs_a_schema(self) -> None:
         (why,) = refusals(stage("SetSchemaMetadata$Value", schema_name="n"), batch([{"a": 1}]))

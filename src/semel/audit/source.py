@@ -244,7 +244,7 @@ class _Auditor:
         since and come after it now."""
         source = self._planned.source
         if source.revises and isinstance(source, Revising):
-            for batch in source.behind(partition, offset):
+            for batch in source.after(partition, offset):
                 self._take(batch, behind=1)
 
     def _begin(self, partition: SourcePartition) -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from semel.engine.rowtransform import Failed
 from semel.records import TIMESTAMP, ConnectRecords
 from semel.transforms import Chain
-from semel.transforms.base import Batch, Side
+from semel.transforms.base import Batch, Contents
 
 
 def chained(
@@ -39,8 +39,8 @@ def chained(
     """
     batch = Batch(
         records.origin,
-        Side(records.keys, keyed),
-        Side(records.values, typed),
+        Contents(records.keys, keyed),
+        Contents(records.values, typed),
         pa.repeat(pa.scalar(records.topic), len(records)),
         np.arange(len(records)),
         records.headers,

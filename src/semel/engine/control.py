@@ -85,7 +85,7 @@ def rebuild(report: Report) -> SemelError:
 
 class ControlServer:
     """The driver's end. ``hear`` is called with each report, in a thread per connected task; by
-    default it fills ``reports``. ``parted`` is called there when a connection has ended.
+    default it fills ``reports``. ``disconnected`` is called there when a connection has ended.
     ``reached`` says whether a task has ever connected."""
 
     def __init__(self, host: str) -> None:
@@ -94,7 +94,7 @@ class ControlServer:
         self._host, self._port = self._listener.address
         self.reports: queue.Queue[Report] = queue.Queue()
         self.hear: Callable[[Report], None] = self.reports.put
-        self.parted: Callable[[], None] = lambda: None
+        self.disconnected: Callable[[], None] = lambda: None
         self._lines: set[Connection[Any, Any]] = set()
         self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -202,7 +202,7 @@ class ControlServer:
                 self._attempts.pop(line, None)
                 self._open -= 1
             line.close()
-            self.parted()
+            self.disconnected()
 
     def _listen(self, line: Connection[Any, Any]) -> None:
         if not self._authenticated(line):

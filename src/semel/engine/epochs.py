@@ -37,7 +37,7 @@ def assignment(entry: LedgerEntry) -> KafkaPartition:
     )
 
 
-def parted(
+def diverged(
     cluster: Cluster,
     entries: Collection[LedgerEntry],
     ends: Mapping[TopicPartition, tuple[int, int]],

@@ -19,7 +19,7 @@ _MAPPED = 4 * 1024 * 1024
 freed. By default glibc raises this limit with each such allocation, up to 32 MiB."""
 LARGE = 4 * 1024 * 1024
 """Bytes of a batch after which memory is given back."""
-_COMMITS_A_COLLECTION = 256
+_COMMITS_PER_COLLECTION = 256
 _BETWEEN = 10.0
 """Seconds, at least, after which a task that has nothing to do gives memory back again."""
 
@@ -66,7 +66,7 @@ class Garbage:
             self._owes, self._due = False, now + self._every
             give_back()
         self._commits += 1
-        if self._commits >= _COMMITS_A_COLLECTION:
+        if self._commits >= _COMMITS_PER_COLLECTION:
             self.collect()
 
     def collect(self) -> None:

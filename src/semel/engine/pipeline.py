@@ -145,8 +145,8 @@ class Pipeline:
             records = records.take(pa.array(index))
         given, unreadable, topics = len(records), len(failed), None
         if self._chain:
-            sides = self._has_schemas(topic)
-            records, index, refused, topics = chained(self._chain, records, index, *sides)
+            typed = self._has_schemas(topic)
+            records, index, refused, topics = chained(self._chain, records, index, *typed)
             failed |= {f.index: f for f in refused}
         if self.passes_bytes:  # decoding has shown that they are good
             records = self._as_read(raw, records, index)

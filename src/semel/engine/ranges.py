@@ -83,7 +83,7 @@ def standing(
     sink: Sink,
     cluster: Cluster,
     partitions: Collection[TopicPartition],
-    parted: Mapping[TopicPartition, int] | None = None,
+    diverged: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, LedgerEntry]:
     """The entry of each partition, compared with the log that Kafka has.
 
@@ -92,7 +92,7 @@ def standing(
     ``topic.recreated=earliest`` and ``log.truncated=continue`` an entry of another log is moved.
     Entries of older versions learn which log is theirs.
 
-    ``parted`` holds offsets below the position at which a consumer has met records that were not
+    ``diverged`` holds offsets below the position at which a consumer has met records that were not
     there when they were read.
 
     Raises:
@@ -112,7 +112,7 @@ def standing(
     behind = {tp: e for tp, e in found.items() if e.position < earliest[tp]}
     if behind:
         found |= _skip(connector, sink, behind, earliest)
-    found |= _truncated(connector, sink, cluster, found, earliest, parted or {})
+    found |= _truncated(connector, sink, cluster, found, earliest, diverged or {})
     return found | _adopt(sink, found, logs)
 
 
@@ -249,7 +249,7 @@ def _truncated(
     cluster: Cluster,
     found: Mapping[TopicPartition, LedgerEntry],
     earliest: Mapping[TopicPartition, int],
-    parted: Mapping[TopicPartition, int],
+    diverged: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LedgerEntry]:
     """The entries whose last records are no longer in the log, moved back to where the logs
     diverge.
@@ -266,8 +266,8 @@ def _truncated(
         if 0 <= e.epoch_offset < earliest[tp]
     }
     entries = {**found, **forgotten}
-    cut = epochs.parted(cluster, entries.values(), ends)
-    for tp, at in parted.items():
+    cut = epochs.diverged(cluster, entries.values(), ends)
+    for tp, at in diverged.items():
         if tp in entries and at < entries[tp].position:  # it may be another task's by now
             cut[tp] = min(at, cut.get(tp, at))
     for tp, e in entries.items():

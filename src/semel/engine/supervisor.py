@@ -100,7 +100,7 @@ class Supervisor:
         Raises:
             SemelError: what ended the run.
         """
-        server.parted = server.wake
+        server.disconnected = server.wake
         with self._orders.bell.heard_by(server.wake):
             return self._supervise(server, spec, count, over, plan, calm)
 

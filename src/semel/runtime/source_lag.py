@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PartitionLag:
     """How much is left of a source partition after its stored offset; ``lag`` is None if that is
     not known."""
 
@@ -30,7 +30,7 @@ class SourceLag:
     """What a source connector still has to read, counted in ``unit``."""
 
     unit: str
-    partitions: Sequence[Left]
+    partitions: Sequence[PartitionLag]
 
     @property
     def total(self) -> int | None:
@@ -54,5 +54,7 @@ def source_lag(planned: SourcePlan) -> SourceLag | None:
     def stored(partition: Facts) -> Facts | None:
         return stored_offset(planned.source, partition, known)
 
-    left = [Left(partition, stored(partition), lag) for partition, lag in source.left(stored)]
-    return SourceLag(source.unit, left)
+    lags = [
+        PartitionLag(partition, stored(partition), lag) for partition, lag in source.lag(stored)
+    ]
+    return SourceLag(source.unit, lags)

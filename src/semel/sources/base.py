@@ -140,7 +140,7 @@ class Revising(Protocol):
     even what is too new to be read yet. A record that ``semel audit`` no longer finds before the
     offset must be among these."""
 
-    def behind(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
+    def after(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """The records after a stored offset."""
 
 
@@ -185,7 +185,7 @@ class Measurable(Protocol):
         """What is counted, such as ``bytes``, ``rows``, ``files`` or ``records``; None if that
         cannot be measured with this configuration. Reaches no service."""
 
-    def left(self, stored: StoredOffset) -> Iterable[tuple[SourcePartition, int | None]]:
+    def lag(self, stored: StoredOffset) -> Iterable[tuple[SourcePartition, int | None]]:
         """How much is left to read of each source partition after its stored offset; None if that
         is not known. Partitions with nothing left may be omitted. Not called without a ``unit``."""
 

@@ -188,7 +188,7 @@ class FileStreamSource(Source):
             else:
                 yield SourceBatch.of(config.topic, found.values, _offset(found.place))
 
-    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int | None]]:
+    def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int | None]]:
         """See :class:`~semel.sources.base.Measurable`. Positions in ``.gz`` files refer to the
         uncompressed contents, whose size is not known."""
         for partition in self.partitions():

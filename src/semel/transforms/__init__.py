@@ -16,7 +16,7 @@ from semel.extras import entries
 from semel.problems import together
 from semel.redact import redacted
 from semel.transforms import iceberg_cdc, source_names
-from semel.transforms.base import Predicate, Sided, Transform
+from semel.transforms.base import KeyOrValue, Predicate, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
 from semel.transforms.config import (
     STAGE,
@@ -31,9 +31,9 @@ __all__ = [
     "PREDICATES",
     "TRANSFORMS",
     "Chain",
+    "KeyOrValue",
     "Outcome",
     "Predicate",
-    "Sided",
     "Transform",
     "chain_of",
     "classes",
@@ -45,7 +45,7 @@ __all__ = [
 
 TRANSFORMS = "semel.transforms"
 """The entry point group of transforms from elsewhere: name -> a :class:`Transform` class. A
-:class:`Sided` is available as ``name$Key`` and ``name$Value``."""
+:class:`KeyOrValue` is available as ``name$Key`` and ``name$Value``."""
 PREDICATES = "semel.predicates"
 """The entry point group of predicates from elsewhere: name -> a :class:`Predicate` class."""
 
@@ -131,11 +131,11 @@ _OUR_PREDICATES = {
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
     _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
 }
-_SIDES = ("Key", "Value")
+_SUFFIXES = ("Key", "Value")
 _NAMESAKES = frozenset(
-    {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${side}" for side in _SIDES)},
+    {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${suffix}" for suffix in _SUFFIXES)},
 )
-"""Kafka's Filter has no sides, and Confluent's has only sides, so plain ``Filter`` is Kafka's."""
+"""Kafka's Filter takes no suffix, and Confluent's needs one, so plain ``Filter`` is Kafka's."""
 
 
 def chain_of(raw: Mapping[str, str]) -> Chain:
@@ -257,10 +257,10 @@ def _stage(raw: Mapping[str, str], alias: str) -> Stage:
 
 def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     """The transform or predicate configured below ``prefix``."""
-    found, side = _found(kind, raw, prefix)
+    found, suffix = _found(kind, raw, prefix)
     config = section_of(found.section, raw, prefix)
     try:
-        return found(config, of_key=side == "Key") if side else found(config)
+        return found(config, of_key=suffix == "Key") if suffix else found(config)
     except ValueError as error:
         raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
 
@@ -276,8 +276,8 @@ def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
         name = aliases.full_name(given, _with_sides(known), kind[:-1].title())
     except ConfigError as error:
         raise ConfigError(Problem(where, f"{where}={given}: {error}")) from None
-    base, _, side = name.partition("$")
-    if base not in known or (side and side not in _SIDES):
+    base, _, suffix = name.partition("$")
+    if base not in known or (suffix and suffix not in _SUFFIXES):
         raise ConfigError(Problem(where, f"{where}={given}: {_unknown(kind, given, known)}"))
     entry = EntryPoint(base, known[base], kind)
     try:
@@ -291,14 +291,14 @@ def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
         raise ConfigError(
             Problem(where, f"{where}={given}: {entry.value} is not a semel {wanted.__name__}")
         )
-    sided = issubclass(found, Sided)
-    if sided and not side:
+    takes_one = issubclass(found, KeyOrValue)
+    if takes_one and not suffix:
         raise ConfigError(
             Problem(where, f"{where}={given}: add $Key or $Value: {given}$Value changes values")
         )
-    if side and not sided:
-        raise ConfigError(Problem(where, f"{where}={given}: write {base}, without ${side}"))
-    return found, side
+    if suffix and not takes_one:
+        raise ConfigError(Problem(where, f"{where}={given}: write {base}, without ${suffix}"))
+    return found, suffix
 
 
 def classes(kind: str) -> Iterator[tuple[str, Any]]:
@@ -309,8 +309,9 @@ def classes(kind: str) -> Iterator[tuple[str, Any]]:
             found = EntryPoint(base, value, kind).load()
         except (ImportError, AttributeError):
             continue
-        sides = [f"{base}${side}" for side in _SIDES] if issubclass(found, Sided) else [base]
-        yield from ((name, found) for name in sides)
+        suffixed = [f"{base}${suffix}" for suffix in _SUFFIXES]
+        names = suffixed if issubclass(found, KeyOrValue) else [base]
+        yield from ((name, found) for name in names)
 
 
 def _known(kind: str) -> dict[str, str]:
@@ -319,8 +320,8 @@ def _known(kind: str) -> dict[str, str]:
 
 
 def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
-    sided = {f"{name}${side}": value for name, value in known.items() for side in _SIDES}
-    return {n: v for n, v in {**known, **sided}.items() if n not in _NAMESAKES}
+    suffixed = {f"{n}${suffix}": value for n, value in known.items() for suffix in _SUFFIXES}
+    return {n: v for n, v in {**known, **suffixed}.items() if n not in _NAMESAKES}
 
 
 def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:

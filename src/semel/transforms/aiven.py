@@ -13,10 +13,10 @@ from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.transforms.base import (
     Batch,
+    Contents,
+    ContentsTransform,
     Reading,
     Refused,
-    Side,
-    SideTransform,
     each,
     reasons,
 )
@@ -54,7 +54,7 @@ class ConcatFieldsConfig:
     missing: str = key("field.replace.missing", "", "Replaces a missing or null field.")
 
 
-class ConcatFields(SideTransform):
+class ConcatFields(ContentsTransform):
     """See Aiven's transform of this name."""
 
     section = ConcatFieldsConfig
@@ -63,21 +63,21 @@ class ConcatFields(SideTransform):
         super().__init__(config, of_key=of_key)
         self._config = config
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "concatenating fields", nulls=False)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "concatenating fields", nulls=False)
         found = columns(array)
-        texts = [self._text(found.get(name), side, array) for name in self._config.fields]
+        texts = [self._text(found.get(name), contents, array) for name in self._config.fields]
         joined = pc.binary_join_element_wise(*texts, self._config.delimiter)
-        refuse_duplicate(self._config.output, found, side, array)
+        refuse_duplicate(self._config.output, found, contents, array)
         found[self._config.output] = column(self._config.output, joined)
-        return Side(struct(found, array), side.has_schema)
+        return Contents(struct(found, array), contents.has_schema)
 
-    def _text(self, found: Column | None, side: Side, array: pa.Array) -> pa.Array:
+    def _text(self, found: Column | None, contents: Contents, array: pa.Array) -> pa.Array:
         if found is None:
             return pa.repeat(pa.scalar(self._config.missing), len(array))
-        _refuse_nested(found, side, array)
+        _refuse_nested(found, contents, array)
         return pc.fill_null(
-            java_text(found.array, has_schema=side.has_schema), self._config.missing
+            java_text(found.array, has_schema=contents.has_schema), self._config.missing
         )
 
 
@@ -89,7 +89,7 @@ class CaseTransformConfig:
     case: str = key("case", doc="The case of their letters.", choices=("lower", "upper"))
 
 
-class CaseTransform(SideTransform):
+class CaseTransform(ContentsTransform):
     """See Aiven's transform of this name."""
 
     section = CaseTransformConfig
@@ -99,20 +99,20 @@ class CaseTransform(SideTransform):
         self._fields = config.fields
         self._change = str.lower if config.case.lower() == "lower" else str.upper
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "changing the case", nulls=False)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "changing the case", nulls=False)
         found: Columns = columns(array)
         for name in self._fields:
             given = found.get(name)
-            if given is None and not side.has_schema:
+            if given is None and not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array), pa.string()))
             elif given is not None and pa.types.is_string(given.type):
                 found[name] = Column(given.field, each(given.array, self._changed))
-            elif given is not None and not side.has_schema:  # a map takes text in any place
-                _refuse_nested(given, side, array)
+            elif given is not None and not contents.has_schema:  # a map takes text in any place
+                _refuse_nested(given, contents, array)
                 texts = each(java_text(given.array, has_schema=False), self._changed)
                 found[name] = column(name, texts)
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
     def _changed(self, text: str | None) -> str | None:
         return None if text is None else self._change(text)
@@ -159,34 +159,34 @@ class FilterByFieldValue(Reading):
         self._pattern = compiled(config.pattern) if config.pattern else None
 
     def apply(self, batch: Batch) -> Batch:
-        side = batch.side(self.of_key)
-        present = np.asarray(side.array.is_valid().to_numpy(zero_copy_only=False))
-        found = self._found(side)
-        matching = self._matching(found, side, present)
+        contents = batch.contents(self.of_key)
+        present = np.asarray(contents.array.is_valid().to_numpy(zero_copy_only=False))
+        found = self._found(contents)
+        matching = self._matching(found, contents, present)
         kept = np.flatnonzero(~present | (matching == self._config.matches))
         return batch if len(kept) == len(batch) else batch.take(kept)
 
-    def _found(self, side: Side) -> Column:
+    def _found(self, contents: Contents) -> Column:
         name = self._config.field
         if not name:
-            if side.has_schema:
-                refuse_all(side.array, "a whole that has a schema cannot be filtered by")
-            return column("", side.array)
-        array = required(side, "filtering", nulls=True)
+            if contents.has_schema:
+                refuse_all(contents.array, "a whole that has a schema cannot be filtered by")
+            return column("", contents.array)
+        array = required(contents, "filtering", nulls=True)
         given = columns(array).get(name)
-        if given is None and side.has_schema:
+        if given is None and contents.has_schema:
             refuse_all(array, f"field {name}, which is filtered by, is missing")
         return given or column(name, pa.nulls(len(array), pa.string()))
 
-    def _matching(self, found: Column, side: Side, present: np.ndarray) -> np.ndarray:
-        _refuse_nested(found, side, side.array)
+    def _matching(self, found: Column, contents: Contents, present: np.ndarray) -> np.ndarray:
+        _refuse_nested(found, contents, contents.array)
         if self._pattern is None:
             null = np.asarray(found.array.is_null().to_numpy(zero_copy_only=False))
             missing = np.flatnonzero(null & present)
             if len(missing):
                 what = f"field {self._config.field}" if self._config.field else "the whole"
                 raise Refused(reasons(missing, f"{what}, which is filtered by, is null"))
-        texts = java_text(found.array, has_schema=side.has_schema).dictionary_encode()
+        texts = java_text(found.array, has_schema=contents.has_schema).dictionary_encode()
         encoded = [self._holds(text, found.type) for text in texts.dictionary.to_pylist()]
         holds = pa.array(encoded, pa.bool_()).take(texts.indices)
         return np.asarray(pc.fill_null(holds, False).to_numpy(zero_copy_only=False))
@@ -201,7 +201,7 @@ class FilterByFieldValue(Reading):
         return pa.types.is_string(kind) and text == value
 
 
-def _refuse_nested(found: Column, side: Side, array: pa.Array) -> None:
-    kind = connect_type(found, has_schema=side.has_schema)
+def _refuse_nested(found: Column, contents: Contents, array: pa.Array) -> None:
+    kind = connect_type(found, has_schema=contents.has_schema)
     if kind is not None:
         refuse_all(array, f"field {found.field.name} is of type {kind}, which has no text here")

@@ -35,7 +35,7 @@ ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Contents:
     """The keys or the values of records.
 
     ``has_schema`` says that they come with a schema, as those of JSON with ``schemas.enable=true``
@@ -52,8 +52,8 @@ class Side:
     def is_struct(self) -> bool:
         return bool(pa.types.is_struct(self.array.type))
 
-    def holding(self, array: pa.Array) -> Side:
-        """The same side with other contents."""
+    def holding(self, array: pa.Array) -> Contents:
+        """The same with other keys or values."""
         return replace(self, array=array)
 
 
@@ -68,8 +68,8 @@ class Batch:
     """
 
     origin: pa.Table
-    keys: Side
-    values: Side
+    keys: Contents
+    values: Contents
     topics: pa.Array
     rows: np.ndarray
     headers: pa.Array | None = None
@@ -98,11 +98,11 @@ class Batch:
             return pa.nulls(len(self), METADATA_TYPES[name])
         return one_array(self.origin.column(name))
 
-    def side(self, of_key: bool) -> Side:
+    def contents(self, of_key: bool) -> Contents:
         return self.keys if of_key else self.values
 
-    def with_side(self, of_key: bool, side: Side) -> Batch:
-        return replace(self, keys=side) if of_key else replace(self, values=side)
+    def with_contents(self, of_key: bool, contents: Contents) -> Batch:
+        return replace(self, keys=contents) if of_key else replace(self, values=contents)
 
     def take(self, indices: np.ndarray) -> Batch:
         """The records at these indices, in this order."""
@@ -186,7 +186,7 @@ class Transform(ABC):
         return False
 
 
-class Sided(Transform):
+class KeyOrValue(Transform):
     """A transform with variants for keys and for values: ``Class$Key`` and ``Class$Value``."""
 
     def __init__(self, config: Any, *, of_key: bool) -> None:
@@ -202,7 +202,7 @@ class Sided(Transform):
         return self.of_key
 
 
-class Reading(Sided):
+class Reading(KeyOrValue):
     """A transform that looks at keys or values, and changes neither."""
 
     @property
@@ -218,14 +218,14 @@ class Reading(Sided):
         return True
 
 
-class SideTransform(Sided):
+class ContentsTransform(KeyOrValue):
     """A transform that changes only keys, or only values."""
 
     def apply(self, batch: Batch) -> Batch:
-        return batch.with_side(self.of_key, self.changed(batch, batch.side(self.of_key)))
+        return batch.with_contents(self.of_key, self.changed(batch, batch.contents(self.of_key)))
 
     @abstractmethod
-    def changed(self, batch: Batch, side: Side) -> Side:
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
         """The keys or values after the transform. Raises Refused."""
 
 

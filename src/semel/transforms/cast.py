@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError, Problem
-from semel.transforms.base import Batch, Refused, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform, Refused
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
     Column,
@@ -89,7 +89,7 @@ def _type(name: str) -> pa.DataType:
     raise ConfigError(Problem("spec", f"{message}; supported types are {', '.join(TYPES)}"))
 
 
-class Cast(SideTransform):
+class Cast(ContentsTransform):
     """See Kafka Connect's Cast. Dates become text in UTC."""
 
     section = CastConfig
@@ -98,28 +98,28 @@ class Cast(SideTransform):
         super().__init__(config, of_key=of_key)
         self._config = config
 
-    def changed(self, batch: Batch, side: Side) -> Side:
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
         if self._config.whole is not None:
-            whole = column("", side.array)
-            if nested := connect_type(whole, has_schema=side.has_schema):
-                refuse_all(side.array, _unsupported(nested))
-            return side.holding(cast(side.array, self._config.whole, side.has_schema))
-        array = required(side, "cast types", nulls=True)
+            whole = column("", contents.array)
+            if nested := connect_type(whole, has_schema=contents.has_schema):
+                refuse_all(contents.array, _unsupported(nested))
+            return contents.holding(cast(contents.array, self._config.whole, contents.has_schema))
+        array = required(contents, "cast types", nulls=True)
         found = columns(array)
         for name, wanted in self._config.types.items():
             if name in found:
-                if found[name].type == JSON and not side.has_schema:
+                if found[name].type == JSON and not contents.has_schema:
                     made = _cast_mixed(found[name].array, wanted)
                     found[name] = Column(pa.field(name, wanted), made)
                     continue
-                nested = connect_type(found[name], has_schema=side.has_schema)
+                nested = connect_type(found[name], has_schema=contents.has_schema)
                 if nested:
                     refuse_all(found[name].array, _unsupported(nested))
-                made = cast(found[name].array, wanted, side.has_schema)
+                made = cast(found[name].array, wanted, contents.has_schema)
                 found[name] = Column(pa.field(name, wanted, found[name].field.nullable), made)
-            elif not side.has_schema:
+            elif not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array)))
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
 
 def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel.converters.json_merge import Part, together
 from semel.records import DATA_EXCEPTION
-from semel.transforms.base import Batch, Predicate, Refused, Router, Side, Transform
+from semel.transforms.base import Batch, Contents, Predicate, Refused, Router, Transform
 from semel.transforms.predicates import TopicNameMatches
 
 
@@ -193,16 +193,16 @@ def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> B
 
 
 def _merged(
-    sides: Sequence[Side], at: Sequence[np.ndarray], length: int, wrong: dict[int, str]
-) -> Side:
+    parts: Sequence[Contents], at: Sequence[np.ndarray], length: int, wrong: dict[int, str]
+) -> Contents:
     known = [
-        (side, rows)
-        for side, rows in zip(sides, at, strict=True)
-        if side.array.null_count < len(side.array)
+        (contents, rows)
+        for contents, rows in zip(parts, at, strict=True)
+        if contents.array.null_count < len(contents.array)
     ]
     if not known:
-        return sides[0].holding(pa.nulls(length, sides[0].array.type))
-    found = [Part(pa.array(rows), side.array) for side, rows in known]
+        return parts[0].holding(pa.nulls(length, parts[0].array.type))
+    found = [Part(pa.array(rows), contents.array) for contents, rows in known]
     array, failures = together(found, length, pa.null())
     wrong |= {f.index: f.message for f in failures}
     return known[0][0].holding(array)

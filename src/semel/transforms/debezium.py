@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json_merge import Part, together
 from semel.errors import ConfigError, Problem
-from semel.transforms.base import Batch, Refused, Side, Transform
+from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.headers import added
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
@@ -175,8 +175,13 @@ class ExtractNewRecordState(Transform):
         return pa.nulls(len(found.array), pa.struct([])) if opened is None else opened.array
 
     def _rows(
-        self, side: Side, found: Columns, after: pa.Array, before: pa.Array, delete: np.ndarray
-    ) -> Side:
+        self,
+        contents: Contents,
+        found: Columns,
+        after: pa.Array,
+        before: pa.Array,
+        delete: np.ndarray,
+    ) -> Contents:
         rows = after
         if self._config.rewrites and delete.any():
             rows = either(after, before, delete)
@@ -188,7 +193,7 @@ class ExtractNewRecordState(Transform):
             value = self._value(reference, found)
             if value is not None:
                 mine[reference.name] = value
-        return Side(struct(mine, rows), side.has_schema)
+        return Contents(struct(mine, rows), contents.has_schema)
 
     def _value(self, reference: Reference, found: Columns) -> Column | None:
         """A field of an event; one that other transforms have added may be at the top."""
@@ -202,14 +207,14 @@ class ExtractNewRecordState(Transform):
         headers = batch.headers
         if headers is None or not self._headers:
             return batch
-        side = batch.values
-        found = columns(side.array)
-        tombstone = ~valid(side.array)
+        contents = batch.values
+        found = columns(contents.array)
+        tombstone = ~valid(contents.array)
         for reference in self._headers:
             value = self._value(reference, found)
             if value is None:
                 continue
-            text = java_text(value.array, has_schema=side.has_schema)
+            text = java_text(value.array, has_schema=contents.has_schema)
             if reference.field == "op":
                 text = pc.if_else(pa.array(tombstone), "d", text)
                 headers = added(headers, reference.name, text)
@@ -224,10 +229,10 @@ class ExtractNewRecordState(Transform):
         self, topics: pa.Array, after: pa.Array, before: pa.Array, delete: np.ndarray
     ) -> pa.Array:
         name = self._config.route_by
-        given = [columns(side).get(name) for side in (after, before)]
+        given = [columns(state).get(name) for state in (after, before)]
         made = topics
-        for found, side, mine in zip(given, (after, before), (~delete, delete), strict=True):
-            chosen = mine & valid(side)
+        for found, state, mine in zip(given, (after, before), (~delete, delete), strict=True):
+            chosen = mine & valid(state)
             if not chosen.any():
                 continue
             if found is None:
@@ -249,8 +254,8 @@ def valid(array: pa.Array) -> np.ndarray:
 def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
     """The row before a delete, the row after any other change."""
     parts = [
-        Part(pa.array(np.flatnonzero(chosen)), side.take(pa.array(np.flatnonzero(chosen))))
-        for side, chosen in ((after, ~delete), (before, delete))
+        Part(pa.array(np.flatnonzero(chosen)), state.take(pa.array(np.flatnonzero(chosen))))
+        for state, chosen in ((after, ~delete), (before, delete))
         if chosen.any()
     ]
     rows, failures = together(parts, len(after), after.type)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from semel.config import key
-from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Side, SideTransform
+from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults, Nesting
 from semel.transforms.structs import Column, Opener, columns, refuse_all, required
 
@@ -19,7 +19,7 @@ class ExtractFieldConfig(Defaults, Nesting):
     field: str = key("field", doc="The field to extract.")
 
 
-class ExtractField(SideTransform):
+class ExtractField(ContentsTransform):
     """See Kafka Connect's ExtractField. Without a schema, a missing field is null."""
 
     section = ExtractFieldConfig
@@ -30,17 +30,17 @@ class ExtractField(SideTransform):
         self._path = config.path(config.field)
         self._opener = Opener()
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "field extraction", nulls=True)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "field extraction", nulls=True)
         found = self._found(array)
         if found is None:
-            if side.has_schema:
+            if contents.has_schema:
                 refuse_all(array, f"Unknown field: {self._name}", ILLEGAL_ARGUMENT)
-            return Side(pa.nulls(len(array)), side.has_schema)
+            return Contents(pa.nulls(len(array)), contents.has_schema)
         opened = self._opener.opened(found, self._name)
         if opened is not None and opened.array.null_count == found.array.null_count:
             found = opened
-        return Side(found.array, side.has_schema)
+        return Contents(found.array, contents.has_schema)
 
     def _found(self, array: pa.Array) -> Column | None:
         *before, last = self._path

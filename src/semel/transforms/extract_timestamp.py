@@ -47,8 +47,8 @@ class ExtractTimestamp(Reading):
         return True
 
     def apply(self, batch: Batch) -> Batch:
-        side = batch.side(self.of_key)
-        array = required(side, "timestamp extraction", nulls=False)
+        contents = batch.contents(self.of_key)
+        array = required(contents, "timestamp extraction", nulls=False)
         found = columns(array).get(self._config.field)
         times = pa.nulls(len(array)) if found is None else found.array
         where = f"field {self._config.field}, which is to be the record's timestamp,"

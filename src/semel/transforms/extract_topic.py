@@ -48,9 +48,9 @@ class ExtractTopic(Reading):
         return True
 
     def apply(self, batch: Batch) -> Batch:
-        side = batch.side(self.of_key)
+        contents = batch.contents(self.of_key)
         found, where = self._found(batch)
-        kind = connect_type(found, has_schema=side.has_schema)
+        kind = connect_type(found, has_schema=contents.has_schema)
         there = pc.and_(found.array.is_valid(), kind is None)
         missing = np.flatnonzero(~np.asarray(there.to_numpy(zero_copy_only=False)))
         if len(missing) and not self._config.skip:
@@ -58,15 +58,15 @@ class ExtractTopic(Reading):
             raise Refused(reasons(missing, f"{where}, which is to name the topic, {why}"))
         if kind is not None:
             return batch
-        texts = java_text(found.array, has_schema=side.has_schema)
+        texts = java_text(found.array, has_schema=contents.has_schema)
         return replace(batch, topics=pc.if_else(texts.is_valid(), texts, batch.topics))
 
     def _found(self, batch: Batch) -> tuple[Column, str]:
-        side = batch.side(self.of_key)
+        contents = batch.contents(self.of_key)
         where = "key" if self.of_key else "value"
         if not self._config.field:
-            return column(where, side.array), f"the {where}"
-        array = required(side, "topic extraction", nulls=self._config.skip)
+            return column(where, contents.array), f"the {where}"
+        array = required(contents, "topic extraction", nulls=self._config.skip)
         found = columns(array).get(self._config.field)
         missing = column(self._config.field, pa.nulls(len(batch)))
         return found or missing, f"field {self._config.field} of the {where}"

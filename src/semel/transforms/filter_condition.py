@@ -52,7 +52,7 @@ class FilterCondition(Reading):
         self._opener = Opener()
 
     def apply(self, batch: Batch) -> Batch:
-        objects = self._at(batch.side(self.of_key).array, self._condition.path)
+        objects = self._at(batch.contents(self.of_key).array, self._condition.path)
         there = _all_of(False, batch) if objects is None else objects.is_valid()
         missing = np.flatnonzero(~np.asarray(there.to_numpy(zero_copy_only=False)))
         if len(missing) and self._config.missing.lower() == "fail":

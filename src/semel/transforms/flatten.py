@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json_columns import JSON
-from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.structs import (
     Column,
     Columns,
@@ -29,7 +29,7 @@ class FlattenConfig:
     delimiter: str = key("delimiter", ".", "The separator between the names of two levels.")
 
 
-class Flatten(SideTransform):
+class Flatten(ContentsTransform):
     """See Kafka Connect's Flatten. Arrays stay as they are."""
 
     section = FlattenConfig
@@ -39,18 +39,18 @@ class Flatten(SideTransform):
         self._delimiter = config.delimiter
         self._opener = Opener()
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "flattening", nulls=True)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "flattening", nulls=True)
         found: Columns = {}
-        self._flatten(array, "", side, found, array)
-        return side.holding(struct(found, array))
+        self._flatten(array, "", contents, found, array)
+        return contents.holding(struct(found, array))
 
     def _flatten(
-        self, array: pa.Array, before: str, side: Side, found: Columns, top: pa.Array
+        self, array: pa.Array, before: str, contents: Contents, found: Columns, top: pa.Array
     ) -> None:
         for name, inside in columns(array).items():
             whole = f"{before}{self._delimiter}{name}" if before else name
-            if side.has_schema and connect_type(inside, has_schema=True) == "MAP":
+            if contents.has_schema and connect_type(inside, has_schema=True) == "MAP":
                 refuse_all(
                     top,
                     "Flatten transformation does not support MAP for record with schemas (for "
@@ -60,7 +60,7 @@ class Flatten(SideTransform):
             if opened is None:
                 found[whole] = inside.named(whole)
                 continue
-            self._flatten(opened.array, whole, side, found, top)
+            self._flatten(opened.array, whole, contents, found, top)
             rest = pc.and_(inside.array.is_valid(), opened.array.is_null())
             if pc.any(rest).as_py():  # other values than objects
                 text = pc.if_else(rest, inside.array.storage, None)

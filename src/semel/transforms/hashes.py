@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.transforms.base import Batch, Refused, Side, SideTransform, each, reasons
+from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, each, reasons
 from semel.transforms.structs import Column, columns, refuse_all, required, struct
 
 
@@ -22,7 +22,7 @@ class HashConfig:
     skip: bool = key("skip.missing.or.null", False, "Whether records without it pass.")
 
 
-class Hash(SideTransform):
+class Hash(ContentsTransform):
     """See Aiven's transform of this name."""
 
     section = HashConfig
@@ -31,18 +31,18 @@ class Hash(SideTransform):
         super().__init__(config, of_key=of_key)
         self._config = config
 
-    def changed(self, batch: Batch, side: Side) -> Side:
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
         name = self._config.field
         if not name:
-            return side.holding(self._hashed(side.array))
-        array = required(side, "hashing", nulls=self._config.skip)
+            return contents.holding(self._hashed(contents.array))
+        array = required(contents, "hashing", nulls=self._config.skip)
         found = columns(array)
         if name not in found:
             if not self._config.skip:
                 refuse_all(array, f"field {name}, which is to be hashed, is null or missing")
-            return side
+            return contents
         found[name] = Column(found[name].field, self._hashed(found[name].array))
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
     def _hashed(self, array: pa.Array) -> pa.Array:
         missing = np.flatnonzero(np.asarray(array.is_null()))

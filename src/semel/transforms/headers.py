@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.records import HEADERS_TYPE
-from semel.transforms.base import Batch, Sided, Transform
+from semel.transforms.base import Batch, KeyOrValue, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import columns, refuse_all, required, struct
 from semel.transforms.texts import java_text
@@ -133,7 +133,7 @@ class HeaderFromConfig(Defaults):
             )
 
 
-class HeaderFrom(Sided):
+class HeaderFrom(KeyOrValue):
     """See Kafka Connect's HeaderFrom."""
 
     section = HeaderFromConfig
@@ -144,17 +144,17 @@ class HeaderFrom(Sided):
 
     def apply(self, batch: Batch) -> Batch:
         config = self._config
-        side = batch.side(self.of_key)
-        array = required(side, f"header {config.operation}", nulls=False)
+        contents = batch.contents(self.of_key)
+        array = required(contents, f"header {config.operation}", nulls=False)
         found = columns(array)
         headers = batch.headers
         for field, name in zip(config.fields, config.headers, strict=True):
-            if field not in found and side.has_schema:
+            if field not in found and contents.has_schema:
                 refuse_all(array, f"Unknown field: {field}", "java.lang.NullPointerException")
             if headers is not None:
                 taken = found[field].array if field in found else pa.nulls(len(batch))
-                headers = added(headers, name, java_text(taken, has_schema=side.has_schema))
+                headers = added(headers, name, java_text(taken, has_schema=contents.has_schema))
         if config.operation == "move":
             found = {n: c for n, c in found.items() if n not in config.fields}
-        changed = batch.with_side(self.of_key, side.holding(struct(found, array)))
+        changed = batch.with_contents(self.of_key, contents.holding(struct(found, array)))
         return replace(changed, headers=headers)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.structs import column, struct
 
 
@@ -19,7 +19,7 @@ class HoistFieldConfig:
     field: str = key("field", doc="The name of the field.")
 
 
-class HoistField(SideTransform):
+class HoistField(ContentsTransform):
     """See Kafka Connect's HoistField. A null becomes a field that is null, too."""
 
     section = HoistFieldConfig
@@ -28,6 +28,8 @@ class HoistField(SideTransform):
         super().__init__(config, of_key=of_key)
         self._field = config.field
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        whole = pa.array(np.zeros(len(side.array), np.int8))
-        return Side(struct({self._field: column(self._field, side.array)}, whole), side.has_schema)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        whole = pa.array(np.zeros(len(contents.array), np.int8))
+        return Contents(
+            struct({self._field: column(self._field, contents.array)}, whole), contents.has_schema
+        )

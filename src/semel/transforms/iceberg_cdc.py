@@ -92,7 +92,7 @@ class DebeziumTransform(Transform):
         if not batch.values.is_struct or not {f.name for f in events.type} >= ENVELOPE:
             raise Refused(reasons(np.flatnonzero(there), "the value is no change event"))
         found = columns(events)
-        before, after = (self._opened(found, side) for side in ("before", "after"))
+        before, after = (self._opened(found, state) for state in ("before", "after"))
         op = java_text(found["op"].array, has_schema=True)
         delete = np.asarray(pc.fill_null(pc.equal(op, "d"), False))
         rows = either(after, before, delete) if delete.any() else after

@@ -10,7 +10,7 @@ import pyarrow as pa
 from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.records import TIMESTAMP_TYPE
-from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
     column,
@@ -45,7 +45,7 @@ class InsertFieldConfig(Defaults):
             )
 
 
-class InsertField(SideTransform):
+class InsertField(ContentsTransform):
     """See Kafka Connect's InsertField."""
 
     section = InsertFieldConfig
@@ -58,23 +58,23 @@ class InsertField(SideTransform):
     def needs_timestamp(self) -> bool:
         return bool(self._config.timestamp)
 
-    def changed(self, batch: Batch, side: Side) -> Side:
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self._config
-        array = required(side, "field insertion", nulls=True)
+        array = required(contents, "field insertion", nulls=True)
         found = columns(array)
         inserted: Sequence[tuple[str, Callable[[], pa.Array]]] = (
             (config.topic, lambda: batch.topics),
             (config.partition, lambda: batch.partitions),
             (config.offset, lambda: self._offsets(batch, array)),
-            (config.timestamp, lambda: self._timestamps(batch, side)),
+            (config.timestamp, lambda: self._timestamps(batch, contents)),
             (config.static, lambda: pa.repeat(pa.scalar(config.value, pa.string()), len(batch))),
         )
         for spec, values in inserted:
             if spec:
                 name = spec[:-1] if spec[-1] in "?!" else spec
-                refuse_duplicate(name, found, side, array)
+                refuse_duplicate(name, found, contents, array)
                 found[name] = column(name, values(), nullable=not spec.endswith("!"))
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
     def _offsets(self, batch: Batch, array: pa.Array) -> pa.Array:
         if batch.offsets is not None:
@@ -86,6 +86,6 @@ class InsertField(SideTransform):
         )
         return pa.nulls(len(batch), pa.int64())
 
-    def _timestamps(self, batch: Batch, side: Side) -> pa.Array:
+    def _timestamps(self, batch: Batch, contents: Contents) -> pa.Array:
         stamps = batch.timestamps.cast(TIMESTAMP_TYPE)
-        return stamps if side.has_schema else stamps.cast(pa.int64())
+        return stamps if contents.has_schema else stamps.cast(pa.int64())

@@ -14,12 +14,12 @@ from semel.config import key
 from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
     Batch,
+    Contents,
+    ContentsTransform,
     NoKeys,
     Reading,
     Refused,
     Router,
-    Side,
-    SideTransform,
     reasons,
 )
 from semel.transforms.patterns import compiled, replacement
@@ -119,7 +119,7 @@ class PatternRenameConfig:
     replacement: str = key("field.replacement", doc="What each match becomes; $1 is a group.")
 
 
-class PatternRename(SideTransform):
+class PatternRename(ContentsTransform):
     """See the transform of this name: renames top-level fields."""
 
     section = PatternRenameConfig
@@ -133,14 +133,14 @@ class PatternRename(SideTransform):
         self._pattern = re.compile(pattern.pattern, flags)
         self._template = replacement(config.replacement, self._pattern)
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "field renaming", nulls=True)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "field renaming", nulls=True)
         renamed: Columns = {}
         for name, found in columns(array).items():
             new = self._pattern.sub(self._template, name)
-            refuse_duplicate(new, renamed, side, array)
+            refuse_duplicate(new, renamed, contents, array)
             renamed[new] = found
-        return side.holding(struct(renamed, array))
+        return contents.holding(struct(renamed, array))
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,10 @@ class PatternFilter(Reading):
         self._pattern = compiled(config.pattern)
 
     def apply(self, batch: Batch) -> Batch:
-        side = batch.side(self.of_key)
-        if not side.is_struct:
+        contents = batch.contents(self.of_key)
+        if not contents.is_struct:
             return batch
-        found = columns(side.array)
+        found = columns(contents.array)
         gone = np.zeros(len(batch), dtype=bool)
         for name in self._fields:
             if name in found and pa.types.is_string(found[name].type):
@@ -182,7 +182,7 @@ class PatternFilter(Reading):
         return np.asarray(pc.fill_null(matches, False).to_numpy(zero_copy_only=False))
 
 
-class SetNull(SideTransform):
+class SetNull(ContentsTransform):
     """See the transform of this name: the key or the value becomes null."""
 
     section = NoKeys
@@ -191,8 +191,8 @@ class SetNull(SideTransform):
     def needs_key(self) -> bool:
         return False
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        return Side(pa.nulls(len(batch), side.array.type), side.has_schema)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        return Contents(pa.nulls(len(batch), contents.array.type), contents.has_schema)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class TopicNameToFieldConfig:
     field: str = key("field", doc="The field that holds the topic.")
 
 
-class TopicNameToField(SideTransform):
+class TopicNameToField(ContentsTransform):
     """See the transform of this name."""
 
     section = TopicNameToFieldConfig
@@ -211,12 +211,12 @@ class TopicNameToField(SideTransform):
         super().__init__(config, of_key=of_key)
         self._field = config.field
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "the name of the topic", nulls=True)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "the name of the topic", nulls=True)
         found = columns(array)
-        refuse_duplicate(self._field, found, side, array)
+        refuse_duplicate(self._field, found, contents, array)
         found[self._field] = column(self._field, batch.topics)
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
 
 class LowerCaseTopic(Router):

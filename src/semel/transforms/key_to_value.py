@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel.config import key
 from semel.errors import ConfigError, Problem
-from semel.transforms.base import Batch, Refused, Side, Transform, reasons
+from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
 from semel.transforms.structs import Column, Columns, column, columns, required, struct
 
 _ALL, _WHOLE = "*", "_key"
@@ -75,7 +75,7 @@ class KeyToValue(Transform):
                 found[name] = self._field(fields, copied, keys).named(name)
         return replace(batch, values=batch.values.holding(struct(found, values)))
 
-    def _field(self, fields: Columns, name: str, keys: Side) -> Column:
+    def _field(self, fields: Columns, name: str, keys: Contents) -> Column:
         """A field of the key. A map has nulls for unknown ones."""
         if name in fields:
             return fields[name]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json_columns import JSON
 from semel.errors import ConfigError, Problem
-from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
     Column,
@@ -40,7 +40,7 @@ class MaskFieldConfig(Defaults):
             raise ConfigError(Problem("replacement", "replacement must not be empty"))
 
 
-class MaskField(SideTransform):
+class MaskField(ContentsTransform):
     """See Kafka Connect's MaskField. It refuses nulls in the place of whole keys and values."""
 
     section = MaskFieldConfig
@@ -49,15 +49,15 @@ class MaskField(SideTransform):
         super().__init__(config, of_key=of_key)
         self._config = config
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        array = required(side, "mask fields", nulls=False)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "mask fields", nulls=False)
         found = columns(array)
         for name in self._config.fields:
             if name in found:
-                found[name] = self._masked(found[name], side.has_schema)
-            elif not side.has_schema:
+                found[name] = self._masked(found[name], contents.has_schema)
+            elif not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array)))
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
     def _masked(self, found: Column, has_schema: bool) -> Column:
         array, text = found.array, self._config.replacement

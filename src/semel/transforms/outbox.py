@@ -13,7 +13,7 @@ from semel.config import key
 from semel.converters.json_plain import PlainReader
 from semel.errors import ConfigError, Problem
 from semel.records import TIMESTAMP_TYPE
-from semel.transforms.base import Batch, Refused, Side, Transform, each, reasons
+from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
 from semel.transforms.debezium import ENVELOPE, valid
 from semel.transforms.headers import added
 from semel.transforms.patterns import compiled, first_replaced, replacement
@@ -207,8 +207,8 @@ class EventRouter(Transform):
             values = values.take(pa.array(np.arange(len(values)), mask=empty))
         return replace(
             batch,
-            keys=Side(fields[config.event_key].array, has_schema),
-            values=Side(values, has_schema),
+            keys=Contents(fields[config.event_key].array, has_schema),
+            values=Contents(values, has_schema),
             topics=topics,
             headers=headers,
             times=times,

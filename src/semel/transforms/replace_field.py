@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from semel.config import key
 from semel.errors import ConfigError, Problem
-from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
     Columns,
@@ -39,7 +39,7 @@ class ReplaceFieldConfig(Defaults):
         object.__setattr__(self, "new_names", dict(pairs))
 
 
-class ReplaceField(SideTransform):
+class ReplaceField(ContentsTransform):
     """See Kafka Connect's ReplaceField."""
 
     section = ReplaceFieldConfig
@@ -48,9 +48,9 @@ class ReplaceField(SideTransform):
         super().__init__(config, of_key=of_key)
         self._config = config
 
-    def changed(self, batch: Batch, side: Side) -> Side:
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self._config
-        array = required(side, "field replacement", nulls=True)
+        array = required(contents, "field replacement", nulls=True)
         found = columns(array)
         old_names = {new: old for old, new in config.new_names.items()}
         kept: Columns = {}
@@ -58,10 +58,10 @@ class ReplaceField(SideTransform):
             if name in config.exclude or (config.include and name not in config.include):
                 continue
             new = config.new_names.get(name, name)
-            refuse_duplicate(new, kept, side, array)
-            old = old_names.get(new, new) if side.has_schema else name
+            refuse_duplicate(new, kept, contents, array)
+            old = old_names.get(new, new) if contents.has_schema else name
             if old not in found:
                 refuse_all(array, f"{old} is not a valid field name")
             else:
                 kept[new] = found[old]
-        return side.holding(struct(kept, array))
+        return contents.holding(struct(kept, array))

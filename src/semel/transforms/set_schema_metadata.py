@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from semel.config import Type, key
 from semel.errors import ConfigError, Problem
-from semel.transforms.base import Batch, Side, SideTransform
+from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import refuse_all
 
@@ -23,7 +23,7 @@ class SetSchemaMetadataConfig(Defaults):
             raise ConfigError(Problem("schema.name", "Neither schema name nor version configured"))
 
 
-class SetSchemaMetadata(SideTransform):
+class SetSchemaMetadata(ContentsTransform):
     """See Kafka Connect's SetSchemaMetadata."""
 
     section = SetSchemaMetadataConfig
@@ -32,8 +32,8 @@ class SetSchemaMetadata(SideTransform):
         super().__init__(config, of_key=of_key)
         self.config = config
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        if not side.has_schema:
-            refuse_all(side.array, "Schema required for [updating schema metadata]")
-        version = side.version if self.config.version is None else self.config.version
-        return replace(side, name=self.config.name or side.name, version=version)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        if not contents.has_schema:
+            refuse_all(contents.array, "Schema required for [updating schema metadata]")
+        version = contents.version if self.config.version is None else self.config.version
+        return replace(contents, name=self.config.name or contents.name, version=version)

@@ -15,7 +15,7 @@ from semel.converters.json_envelope import PayloadReader
 from semel.converters.json_plain import PlainReader
 from semel.converters.json_text import place
 from semel.records import DATA_EXCEPTION
-from semel.transforms.base import Refused, Side, reasons
+from semel.transforms.base import Contents, Refused, reasons
 
 SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
 
@@ -58,25 +58,25 @@ def struct(found: Mapping[str, Column], like: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays([c.array for c in found.values()], fields=fields, mask=mask)
 
 
-def required(side: Side, purpose: str, *, nulls: bool) -> pa.Array:
-    """The structs of a side.
+def required(contents: Contents, purpose: str, *, nulls: bool) -> pa.Array:
+    """The structs of keys or values.
 
     Args:
-        side: keys or values.
+        contents: keys or values.
         purpose: what they are needed for, in the words of Kafka Connect's transform.
         nulls: whether a null is skipped instead of refused.
 
     Raises:
         Refused: names the records that are not structs.
     """
-    array = side.array
+    array = contents.array
     if pa.types.is_null(array.type):
         array = pa.nulls(len(array), pa.struct([]))
     if not pa.types.is_struct(array.type):
         wrong = np.flatnonzero(~_nulls(array)) if nulls else np.arange(len(array))
         if len(wrong):
-            kind = java_class(array.type, has_schema=side.has_schema)
-            found = {i: _not_a_struct(side.has_schema, purpose, kind) for i in wrong.tolist()}
+            kind = java_class(array.type, has_schema=contents.has_schema)
+            found = {i: _not_a_struct(contents.has_schema, purpose, kind) for i in wrong.tolist()}
             found |= reasons(np.flatnonzero(_nulls(array)), _null(purpose)) if not nulls else {}
             raise Refused(found)
         return pa.nulls(len(array), pa.struct([]))
@@ -125,9 +125,9 @@ def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -
         raise Refused(reasons(present, message), exception)
 
 
-def refuse_duplicate(name: str, found: Columns, side: Side, array: pa.Array) -> None:
+def refuse_duplicate(name: str, found: Columns, contents: Contents, array: pa.Array) -> None:
     """Refuse two fields of one name in a schema; in a map the later one replaces the other."""
-    if side.has_schema and name in found:
+    if contents.has_schema and name in found:
         message = f"Cannot create field because of field name duplication {name}"
         refuse_all(array, message, SCHEMA_BUILDER)
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.records import TIMESTAMP_TYPE
-from semel.transforms.base import Batch, Refused, Side, SideTransform, reasons
+from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, reasons
 from semel.transforms.dates import DateFormat
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
@@ -71,7 +71,7 @@ class TimestampConverterConfig(Defaults):
             )
 
 
-class TimestampConverter(SideTransform):
+class TimestampConverter(ContentsTransform):
     """See Kafka Connect's TimestampConverter. Digits finer than a millisecond are cut off."""
 
     section = TimestampConverterConfig
@@ -86,24 +86,26 @@ class TimestampConverter(SideTransform):
         """Whether it converts the whole key or value."""
         return not self._config.field
 
-    def changed(self, batch: Batch, side: Side) -> Side:
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
         name = self._config.field
         if self.whole:
-            return Side(self._converted(side.array, side, side.array), side.has_schema)
-        array = required(side, "converting timestamp formats", nulls=True)
+            return Contents(
+                self._converted(contents.array, contents, contents.array), contents.has_schema
+            )
+        array = required(contents, "converting timestamp formats", nulls=True)
         found = columns(array)
         if name in found:
             old = found[name]
-            made = self._converted(old.array, side, array)
+            made = self._converted(old.array, contents, array)
             found[name] = Column(pa.field(name, made.type, old.field.nullable), made)
-        elif not side.has_schema:
+        elif not contents.has_schema:
             found[name] = column(name, pa.nulls(len(array)))
-        return side.holding(struct(found, array))
+        return contents.holding(struct(found, array))
 
-    def _converted(self, array: pa.Array, side: Side, records: pa.Array) -> pa.Array:
-        return self._made(self._milliseconds(array, side, records))
+    def _converted(self, array: pa.Array, contents: Contents, records: pa.Array) -> pa.Array:
+        return self._made(self._milliseconds(array, contents, records))
 
-    def _milliseconds(self, array: pa.Array, side: Side, records: pa.Array) -> pa.Array:
+    def _milliseconds(self, array: pa.Array, contents: Contents, records: pa.Array) -> pa.Array:
         kind, kinds = array.type, pa.types
         if kinds.is_null(kind):
             return array.cast(pa.int64())
@@ -113,7 +115,7 @@ class TimestampConverter(SideTransform):
             return self._parsed(array)
         if kinds.is_int64(kind):
             return self._of_unix(array)
-        if side.has_schema:
+        if contents.has_schema:
             refuse_all(
                 records,
                 f"Schema {kind} does not correspond to a known timestamp type format",

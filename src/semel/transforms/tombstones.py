@@ -11,7 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.transforms.base import Batch, NoKeys, Refused, Side, SideTransform, Transform, reasons
+from semel.transforms.base import (
+    Batch,
+    Contents,
+    ContentsTransform,
+    NoKeys,
+    Refused,
+    Transform,
+    reasons,
+)
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +106,7 @@ class DropConfig:
     )
 
 
-class Drop(SideTransform):
+class Drop(ContentsTransform):
     """See Confluent's transform of this name: the key or the value becomes null."""
 
     section = DropConfig
@@ -107,8 +115,8 @@ class Drop(SideTransform):
     def needs_key(self) -> bool:
         return False
 
-    def changed(self, batch: Batch, side: Side) -> Side:
-        return Side(pa.nulls(len(batch), side.array.type), side.has_schema)
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        return Contents(pa.nulls(len(batch), contents.array.type), contents.has_schema)
 
 
 class MakeTombstone(Transform):
@@ -121,4 +129,4 @@ class MakeTombstone(Transform):
 
     def apply(self, batch: Batch) -> Batch:
         values = batch.values
-        return replace(batch, values=Side(pa.nulls(len(batch), values.array.type)))
+        return replace(batch, values=Contents(pa.nulls(len(batch), values.array.type)))

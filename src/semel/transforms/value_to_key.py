@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from semel.config import key
-from semel.transforms.base import Batch, Side, Transform
+from semel.transforms.base import Batch, Contents, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import column, columns, refuse_all, required, struct
 
@@ -39,4 +39,4 @@ class ValueToKey(Transform):
             if name not in found and values.has_schema:
                 refuse_all(array, f"Field does not exist: {name}")
         chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self._fields}
-        return replace(batch, keys=Side(struct(chosen, array), values.has_schema))
+        return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

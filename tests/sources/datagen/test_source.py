@@ -176,5 +176,5 @@ def test_of_unlimited_records_it_cannot_tell_how_many_are_left() -> None:
     assert isinstance(source, Measurable)
     assert source.unit == "records"
     stored = {0: {"current.iteration": 40}}
-    found = source.left(lambda partition: stored.get(partition["task.id"]))
+    found = source.lag(lambda partition: stored.get(partition["task.id"]))
     assert list(found) == [({"task.id": 0}, 10), ({"task.id": 1}, 50)]

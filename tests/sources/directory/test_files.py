@@ -507,21 +507,21 @@ def test_files_that_are_not_finished_are_left(make: Make, folder: Path) -> None:
     assert source.unit == "files"
     reading = Reading(make(**keys))
 
-    def left() -> list[str]:
-        found = source.left(lambda partition: reading.stored.get(partition["fileName"]))
+    def lag() -> list[str]:
+        found = source.lag(lambda partition: reading.stored.get(partition["fileName"]))
         return sorted(partition["fileName"] for partition, count in found for _ in range(count))
 
-    assert left() == ["a.txt", "b.txt"]
+    assert lag() == ["a.txt", "b.txt"]
     reading.step()
-    assert left() == ["a.txt", "b.txt"], "one that is partly read is not finished"
+    assert lag() == ["a.txt", "b.txt"], "one that is partly read is not finished"
     reading.all()
-    assert left() == []
+    assert lag() == []
     write(folder / "a.txt", lines(9))
     write(folder / "c.txt", lines(1))
     write(folder / "c.csv", lines(1))
-    assert left() == ["a.txt", "c.txt"]
+    assert lag() == ["a.txt", "c.txt"]
     shutil.rmtree(folder)
-    assert left() == []
+    assert lag() == []
 
 
 @pytest.fixture

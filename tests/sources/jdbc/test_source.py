@@ -96,25 +96,25 @@ def test_a_table_whose_numbers_begin_again_is_told_once(
     "url", ["postgresql", *(pytest.param(d, marks=pytest.mark.long) for d in OTHERS)], indirect=True
 )
 def test_the_numbers_behind_an_offset_are_left(make: Make, execute: Execute) -> None:
-    def left(source: Source, offset: dict[str, int] | None = None) -> list[int | None]:
+    def lag(source: Source, offset: dict[str, int] | None = None) -> list[int | None]:
         assert isinstance(source, Measurable)
         assert source.unit == "ids"
-        return [count for _, count in source.left(lambda _: offset)]
+        return [count for _, count in source.lag(lambda _: offset)]
 
     keys = {"mode": "incrementing", "incrementing_column_name": "id", "table_whitelist": "orders"}
     source = make(**keys)
     execute("CREATE TABLE others (id INTEGER)")
-    assert left(source) == [], "there is no table yet"
+    assert lag(source) == [], "there is no table yet"
     execute(ORDERS)
-    assert left(source) == [0]
+    assert lag(source) == [0]
     execute(insert((101, "a", EARLY), (103, "b", EARLY), (110, "c", EARLY)))
     source.close()  # it goes on with another connection
-    assert left(source) == [10]
-    assert left(source, {"incrementing": 103}) == [7]
-    assert left(source, {"incrementing": 999}) == [0]
-    assert left(make(**keys, incrementing_initial="105")) == [5]
+    assert lag(source) == [10]
+    assert lag(source, {"incrementing": 103}) == [7]
+    assert lag(source, {"incrementing": 999}) == [0]
+    assert lag(make(**keys, incrementing_initial="105")) == [5]
     with pytest.raises(ConfigError, match=r"orders: has no column none"):
-        left(make(**{**keys, "incrementing_column_name": "none"}))
+        lag(make(**{**keys, "incrementing_column_name": "none"}))
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

@@ -29,7 +29,7 @@ from semel.engine.bounded.task import BoundedSpec, TaskResult
 from semel.engine.committer import described
 from semel.engine.control import Report
 from semel.engine.deliver import Deliverer
-from semel.engine.epochs import parted
+from semel.engine.epochs import diverged
 from semel.engine.overdue import Overdue
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries, retrying
@@ -220,7 +220,7 @@ class BoundedEngine:
         there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
         if any(e.log.contradicts(found[e.topic]) for e in there):
             return True
-        return bool(parted(cluster, there, cluster.ends([e.topic_partition for e in there])))
+        return bool(diverged(cluster, there, cluster.ends([e.topic_partition for e in there])))
 
     def _pass_over(self, damage: Damage) -> None:
         """Record unreadable offsets as a hole and continue after them, or stop.

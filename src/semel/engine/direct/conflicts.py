@@ -8,7 +8,7 @@ from collections.abc import Callable
 from semel.errors import Fenced, LedgerConflict, NotAssigned
 
 _ENOUGH = 5
-_FOUND_OUT = 3.0
+_NOTICED_IN = 3.0
 """Conflicts must continue for at least this many seconds before they prove another run. A run that
 the group has fenced may need that long to notice, and must not stop the one that fenced it."""
 
@@ -19,7 +19,7 @@ class Conflicts:
 
     def __init__(self, connector: str, heartbeats: float, tell: Callable[[str], None]) -> None:
         self._connector = connector
-        self._lasts = max(heartbeats, _FOUND_OUT)
+        self._lasts = max(heartbeats, _NOTICED_IN)
         self._tell = tell
         self._count = 0
         self._since = 0.0

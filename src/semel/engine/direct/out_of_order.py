@@ -37,7 +37,7 @@ class OutOfOrderPolls:
         self._early: Counter[tuple[TopicPartition, int]] = Counter()
         self._whole: Counter[TopicPartition] = Counter()
         self._unprobed: set[TopicPartition] = set()
-        self.parted: dict[TopicPartition, int] = {}
+        self.diverged: dict[TopicPartition, int] = {}
         """Offsets below the position at which a record of a later epoch came: the log was cut there
         after the ledger had passed it."""
 
@@ -72,7 +72,7 @@ class OutOfOrderPolls:
         if not 0 <= at < entry.position:
             return
         if 0 <= entry.epoch_offset <= at and early.epoch > entry.leader_epoch:
-            self.parted[tp] = at
+            self.diverged[tp] = at
             return
         self._early[tp, at] += 1
         if self._early[tp, at] >= _SURE:

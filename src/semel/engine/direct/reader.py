@@ -124,11 +124,11 @@ class Reader:
         while True:
             try:
                 protocols.assigned(self._sink, member)
-                cluster, parted = self._subscription.cluster, self._out_of_order.parted
+                cluster, diverged = self._subscription.cluster, self._out_of_order.diverged
                 found = ranges.standing(
-                    self._connector, self._sink, cluster, member.partitions, parted
+                    self._connector, self._sink, cluster, member.partitions, diverged
                 )
-                parted.clear()
+                diverged.clear()
                 return found
             except NotAssigned:
                 raise

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from semel.engine.batch import Batch
-from semel.engine.epochs import parted
+from semel.engine.epochs import diverged
 from semel.errors import LogChanged
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
@@ -106,5 +106,5 @@ def _check_kept(
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> None:
     """Check that the logs still have what was read."""
-    if cut := parted(cluster, reached, ends):
+    if cut := diverged(cluster, reached, ends):
         raise LogChanged(f"the log of {', '.join(map(str, sorted(cut)))} was truncated")

@@ -95,9 +95,9 @@ class Encoder:
 
     def _bytes(self, records: ConnectRecords) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """Raises _Refused: a converter cannot write them."""
-        sides = ((self._key, records.keys, True), (self._value, records.values, False))
+        columns = ((self._key, records.keys, True), (self._value, records.values, False))
         written = []
-        for converter, column, is_key in sides:
+        for converter, column, is_key in columns:
             try:
                 written.append(_written(converter.for_topic(records.topic), column))
             except _UNWRITTEN as error:

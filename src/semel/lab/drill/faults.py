@@ -36,13 +36,13 @@ class Injector(Hazards):
     def _zombie(self, fault: Fault) -> float:
         frozen = self._freeze(fault)
         mark = self.mark()
-        seconds = self.gone_on(mark) if self._stage.takes_over else SESSION + 1
+        seconds = self.wait_past(mark) if self._stage.takes_over else SESSION + 1
         # Its session must expire, even if it held no partition.
         time.sleep(max(0.0, SESSION + 1 - (time.monotonic() - mark.at)))
         mark = self.mark()
         self._thaw(frozen)
         self._whole()
-        self.gone_on(mark)
+        self.wait_past(mark)
         return seconds
 
     def _service(self, fault: Fault, action: Callable[[], object]) -> float:
@@ -51,7 +51,7 @@ class Injector(Hazards):
         at = time.monotonic()
         action()
         mark = self.mark()
-        self.gone_on(mark)
+        self.wait_past(mark)
         return time.monotonic() - at
 
     def _store_restart(self, fault: Fault) -> float:
@@ -77,7 +77,7 @@ class Injector(Hazards):
         assert proxy is not None
         self._stage.until(lambda: proxy.silence() > 0, PATIENCE, "the store has no connections")
         mark = self.mark()
-        return self.gone_on(mark)
+        return self.wait_past(mark)
 
     def _table_optimize(self, fault: Fault) -> float:
         return self._service(fault, self._stage.lake.rewrite)
@@ -89,7 +89,7 @@ class Injector(Hazards):
             frozen = self._freeze(replace(fault, skip=0) if attempt else fault)
             lake.write()
             self._thaw(frozen)
-        seconds = self.gone_on(self.mark())
+        seconds = self.wait_past(self.mark())
         if lake.marks() != {str(lake.commits)}:
             raise DrillFailed(
                 f"the other writer's commit {lake.commits} is missing: {lake.marks()}"
@@ -101,7 +101,7 @@ class Injector(Hazards):
         with self._stage.disk.full(self._dice.choice(_SPARE), self._stage.running.writers):
             self._thaw(frozen)
             self._stand_still()
-        return self.gone_on(self.mark())
+        return self.wait_past(self.mark())
 
 
 _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {

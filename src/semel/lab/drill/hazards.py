@@ -65,7 +65,7 @@ class Hazards(Recovery):
         total = self._stage.topics[topic] + 1
         self._stage.kafka.increase_partitions(topic, total)
         self._stage.topics[topic] = total
-        return self.gone_on(self.mark())
+        return self.wait_past(self.mark())
 
     def _retention(self, _fault: Fault) -> float:
         self._down()
@@ -101,7 +101,7 @@ class Hazards(Recovery):
             f"the ledger does not point at the new topic {topic}; see {stage.running.log}",
             meanwhile=self._kick,
         )
-        self.gone_on(self._anew())
+        self.wait_past(self._anew())
         return self._as_before()
 
     def _log_truncated(self, _fault: Fault) -> float:
@@ -116,7 +116,7 @@ class Hazards(Recovery):
         self._ends(stage.running, "truncated", str(tp))
         self._refuses("truncated", str(tp))
         stage.start(keys={"log.truncated": "continue"})
-        self.gone_on(self._anew())
+        self.wait_past(self._anew())
         return self._as_before()
 
     def _batch_damaged(self, _fault: Fault) -> float:
@@ -211,7 +211,7 @@ class Hazards(Recovery):
         """Start the connector and wait until it has passed a mark."""
         mark = self.mark()
         self._stage.start(keys=keys)
-        return self.gone_on(mark)
+        return self.wait_past(mark)
 
     def _as_before(self) -> float:
         """Restart the connector without the keys that let it continue, and wait until it does."""

@@ -60,7 +60,7 @@ class Recovery(Strikes[Mark]):
         try:
             time.sleep(_UNDER_WAY)
             standing = dict.fromkeys(self._stage.partitions, -1)  # no new records come
-            self.gone_on(Mark(time.monotonic(), self._latest(), standing))
+            self.wait_past(Mark(time.monotonic(), self._latest(), standing))
             time.sleep(_UNDER_WAY)
             yield
         finally:
@@ -80,7 +80,7 @@ class Recovery(Strikes[Mark]):
         self._stage.until(known, PATIENCE, "Kafka does not return its end offsets")
         return found
 
-    def gone_on(self, mark: Mark, patience: float = PATIENCE) -> float:
+    def wait_past(self, mark: Mark, patience: float = PATIENCE) -> float:
         missing = ["nothing seen yet"]
 
         def passed() -> bool:

@@ -72,7 +72,7 @@ def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
     if stage.process is None or fault.needs_executors != stage.on_executors:
         before = injector.mark()
         stage.switch(fault.needs_executors)
-        injector.gone_on(before)
+        injector.wait_past(before)
     seconds = injector.inject(fault)
     apart = stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL
     with injector.settled() if apart else nullcontext():
@@ -110,7 +110,7 @@ def two_drivers(
             injector = Injector(stage, traffic, seed)
             before = injector.mark()
             stage.start()
-            injector.gone_on(before)
+            injector.wait_past(before)
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 stage.remember()
@@ -118,7 +118,7 @@ def two_drivers(
                 injector.one_is_fenced(stage.running, stage.launch())
                 report.fenced += 1
                 observe(report.fenced)
-                injector.gone_on(injector.mark())
+                injector.wait_past(injector.mark())
             _finish(stage, injector, traffic, report)
     report.seconds = time.monotonic() - started
     return report

@@ -54,7 +54,7 @@ class Strikes(ABC, Generic[M]):
         """The mark that the connector must pass from now on."""
 
     @abstractmethod
-    def gone_on(self, mark: M, patience: float = PATIENCE) -> float:
+    def wait_past(self, mark: M, patience: float = PATIENCE) -> float:
         """Wait until the connector has passed the mark. Returns the seconds since the mark."""
 
     def _tasks_live(self) -> bool:
@@ -144,7 +144,7 @@ class Strikes(ABC, Generic[M]):
                 lambda: process.status is not None, PATIENCE, "the driver did not die"
             )
             self._stage.start()
-        return self.gone_on(mark)
+        return self.wait_past(mark)
 
     def _worker_kill(self, fault: Fault) -> float:
         hit = self._at(fault, "kill-worker", lambda: self._signal_worker(signal.SIGKILL))
@@ -152,7 +152,7 @@ class Strikes(ABC, Generic[M]):
 
     def _error(self, fault: Fault) -> float:
         self._at(fault, "raise", lambda: 0)
-        return self.gone_on(self.mark())
+        return self.wait_past(self.mark())
 
     def _executor_kill(self, fault: Fault) -> float:
         def by_hand() -> int:
@@ -195,12 +195,12 @@ class Strikes(ABC, Generic[M]):
             PATIENCE,
             "Spark did not replace the task whose executor died",
         )
-        self.gone_on(mark)
+        self.wait_past(mark)
         self._whole()
         seconds = time.monotonic() - mark.at
         mark = self.mark()
         self._thaw(frozen)
-        self.gone_on(mark)
+        self.wait_past(mark)
         stage.until(
             lambda: not frozen.is_running(),
             PATIENCE,
@@ -239,7 +239,7 @@ class Strikes(ABC, Generic[M]):
         if fault.skip % 2:
             time.sleep(SESSION + 1)
         broker.start()
-        self.gone_on(self.mark())
+        self.wait_past(self.mark())
         return time.monotonic() - at
 
     def _second_driver(self, _fault: Fault) -> float:
@@ -247,7 +247,7 @@ class Strikes(ABC, Generic[M]):
         first, second = self._stage.running, self._stage.launch()
         at = time.monotonic()
         self.one_is_fenced(first, second)
-        self.gone_on(self.mark())
+        self.wait_past(self.mark())
         return time.monotonic() - at
 
     def _time_out(self, fault: Fault) -> float:
@@ -256,7 +256,7 @@ class Strikes(ABC, Generic[M]):
         mark = self.mark()
         time.sleep(TRANSACTION + 2)
         self._thaw(frozen)
-        seconds = self.gone_on(mark)
+        seconds = self.wait_past(mark)
         self._whole()
         return seconds
 

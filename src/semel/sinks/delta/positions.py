@@ -38,7 +38,7 @@ class Positions:
         self._connector = connector
         self._tables = tables
         self._ledgers: dict[Table, DeltaLedger] = {}
-        self._unborn: dict[TopicPartition, LedgerEntry] = {}
+        self._uncreated: dict[TopicPartition, LedgerEntry] = {}
         self._topics: set[str] = set()
         self.runs = False
         """Whether this is the driver of a run, which keeps watch over the tables."""
@@ -54,7 +54,7 @@ class Positions:
         for topic in sorted(topics):
             table = self._tables.find(topic)
             if table is None:
-                found += [e for tp, e in sorted(self._unborn.items()) if tp.topic == topic]
+                found += [e for tp, e in sorted(self._uncreated.items()) if tp.topic == topic]
             elif self.runs:
                 ledger = self.current(table)
                 found += ledger.entries(topic)
@@ -99,11 +99,13 @@ class Positions:
         """The ledger at the table's newest version, with entries from before the table existed."""
         table.renew()
         held = {
-            tp: e for tp, e in self._unborn.items() if self._tables.where(tp.topic) == table.where
+            tp: e
+            for tp, e in self._uncreated.items()
+            if self._tables.where(tp.topic) == table.where
         }
         if held:
             self._move(table, partial(DeltaLedger.started, entries=held.values()), checked=True)
-            self._unborn = {tp: e for tp, e in self._unborn.items() if tp not in held}
+            self._uncreated = {tp: e for tp, e in self._uncreated.items() if tp not in held}
         return self.ledger(table)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
@@ -111,7 +113,7 @@ class Positions:
         self._topics |= {tp.topic for tp in wanted}
         for tp, e in wanted.items():
             if self._tables.find(tp.topic) is None:
-                self._unborn.setdefault(tp, e)
+                self._uncreated.setdefault(tp, e)
         for table, mine in self._by_table(entries):
             self._move(table, partial(DeltaLedger.started, entries=mine), checked=True)
         stored = {e.topic_partition: e.position for e in self.entries({tp.topic for tp in wanted})}
@@ -121,9 +123,9 @@ class Positions:
         """Replace entries, table by table. If a table fails, those before it keep their new
         entries, and a retry finds them replaced."""
         of = {r.old.topic_partition: r for r in rebases}
-        unborn = [r for tp, r in of.items() if self._tables.find(tp.topic) is None]
-        for r in pending(self._connector, self._unborn, unborn):
-            self._unborn[r.new.topic_partition] = r.new
+        uncreated = [r for tp, r in of.items() if self._tables.find(tp.topic) is None]
+        for r in pending(self._connector, self._uncreated, uncreated):
+            self._uncreated[r.new.topic_partition] = r.new
         for table, mine in self._by_table([r.old for r in rebases]):
             wanted = [of[e.topic_partition] for e in mine]
             self._move(table, partial(DeltaLedger.rebased, rebases=wanted), checked=True)
@@ -133,14 +135,14 @@ class Positions:
         table = self._tables.at(where)
         if table is not None:
             return self.current(table).judge(advances)
-        stored = {tp: e.position for tp, e in self._unborn.items()}
+        stored = {tp: e.position for tp, e in self._uncreated.items()}
         return judge(self._connector, stored, [a.range for a in advances])
 
-    def advance_unborn(self, advances: Iterable[Advance]) -> None:
+    def advance_uncreated(self, advances: Iterable[Advance]) -> None:
         """Move positions of topics that still have no table."""
         for a in advances:
-            e = self._unborn[a.range.topic_partition]
-            self._unborn[a.range.topic_partition] = e.after(a, now())
+            e = self._uncreated[a.range.topic_partition]
+            self._uncreated[a.range.topic_partition] = e.after(a, now())
 
     def set(self, entries: Collection[LedgerEntry], topics: Iterable[str]) -> None:
         """Overwrite entries of topics whose tables exist.

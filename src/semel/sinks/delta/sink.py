@@ -287,7 +287,7 @@ class DeltaSink(StagingSink):
         """Commit to one table; returns whether the ranges were new to it."""
         table = self._tables.at(where)
         if table is None:  # no rows so far: the first one creates the table
-            self._positions.advance_unborn(advances if moves else ())
+            self._positions.advance_uncreated(advances if moves else ())
             return True
         if files and files[0].key:
             table.keep_statistics_true()

@@ -140,7 +140,7 @@ _REPLACE = f"""WITH e AS ({_ENTRIES})
     FROM e
     WHERE o.connector = {{connector}} AND o.topic = e.topic AND o.partition = e.partition"""
 
-_PARTED = f"""WITH h AS (SELECT * FROM jsonb_to_recordset({{holes}}) AS h(
+_ADD_HOLES = f"""WITH h AS (SELECT * FROM jsonb_to_recordset({{holes}}) AS h(
         topic text, partition integer, from_offset bigint, until_offset bigint, reason text))
     INSERT INTO {HOLES} AS o (connector, topic, partition, from_offset, until_offset, reason)
     SELECT {{connector}}, topic, partition, from_offset, until_offset, reason FROM h
@@ -222,7 +222,9 @@ class PostgresLedger(Ledger):
         holes = [asdict(r.hole) for r in left if r.hole is not None]
         if holes:
             text = literal(json.dumps(holes))
-            self._connection.execute(_PARTED.format(holes=text, connector=literal(self.connector)))
+            self._connection.execute(
+                _ADD_HOLES.format(holes=text, connector=literal(self.connector))
+            )
 
     def _with_entries(self, sql: str, entries: Iterable[LedgerEntry]) -> str:
         payload = json.dumps([asdict(e) for e in entries])

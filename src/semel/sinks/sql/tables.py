@@ -42,7 +42,7 @@ class Tables:
         self._config = config
         self._database = database
         self._known: dict[str, Table] = {}
-        self._unmade: set[str] = set()
+        self._uncreated: set[str] = set()
 
     def name(self, topic: str) -> Name:
         return table_name(self._connector, self._config, type(self._database), topic)
@@ -60,9 +60,9 @@ class Tables:
             return None  # the values' own names, in upper and lower case, are unknown
         table = self._find(topic)
         if table is None:
-            self._unmade.add(topic)
+            self._uncreated.add(topic)
             return None
-        self._unmade.discard(topic)
+        self._uncreated.discard(topic)
         skip = {*self._connector.provenance_columns.values(), *not_from_values(self._config)}
         return pa.schema(
             [
@@ -104,8 +104,8 @@ class Tables:
         new = [f for f in fields if f.name not in table.columns]
         if new:
             self._check_columns(topic, [*table.columns, *(f.name for f in new)])
-            if topic in self._unmade:
-                self._unmade.discard(topic)
+            if topic in self._uncreated:
+                self._uncreated.discard(topic)
                 if not self._config.evolves:
                     raise TargetChanged(f"another task has made table {table.name} meanwhile")
             if not self._config.evolves:

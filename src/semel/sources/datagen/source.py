@@ -110,7 +110,7 @@ class DatagenSource(Source):
         """See :class:`~semel.sources.base.Repeatable`."""
         return self.between(partition, 0, self._number(offset))
 
-    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
+    def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
         """See :class:`~semel.sources.base.Measurable`."""
         for partition in self.partitions():
             offset = stored(partition)

@@ -189,7 +189,7 @@ class DirectorySource(Source):
                 values = broken.chunk.values.slice(0, until - count)
                 yield values.slice(max(0, begin - count))
 
-    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
+    def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
         """See :class:`~semel.sources.base.Measurable`: the files that are not finished."""
         for found in self._listing.files() or ():
             partition = {FILE_NAME: found.name}

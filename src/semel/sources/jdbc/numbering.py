@@ -44,7 +44,7 @@ class Numbering:
             *(self._name, table, number.name, largest, stored, stored),
         )
 
-    def left(self, table: TableId, config: JdbcSourceConfig, after: int | None) -> int:
+    def lag(self, table: TableId, config: JdbcSourceConfig, after: int | None) -> int:
         """How many numbers a table has after one, or from its first one onwards; gaps count, too.
 
         Raises:

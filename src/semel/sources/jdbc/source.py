@@ -171,14 +171,14 @@ class JdbcSource(Source):
             return []
         return offsets.former(table, self._database.former_names(table))
 
-    def left(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
+    def lag(self, stored: StoredOffset) -> Iterator[tuple[SourcePartition, int]]:
         """See :class:`~semel.sources.base.Measurable`. There may be fewer rows than numbers."""
         for partition in self.partitions():
             table = self._table(partition)
             after = positions.after(self._config, self._position(stored(partition))).incrementing
             assert table is not None  # a query has no unit
             with self._named(table):
-                yield partition, self._numbering.left(table, self._of(table), after)
+                yield partition, self._numbering.lag(table, self._of(table), after)
 
     # Reading
 
@@ -227,7 +227,7 @@ class JdbcSource(Source):
         load = last.whole if self._in_ranges or last.load else None
         return self._again(partition, Position(load=load), last)
 
-    def behind(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
+    def after(self, partition: SourcePartition, offset: SourceOffset) -> Iterator[SourceBatch]:
         """See :class:`~semel.sources.base.Revising`."""
         return self._again(partition, self._position(offset), None)
 

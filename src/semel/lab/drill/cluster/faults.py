@@ -36,10 +36,10 @@ class ClusterInjector:
         time.sleep(fault.delay)
         seconds = _INJECT[fault.kind](self, fault)
         self._even()
-        self.gone_on()
+        self.wait_for_progress()
         return seconds
 
-    def gone_on(self) -> None:
+    def wait_for_progress(self) -> None:
         """Wait until both connectors have committed more."""
         stage = self._stage
         made = stage.made()
@@ -110,7 +110,7 @@ class ClusterInjector:
         victim, began = self._any(), time.monotonic()
         victim.send(signal.SIGSTOP)
         seconds = self._taken_over(victim, began)
-        self.gone_on()
+        self.wait_for_progress()
         victim.send(signal.SIGCONT)
         return seconds
 
@@ -118,7 +118,7 @@ class ClusterInjector:
         victim, began = self._any(), time.monotonic()
         victim.way.refuse() if fault.skip % 2 else victim.way.silence(new=True)
         seconds = self._taken_over(victim, began)
-        self.gone_on()
+        self.wait_for_progress()
         victim.way.cut()
         victim.way.accept()
         return seconds

@@ -76,7 +76,7 @@ def _drilled(
     with traffic_of(stage, seed) as traffic:
         injector = ClusterInjector(stage, traffic, seed)
         with located(stage, "before the first fault"):
-            injector.gone_on()
+            injector.wait_for_progress()
         for fault in plan(faults, seed, planned.guarantee, kinds):
             observe(fault, None)
             traffic.allow(RECORDS_PER_FAULT)

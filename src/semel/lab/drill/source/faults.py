@@ -62,7 +62,7 @@ class SourceInjector(Strikes[SourceMark]):
     def mark(self) -> SourceMark:
         return SourceMark(time.monotonic(), self._stage.writer.sent)
 
-    def gone_on(self, mark: SourceMark, patience: float = PATIENCE) -> float:
+    def wait_past(self, mark: SourceMark, patience: float = PATIENCE) -> float:
         """Wait until a consumer sees a record that was written after the mark, and then for those
         before it. Records that are still missing are lost; the findings report them."""
         tally = self._stage.tally
@@ -114,10 +114,10 @@ class SourceInjector(Strikes[SourceMark]):
         frozen = self._freeze(fault)
         first, second = self._stage.running, self._stage.launch()
         self._stage.process = second
-        seconds = self.gone_on(self.mark())
+        seconds = self.wait_past(self.mark())
         self._thaw(frozen)
         self.one_is_fenced(first, second)
-        self.gone_on(self.mark())
+        self.wait_past(self.mark())
         return seconds
 
     def _file_rotated(self, fault: Fault) -> float:
@@ -127,7 +127,7 @@ class SourceInjector(Strikes[SourceMark]):
         if not fault.skip % 2:
             with writer.no_burst():
                 file.rotate(writer.unwritten(1))
-            return self.gone_on(self.mark())
+            return self.wait_past(self.mark())
 
         def change() -> None:
             writer.by_hand(50)
@@ -183,7 +183,7 @@ class SourceInjector(Strikes[SourceMark]):
         at = time.monotonic()
         end(server)
         server.start()
-        self.gone_on(self.mark())
+        self.wait_past(self.mark())
         return time.monotonic() - at
 
     def _all_read(self) -> float:

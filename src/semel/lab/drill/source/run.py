@@ -71,7 +71,7 @@ def _one(stage: SourceStage, injector: SourceInjector, fault: Fault) -> FaultRes
     if stage.process is None or fault.needs_executors != stage.on_executors:
         before = injector.mark()
         stage.switch(fault.needs_executors)
-        injector.gone_on(before)
+        injector.wait_past(before)
     seconds = injector.inject(fault)
     with injector.settled():
         found = stage.findings()
