@@ -9,12 +9,14 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from py4j import java_gateway
 
 from semel import gateway
-from semel.cli.logs import JsonFormatter
+from semel.cli.logs import JsonFormatter, not_of_py4j
 from semel.context import CONNECTOR, LOG_FORMAT, LOG_STARTED
 from tests.cli.conftest import Ended
 from tests.engine.harness import wait_until
@@ -47,6 +49,16 @@ def test_a_line_names_connector_and_task() -> None:
     assert line("connector a-b: stopped")["connector"] == "a-b"
     assert line("stopped", extra={"connector": "a-b"})["connector"] == "a-b"
     assert "connector" not in line("worker stops")
+
+
+@pytest.mark.parametrize(("module", "printed"), [(java_gateway, False), (logging, True)])
+def test_what_py4j_logs_to_the_root_logger_is_left_out(module: ModuleType, printed: bool) -> None:
+    handler = logging.NullHandler()
+    handler.addFilter(not_of_py4j)
+    record = logging.getLogger().makeRecord(
+        "root", logging.ERROR, str(module.__file__), 1, "Exception while sending command.", (), None
+    )
+    assert bool(handler.filter(record)) is printed
 
 
 def test_secrets_are_hidden_in_messages_and_traces() -> None:

@@ -76,7 +76,13 @@ def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
     else:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(not_of_py4j)
     logging.basicConfig(level="WARNING", handlers=[handler])
     logging.getLogger("semel").setLevel(level)
     logging.getLogger("py4j").setLevel("CRITICAL")
     LOG_STARTED.set()
+
+
+def not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J also logs to the root logger, with stack traces, what the engines report themselves."""
+    return record.name != "root" or f"{os.sep}py4j{os.sep}" not in record.pathname

@@ -37,10 +37,6 @@ def run(
             "compression.type": "lz4",
         }
     )
-    for i in range(RECORDS):
-        value = json.dumps({"id": i, "text": str(i) * LARGE})
-        producer.produce(source, value, partition=i % 2)
-        assert producer.flush(PATIENCE) == 0
     config = {
         "name": "large",
         "connector.class": "postgresql",
@@ -54,7 +50,11 @@ def run(
         "value.converter.schemas.enable": "false",
     }
 
-    def invoke(**keys: str) -> subprocess.CompletedProcess[str]:
+    def invoke(size: int = LARGE, **keys: str) -> subprocess.CompletedProcess[str]:
+        for i in range(RECORDS):
+            value = json.dumps({"id": i, "text": str(i) * size})
+            producer.produce(source, value, partition=i % 2)
+            assert producer.flush(PATIENCE) == 0
         given = {key.replace("_", "."): value for key, value in keys.items()}
         return subprocess.run(
             [
@@ -84,7 +84,7 @@ def test_records_of_15_mb_fit_into_the_heap_that_is_the_default(
 def test_a_heap_that_is_too_small_for_the_records_is_named(
     run: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    ended = run(spark_driver_memory="480m")
+    ended = run(size=30_000_000, spark_driver_memory="480m")
     assert ended.returncode == 3, ended.stderr
     assert "Spark's JVM has run out of memory. Increase spark.driver.memory=480m" in ended.stderr
     assert "Traceback" not in ended.stderr
