@@ -27,7 +27,7 @@ from semel.metrics.lags import Lag, Lags, SourceLags
 from semel.metrics.observed import Observed, of_runtime
 from semel.metrics.rates import Rates
 from semel.planning import SourcePlan, plan_any
-from semel.runtime import ConnectorStatus, Runtime
+from semel.runtime import ConnectorStatus, Runtime, run
 from semel.runtime.run import Tally
 from semel.runtime.source_lag import PartitionLag, SourceLag
 from tests.engine.harness import wait_until
@@ -262,14 +262,25 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
     assert SourceLag("bytes", [*LEFT.partitions, PartitionLag({}, None, None)]).total is None
 
 
-def test_a_run_serves_its_metrics(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_serves_its_metrics(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drive(*arguments: Any) -> Progress:
+        progress = Progress(records=5, states={0: Status(State.RUNNING)})
+        arguments[-1].observe(progress)
+        assert arguments[-1].stop.wait(PATIENCE)
+        return progress
+
+    monkeypatch.setattr(run, "drive", drive)
     caplog.set_level("INFO", "semel")
-    with Runtime() as runtime, served("0", runtime):
-        runtime.start(SINK, initial_state=State.STOPPED)
+    spark: Any = SimpleNamespace(sparkContext=None)
+    with Runtime(spark) as runtime, served("0", runtime):
+        connector = runtime.start(SINK)
+        wait_until(lambda: connector.progress is not None)
         url = caplog.messages[0].removeprefix("metrics are at ")
         text = httpx.get(url, timeout=PATIENCE).text
         assert url.startswith("http://127.0.0.1:")
-        assert 'semel_records_total{connector="orders"} 0.0' in text
+        assert 'semel_records_total{connector="orders"} 5.0' in text
         assert "process_resident_memory_bytes" in text
 
 
