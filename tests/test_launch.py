@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from semel import launch
 from semel.gateway import OPTIONS
 
+Options = Callable[..., str]
+
 
 @pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> object:
+def options(monkeypatch: pytest.MonkeyPatch) -> Options:
     """The options of the JVM that a configuration begins."""
     monkeypatch.delenv("SEMEL_SPARK_LOG", raising=False)
     monkeypatch.setattr(launch, "neutral", lambda: True)
@@ -34,9 +38,8 @@ WITHOUT = "NOP_FallbackServiceProvider"
 
 
 def test_log4j_is_left_out_where_nothing_can_be_logged(
-    options: object, monkeypatch: pytest.MonkeyPatch
+    options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert callable(options)
     assert WITHOUT in options({})
     assert WITH in options({}, for_any=True), "programs may set the level of its log"
     assert WITH in options({"spark.log.level": "INFO"})

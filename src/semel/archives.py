@@ -2,8 +2,8 @@
 
 An archive only saves time. It is in semel's cache directory, under a name that changes with the
 JVM, the jars and the way semel starts them, so a stale one is never found. An archive that is
-incomplete, or that another user could have written, is not used; one that was copied or changed
-since it was made is used only if its checksums are right.
+incomplete, or that another user could have written, is not used; one whose modification time has
+changed since it was made is used only if its checksums are right.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ _FIRST_HEAP = "-Xms64m"
 _NO_COUNTERS = "-XX:-UsePerfData"
 """Counters for jstat wake up an idle JVM twenty times a second."""
 
-_LOG_LEVEL = "SEMEL_SPARK_LOG"
+LOG_LEVEL = "SEMEL_SPARK_LOG"
+"""The environment variable with the level of Spark's own log."""
 _NO_LOG = (
     "-Dslf4j.provider=org.slf4j.helpers.NOP_FallbackServiceProvider",
     "-Dslf4j.internal.verbosity=ERROR",
@@ -201,11 +202,11 @@ def java_options(*, works: bool, logs: bool = True) -> str:
 def _logs(given: Iterable[str]) -> bool:
     """Whether Spark could log something, or some setting may need Log4j."""
     wanted = any(name.startswith(_OF_LOGS) for name in given)
-    return wanted or _LOG_LEVEL in os.environ or not neutral()
+    return wanted or LOG_LEVEL in os.environ or not neutral()
 
 
 def _log_to_stderr() -> list[str]:
-    level = os.environ.get(_LOG_LEVEL, "fatal")
+    level = os.environ.get(LOG_LEVEL, "fatal")
     directory = tempfile.mkdtemp(prefix="semel-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     path = Path(directory) / "log4j2.properties"

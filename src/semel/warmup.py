@@ -58,9 +58,9 @@ def warm_up_spark() -> Path | None:
 
 def _train(part: Path) -> dict[str, Any]:
     """Start Spark, use what connectors use of it, and let the JVM write down what it has loaded."""
-    from semel.launch import java_options
+    from semel.launch import LOG_LEVEL, java_options
 
-    os.environ.pop("SEMEL_SPARK_LOG", None)
+    os.environ.pop(LOG_LEVEL, None)  # what is trained must not depend on it
     command = launcher_answer() if neutral() else None
     settings = {
         "spark.master": "local[2]",

@@ -1,4 +1,4 @@
-"""The ``semel`` command with ``run``, ``validate`` and ``describe``, and how errors are told.
+"""The ``semel`` command with ``run``, ``validate`` and ``describe``, and how errors are reported.
 
 Errors are printed without their stack trace. ``SEMEL_DEBUG=1`` shows it.
 """

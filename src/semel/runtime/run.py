@@ -61,7 +61,9 @@ class ConnectorRun:
         self.trace = ""
         self._tally = tally
         self._before = before
-        self._arguments = (planned, spark, transform)
+        self._planned = planned
+        self._spark = spark
+        self._transform = transform
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -77,7 +79,7 @@ class ConnectorRun:
 
     def begin(self) -> None:
         """Run in a thread of its own. What ends it is logged."""
-        name = self._arguments[0].connector.name
+        name = self._planned.connector.name
 
         def work() -> None:
             try:
@@ -93,7 +95,7 @@ class ConnectorRun:
         try:
             self._thread.start()
         except BaseException:  # no more threads
-            self._arguments[0].close()
+            self._planned.close()
             self._ended.set()
             raise
 
@@ -113,8 +115,7 @@ class ConnectorRun:
     def _work(self) -> Progress:
         from semel.engine.base import Progress
 
-        planned, spark, transform = self._arguments
-        orders, observe = self.orders, self.orders.observe
+        observe = self.orders.observe
 
         def note(progress: Progress) -> None:
             self._tally.fences += progress.fences - (self.progress.fences if self.progress else 0)
@@ -123,8 +124,8 @@ class ConnectorRun:
 
         is_next = False
         try:
-            if is_next := self._is_next(planned.connector.name):
-                self._drive(planned, spark, transform, orders.observed_by(note))
+            if is_next := self._is_next(self._planned.connector.name):
+                self._drive(self.orders.observed_by(note))
             return self.progress or Progress()
         except BaseException as error:
             self.trace = redacted(_trace(error))
@@ -134,28 +135,23 @@ class ConnectorRun:
             raise
         finally:
             if not is_next:
-                planned.close()
+                self._planned.close()
 
-    def _drive(
-        self,
-        planned: AnyPlan,
-        spark: SharedSpark,
-        transform: Callable[..., Any] | None,
-        orders: Orders,
-    ) -> None:
+    def _drive(self, orders: Orders) -> None:
         """Run the connector to its end. In a cluster, begin again after a fence, which may come
         from an older process; where tasks do so one by one, the engine sees to it.
 
         Raises:
             SemelError: what ended it.
         """
+        planned = self._planned
         direct = not isinstance(planned, SourcePlan) and planned.engine == "direct"
         begins_again = orders.share.moves and orders.share.is_whole and not direct
         fenced, shown = FencesInARow(), None
         while True:
             began = time.monotonic()
             try:
-                self.progress = drive(planned, spark.of(planned), transform, orders)
+                self.progress = drive(planned, self._spark.of(planned), self._transform, orders)
                 return
             except LedgerConflict as error:
                 last = self.progress
@@ -182,7 +178,7 @@ class ConnectorRun:
             if orders.stop.is_set():
                 return
             orders.drop_restarts()
-            planned = plan_any(planned.connector.originals, transform)
+            planned = plan_any(planned.connector.originals, self._transform)
 
     def _shown_restarting(self, orders: Orders, why: SemelError) -> Progress | None:
         """Show that all tasks begin again, until the next run has something to tell."""

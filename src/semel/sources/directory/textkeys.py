@@ -124,13 +124,13 @@ class TextKeys:
     def problems(self) -> list[Problem]:
         """The problems with keys whose values are not characters."""
         found = []
-        for name, given in (
-            ("csv.separator.char", self.separator),
-            ("csv.quote.char", self.quote),
-            ("csv.escape.char", self.escape),
+        for name, given, optional in (
+            ("csv.separator.char", self.separator, False),
+            ("csv.quote.char", self.quote, True),
+            ("csv.escape.char", self.escape, True),
         ):
             try:
-                if not _character(given) and name == "csv.separator.char":
+                if not (_character(given) or optional):
                     raise ValueError
             except ValueError:
                 found.append(
