@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -20,6 +20,8 @@ from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Subscription
 from semel.kafka.consumer import fenced
 from semel.kafka.groups import Groups
+from semel.lab.embedded import Kafka
+from semel.ledger import TopicPartition
 from semel.planning import plan
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
@@ -145,6 +147,49 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
         late.close()
         with suppress(KafkaException):
             subscription.close()
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_partitions_that_were_added_while_tasks_were_away_are_assigned(
+    tasks: int, kafka: Kafka, topic: MakeTopic, configure: Configure
+) -> None:
+    """Kafka gives static members that are back in time their old partitions, and does not tell the
+    one that leads the group: nobody would assign the new partitions (KIP-814)."""
+    source = topic()
+    long = {"consumer.override.session.timeout.ms": 60_000, "tasks.max": tasks}
+    connector = plan(configure(source, long)).connector
+    told: list[str] = []
+
+    def ignore(_away: bool) -> None:
+        pass
+
+    def members() -> list[Subscription]:
+        made = [Subscription(connector, i, told.append, ignore) for i in range(tasks)]
+        for member in made:
+            member.ask([source])
+        return made
+
+    def owned(members: Sequence[Subscription]) -> list[int]:
+        """The partitions of all members, which go on as tasks do."""
+        for member in members:
+            member.consumer.poll(0.05)
+            member.refresh()
+            member.renew()
+        return sorted(tp.partition for m in members if m.member for tp in m.member.partitions)
+
+    before = members()
+    wait_until(lambda: owned(before) == [0] and all(m.member for m in before))
+    for member in before:
+        member.close()
+    kafka.increase_partitions(source, 4)
+    back = members()
+    try:
+        wait_until(lambda: owned(back) == [0, 1, 2, 3])
+    finally:
+        for member in back:
+            member.close()
+    missed = ", ".join(str(TopicPartition(source, p)) for p in (1, 2, 3))
+    assert set(told) == {f"no task reads {missed}; joining the consumer group again"}
 
 
 def test_what_the_group_says_within_close_is_not_answered(

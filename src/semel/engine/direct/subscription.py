@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.engine.direct.liveness import OWN_LOSS, Liveness
+from semel.engine.direct.unassigned import Unassigned
 from semel.errors import Displaced, Fenced, SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.closing import close
@@ -40,6 +41,8 @@ librdkafka sends other requests to other brokers."""
 _MEETS_IN = 1.0
 _LOOK = 1.0
 """About how many seconds partitions without a leader may keep the others from being read."""
+_NAMED = 5
+"""How many partitions a line in the log names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Subscription:
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
+        self._unassigned = Unassigned(self._admin, connector.group_id)
         self._liveness = Liveness(float(config[SESSION]) / 1000)
         self._has_place = False
         self._own: set[str] = set()
@@ -128,14 +132,19 @@ class Subscription:
                 on_lost=self._lost,
             )
 
-    def look_for_topics(self) -> None:
-        """Subscribe, from time to time, to the topics that match ``topics.regex`` now."""
+    def refresh(self) -> None:
+        """From time to time, subscribe to the topics that match ``topics.regex`` now. Join the
+        group again if it has left partitions unassigned."""
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
                 self.ask({*self.cluster.matching(self._connector)})
             except TransientError as error:
                 self._looked = time.monotonic()
                 log.info("%s", error)
+        if self.member is not None and (found := self._unassigned.look(self._topics)):
+            names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
+            self._tell(f"no task reads {names}; joining the consumer group again")
+            self._ask_again()
 
     def renew(self) -> None:
         """Subscribe to the topics that are wanted now, once the group has answered the last
@@ -193,6 +202,7 @@ class Subscription:
         self._give_up(away=False)
         old = self.consumer
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
+        self._unassigned = Unassigned(self._admin, self._connector.group_id)
         self._given(False)
         close(old)  # before another one takes its place in the group, if it can be
         self._mistaken_until = float("inf")
@@ -229,6 +239,7 @@ class Subscription:
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
+        self._unassigned.assigned()
         metadata = consumer.consumer_group_metadata()
         self.member = Membership(str(consumer.memberid()), owned, metadata)
         self._said.append(Assigned(self.member))

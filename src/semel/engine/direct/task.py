@@ -212,7 +212,7 @@ class Task:
         self._commits.look()
         self._reader.check_now_and_then()
         if not self._commits.under_way:
-            self._subscription.look_for_topics()
+            self._subscription.refresh()
         if quiet:
             self._overdue.end()
             self._garbage.collect()
@@ -247,7 +247,7 @@ class Task:
         batch = self._batcher.batch(polled.polls, positions, polled.ends)
         hit("task.after_convert")
         self._commits.wait()
-        self._subscription.look_for_topics()
+        self._subscription.refresh()
         self._submit(Work(batch, polled.polls, positions, polled.ends), check)
         if batch.stop is not None:
             self._commits.wait()

@@ -1,0 +1,87 @@
+"""Partitions that a consumer group has assigned to no member.
+
+A static member that returns within its session timeout gets its old partitions back without a
+rebalance, and is not told if it leads the group (KIP-345; KIP-814 mended Java's clients). So nobody
+assigns partitions that were added in the meantime. A leader that joins again causes a rebalance,
+and librdkafka's members do so by themselves when the number of partitions changes later on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState
+
+from semel.abandoned import Started
+from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups
+from semel.ledger import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_SOON, _SELDOM = 1.0, 600.0
+"""Seconds from a consumer's first assignment to the first look, which would only delay the first
+records, and the longest pause between two looks."""
+
+Partitions = frozenset[TopicPartition]
+
+
+class Unassigned:
+    """Looks for unassigned partitions after a consumer's first assignment, until there are none.
+
+    Each pause between two looks is twice as long as the one before: a group may not be stable yet,
+    and a leader that is not semel's may never assign them.
+    """
+
+    def __init__(self, admin: Mapping[str, Any], group: str) -> None:
+        self._admin = admin
+        self._group = group
+        self._pause = _SOON
+        self._due = float("inf")
+        self._has_begun = False
+        self._looking: Started[Partitions | None] | None = None
+
+    def assigned(self) -> None:
+        """The group has assigned partitions to the consumer."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._due = time.monotonic() + self._pause
+
+    def look(self, topics: Collection[str]) -> Partitions:
+        """The unassigned partitions of these topics, if an answer has just come."""
+        if self._looking is None:
+            if time.monotonic() >= self._due:
+                asked = sorted(topics)
+                self._looking = Started("unassigned partitions", lambda: self._ask(asked))
+            return frozenset()
+        if not self._looking.ended(0):
+            return frozenset()
+        found, self._looking = self._looking.result(), None
+        if found is not None and not found:
+            self._due = float("inf")
+            return found
+        self._pause = min(2 * self._pause, _SELDOM)
+        self._due = time.monotonic() + self._pause
+        return found or frozenset()
+
+    def _ask(self, topics: Collection[str]) -> Partitions | None:
+        """None without an answer, or while the group is not stable. Never raises: a traceback would
+        keep the clients alive."""
+        try:
+            counts = Cluster(self._admin).topics()
+            found = Groups(self._admin).describe(self._group)
+        except Exception as error:  # the task goes on without the answer
+            log.info("%s", error)
+            return None
+        if found is None or found.state != ConsumerGroupState.STABLE:
+            return None
+        assigned = {
+            TopicPartition(p.topic, p.partition)
+            for member in found.members
+            for p in member.assignment.topic_partitions
+        }
+        there = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
+        return frozenset(there - assigned)

@@ -1,0 +1,86 @@
+"""When a task looks for partitions that its group has assigned to nobody."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from semel.engine.direct import unassigned
+from semel.engine.direct.unassigned import Unassigned
+from semel.errors import ServiceError
+from semel.ledger import TopicPartition
+from tests.engine.harness import wait_until
+
+ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(unassigned, "time", clock)
+    return clock
+
+
+def look(looking: Unassigned) -> set[TopicPartition]:
+    """Start a look, if one is due, and take its answer."""
+    assert looking.look(["t"]) == set()
+    begun = looking._looking
+    if begun is None:
+        return set()
+    wait_until(lambda: begun.ended(0))
+    return set(looking.look(["t"]))
+
+
+def test_it_looks_after_the_first_assignment_and_at_ever_longer_intervals_until_none_is_found(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [None, frozenset({ONE, TWO}), frozenset({ONE}), frozenset[TopicPartition]()]
+    monkeypatch.setattr(Unassigned, "_ask", lambda _self, _topics: answers.pop(0))
+    looking = Unassigned({}, "group")
+    clock.now = 1000.0
+    assert look(looking) == set()  # nothing has been assigned
+    looking.assigned()
+    found = {}
+    for second in range(40):
+        clock.now = 1000.0 + second
+        left = len(answers)
+        answer = look(looking)
+        if len(answers) < left:
+            found[second] = answer
+        looking.assigned()  # changes nothing any more
+    assert found == {1: set(), 3: {ONE, TWO}, 7: {ONE}, 15: set()}
+
+
+def test_a_look_that_fails_leaves_no_client_behind(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks collect no garbage while they are idle."""
+    made: list[weakref.ref[object]] = []
+
+    class Refusing:
+        def __init__(self, _admin: object) -> None:
+            made.append(weakref.ref(self))
+
+        def topics(self) -> None:
+            raise ServiceError("no")
+
+    monkeypatch.setattr(unassigned, "Cluster", Refusing)
+    looking = Unassigned({}, "group")
+    looking.assigned()
+    gc.disable()
+    try:
+        for _ in range(3):
+            clock.now += 1000
+            assert look(looking) == set()
+        assert [ref() for ref in made] == [None] * 3
+    finally:
+        gc.enable()
