@@ -49,7 +49,7 @@ class ConnectWorker(Server):
     log_name = "connect.log"
     port_names = ("rest",)
     start_timeout = 120.0
-    stop_timeout = 15.0
+    stop_timeout = 90.0
     main = "ConnectStandalone"
 
     def __init__(
@@ -160,6 +160,8 @@ class ConnectWorker(Server):
             "listeners": f"http://{LOOPBACK}:{self.port}",
             "rest.advertised.host.name": LOOPBACK,
             "connector.client.config.override.policy": "All",
+            # A sink task that does not stop in time commits no offsets: its records come again.
+            "task.shutdown.graceful.timeout.ms": 60_000,
             **self._own,
         }
 
