@@ -31,7 +31,13 @@ from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
 from tests.restcatalog import RestCatalogServer
 
-pytest_plugins = ["tests.matrix", "tests.sampling", "tests.scheduling", "tests.disks"]
+pytest_plugins = [
+    "tests.matrix",
+    "tests.reporting",
+    "tests.sampling",
+    "tests.scheduling",
+    "tests.disks",
+]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
