@@ -6,8 +6,12 @@ import itertools
 import json
 import signal
 import time
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
@@ -206,6 +210,45 @@ def test_records_that_are_gone_are_not_passed_over_in_a_sample_or_an_audit(
         list(read_ranges(planned.connector, {tp: 10}, {tp: 20}))
     (found,) = read_ranges(planned.connector, {tp: 15}, {tp: 20})
     assert [m.offset() for m in found] == [15, 16, 17, 18, 19]
+
+
+def test_no_commit_begins_once_a_task_has_subscribed_again(
+    topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
+) -> None:
+    """librdkafka may give up the partitions before it says so."""
+    source = topic()
+    produce(source, records(100))
+    config = configure(source, {"consumer.override.max.poll.records": 10})
+    begun = tmp_path / "begun"
+
+    def subscribes(rows: pa.Table) -> pa.Table:
+        from semel.engine.direct.commits import Commits
+        from semel.engine.direct.subscription import Subscription
+
+        if begun.exists() or parent_process() is None:  # the driver calls it with a sample
+            return rows
+        begun.touch()
+        refresh, begin = Subscription.refresh, Commits.begin
+        again: list[Subscription] = []
+
+        def ask_again(self: Subscription) -> None:
+            Subscription.refresh = refresh  # type: ignore[method-assign]
+            again.append(self)
+            self._ask_again()
+
+        def beginning(self: Commits, *arguments: Any) -> None:
+            if again:
+                with begun.open("a") as log:
+                    log.write(f"{again[0].rejoins}\n")
+            begin(self, *arguments)
+
+        Subscription.refresh = ask_again  # type: ignore[method-assign]
+        Commits.begin = beginning  # type: ignore[method-assign]
+        return rows
+
+    caught_up(config, subscribes)
+    assert set(begun.read_text().split()) == {"False"}
+    assert_nothing_lost_nothing_twice(config, range(100))
 
 
 def test_a_topic_deleted_and_created_again_stops_it(

@@ -156,7 +156,7 @@ def test_partitions_that_were_added_while_tasks_were_away_are_assigned(
     """Kafka gives static members that are back in time their old partitions, and does not tell the
     one that leads the group: nobody would assign the new partitions (KIP-814)."""
     source = topic()
-    long = {"consumer.override.session.timeout.ms": 60_000, "tasks.max": tasks}
+    long = {"consumer.override.session.timeout.ms": 300_000, "tasks.max": tasks}
     connector = plan(configure(source, long)).connector
     told: list[str] = []
 

@@ -92,7 +92,7 @@ class Subscription:
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._unassigned = Unassigned(self._admin, connector.group_id)
+        self._unassigned: Unassigned | None = None
         self._liveness = Liveness(float(config[SESSION]) / 1000)
         self._has_place = False
         self._own: set[str] = set()
@@ -110,6 +110,12 @@ class Subscription:
     def has_said(self) -> bool:
         """Whether :meth:`said` has events."""
         return bool(self._said)
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether it has subscribed again, and its partitions are about to be revoked. librdkafka
+        may join, and so give them up, before that: no commit may begin."""
+        return self.member is not None and not self._has_place
 
     def said(self) -> list[Assigned | Revoked]:
         """The group's events since the last call, in order."""
@@ -141,7 +147,9 @@ class Subscription:
             except TransientError as error:
                 self._looked = time.monotonic()
                 log.info("%s", error)
-        if self.member is not None and (found := self._unassigned.look(self._topics)):
+        if self._unassigned is None or self.member is None or self.rejoins:
+            return
+        if found := self._unassigned.look(self._topics):
             names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
             self._tell(f"no task reads {names}; joining the consumer group again")
             self._ask_again()
@@ -202,7 +210,6 @@ class Subscription:
         self._give_up(away=False)
         old = self.consumer
         self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
-        self._unassigned = Unassigned(self._admin, self._connector.group_id)
         self._given(False)
         close(old)  # before another one takes its place in the group, if it can be
         self._mistaken_until = float("inf")
@@ -235,13 +242,14 @@ class Subscription:
             return
         self._given(True)
         self._mistaken_until = min(self._mistaken_until, time.monotonic() + OWN_LOSS)
-        self._own.add(str(consumer.memberid()))
+        me = str(consumer.memberid())
+        if me not in self._own:
+            self._own.add(me)
+            self._unassigned = Unassigned(self._admin, self._connector.group_id)
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
-        self._unassigned.assigned()
-        metadata = consumer.consumer_group_metadata()
-        self.member = Membership(str(consumer.memberid()), owned, metadata)
+        self.member = Membership(me, owned, consumer.consumer_group_metadata())
         self._said.append(Assigned(self.member))
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:

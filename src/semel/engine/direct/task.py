@@ -197,6 +197,8 @@ class Task:
                 self._reader.given_up(partitions)
                 if trouble is not None:
                     raise trouble
+            case Polled() if self._subscription.rejoins:
+                pass  # whoever gets the partitions reads the records again
             case Polled(unreadable=unreadable) if unreadable:
                 if event.topics:
                     self._commit(event)
@@ -248,6 +250,8 @@ class Task:
         hit("task.after_convert")
         self._commits.wait()
         self._subscription.refresh()
+        if self._subscription.rejoins:
+            return
         self._submit(Work(batch, polled.polls, positions, polled.ends), check)
         if batch.stop is not None:
             self._commits.wait()

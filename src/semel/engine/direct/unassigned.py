@@ -2,8 +2,8 @@
 
 A static member that returns within its session timeout gets its old partitions back without a
 rebalance, and is not told if it leads the group (KIP-345; KIP-814 mended Java's clients). So nobody
-assigns partitions that were added in the meantime. A leader that joins again causes a rebalance,
-and librdkafka's members do so by themselves when the number of partitions changes later on.
+assigns partitions that were added in the meantime, until a leader that subscribes again causes a
+rebalance. When partitions are added later on, librdkafka's members subscribe again by themselves.
 """
 
 from __future__ import annotations
@@ -23,32 +23,25 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _SOON, _SELDOM = 1.0, 600.0
-"""Seconds from a consumer's first assignment to the first look, which would only delay the first
-records, and the longest pause between two looks."""
+"""Seconds until the first look, because an earlier one would delay the first records, and between
+two looks once nothing was missing: a broker may learn late of new partitions."""
 
 Partitions = frozenset[TopicPartition]
 
 
 class Unassigned:
-    """Looks for unassigned partitions after a consumer's first assignment, until there are none.
+    """Looks for unassigned partitions from the moment at which a task has become a member.
 
-    Each pause between two looks is twice as long as the one before: a group may not be stable yet,
-    and a leader that is not semel's may never assign them.
+    While some are found, or the group gives no answer, each pause is twice as long as the one
+    before: a leader that is not semel's may never assign them.
     """
 
     def __init__(self, admin: Mapping[str, Any], group: str) -> None:
         self._admin = admin
         self._group = group
         self._pause = _SOON
-        self._due = float("inf")
-        self._has_begun = False
+        self._due = time.monotonic() + _SOON
         self._looking: Started[Partitions | None] | None = None
-
-    def assigned(self) -> None:
-        """The group has assigned partitions to the consumer."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._due = time.monotonic() + self._pause
 
     def look(self, topics: Collection[str]) -> Partitions:
         """The unassigned partitions of these topics, if an answer has just come."""
@@ -60,10 +53,8 @@ class Unassigned:
         if not self._looking.ended(0):
             return frozenset()
         found, self._looking = self._looking.result(), None
-        if found is not None and not found:
-            self._due = float("inf")
-            return found
-        self._pause = min(2 * self._pause, _SELDOM)
+        is_well = found is not None and not found
+        self._pause = _SELDOM if is_well else min(2 * self._pause, _SELDOM)
         self._due = time.monotonic() + self._pause
         return found or frozenset()
 
