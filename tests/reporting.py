@@ -1,5 +1,5 @@
-"""Prints a failed test's name at once: pytest's short output names it only at the end, and a long
-run may be ended before that."""
+"""Prints a failed test's name and error at once: pytest's short output has them at its end, and a
+long run may be ended before that."""
 
 from __future__ import annotations
 
@@ -18,4 +18,9 @@ class _Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and terminal is not None:
-            terminal.write_line(f" {report.when} of {report.nodeid} failed")
+            terminal.write_line(f" {report.when} of {report.nodeid} failed: {_error(report)}")
+
+
+def _error(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return report.longreprtext if crash is None else str(crash)
