@@ -249,8 +249,8 @@ class Transactions:
         *,
         topics: Collection[str] = (),
     ) -> None:
-        """One transaction: what ``send`` queues, and offsets of the group. ``send`` need not report
-        failures if its ``topics`` are given.
+        """One transaction: what ``send`` queues, and offsets of the group. It is aborted if
+        ``before_commit`` raises. ``send`` need not report failures if its ``topics`` are given.
 
         Raises:
             RecordsRefused: nothing was written.
@@ -294,6 +294,9 @@ class Transactions:
             else:  # after a failed delivery an abort may take long; the next producer aborts, too
                 self.drop()
             raise self._meaning(KafkaException(cause)) from error
+        except SemelError:  # successors would wait for the transaction's timeout
+            self._abort(producer)
+            raise
         except BaseException:
             self.drop()
             raise

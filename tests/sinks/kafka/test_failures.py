@@ -12,15 +12,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from semel import failpoints
 from semel.audit import audit
-from semel.errors import Fenced
+from semel.errors import Fenced, NotAssigned
+from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
 from semel.planning import plan
+from semel.sinks.kafka import KafkaSink
+from semel.sinks.protocols import Membership
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (
@@ -158,6 +161,53 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
     running.until(lambda p: sum(p.positions.values()) >= 600)
     running.stop()
     assert_each_once(config, range(600))
+
+
+def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_another_cluster(
+    topic: MakeTopic, configure: Configure, other_kafka: Kafka
+) -> None:
+    """librdkafka may join again before the task has given up what it had, and no broker of the
+    other cluster knows the group's generations."""
+    source = topic(partitions=2)
+    elsewhere = {"dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers, "tasks.max": "2"}
+    planned = plan(configure(source, elsewhere))
+    driver, connector = planned.sink, planned.connector
+    driver.prepare([source])
+    driver.start([LedgerEntry(source, partition, 0, 0) for partition in (0, 1)])
+    consumers = [Consumer(consumer_config(connector, task)) for task in (0, 1)]
+    tasks = [KafkaSink(connector) for _ in consumers]
+
+    def member(task: int, partitions: int) -> Membership:
+        """The task's place in the group, once it has so many partitions; all consumers poll."""
+        consumers[task].subscribe([source])
+        mine = consumers[task]
+
+        def has_them() -> bool:
+            for consumer in consumers[: task + 1]:
+                consumer.poll(0.05)
+            return len(mine.assignment()) == partitions
+
+        wait_until(has_them)
+        given = frozenset(TopicPartition(p.topic, p.partition) for p in mine.assignment())
+        return Membership(str(mine.memberid()), given, mine.consumer_group_metadata())
+
+    def skips(task: int) -> Outcome:
+        return tasks[task].advance([Advance(OffsetRange(source, moved, 0, 10), lost=10)])
+
+    try:
+        tasks[0].joining(0)
+        tasks[0].assigned(member(0, 2))
+        assert len(tasks[0].entries()) == 2
+        successor = member(1, 1)
+        ((_, moved),) = successor.partitions
+        with pytest.raises(NotAssigned, match="has moved on"):
+            skips(0)
+        tasks[1].joining(1)
+        tasks[1].assigned(successor)
+        assert skips(1) is Outcome.APPLIED
+    finally:
+        for each in (*consumers, *tasks, driver):
+            each.close()
 
 
 @pytest.mark.long

@@ -26,7 +26,10 @@ class Group:
         """Check that the partitions belong to the member now; return the absent tasks.
 
         An absent task may be frozen with a transaction open on these very partitions. A present
-        task has given up what it no longer owns, because it did so before it joined.
+        task may have lost them without knowing it: librdkafka may join before a task has given up
+        what it had. Another cluster does not know the group's generations, so each task calls this
+        before it commits there, with its offsets pending: whoever gets the partitions waits for
+        pending offsets.
 
         Raises:
             NotAssigned: the group is between two generations, or in a newer one.

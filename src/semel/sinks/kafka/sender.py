@@ -58,9 +58,11 @@ class Sender:
         positions: Callable[[Producer, Report], None],
         offsets: list[KafkaPartition],
         generation: Any,
+        confirm: Callable[[], None],
     ) -> None:
-        """Messages, positions and the group's offsets in one transaction. If ``messages``
-        is None, no failpoint fires.
+        """Messages, positions and the group's offsets in one transaction, which is aborted if
+        ``confirm`` raises once the offsets are pending. If ``messages`` is None, no failpoint
+        fires.
 
         Raises:
             RowsRejected: nothing was written; names the records that brokers will never take.
@@ -74,12 +76,16 @@ class Sender:
             positions(producer, failed)
             reach("sink.after_positions")
 
+        def before_commit() -> None:
+            confirm()
+            reach("sink.before_commit")
+
         try:
             self._transactions.run(
                 send,
                 offsets,
                 generation,
-                lambda: reach("sink.before_commit"),
+                before_commit,
                 topics=[one.topic for one in messages or ()],
             )
         except RecordsRefused:

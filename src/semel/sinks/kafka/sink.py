@@ -126,12 +126,8 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         names = {topic: self._targets.of(topic) for topic in topics}
         logs = self._target.logs(set(names.values()))
-        return {
-            topic: Target(name, logs[name].topic_id, logs[name].cluster_id)
-            if name in logs
-            else None
-            for topic, name in names.items()
-        }
+        found = {name: Target(name, log.topic_id, log.cluster_id) for name, log in logs.items()}
+        return {topic: found.get(name) for topic, name in names.items()}
 
     def support(self) -> Mapping[Mechanism, Support]:
         return {
@@ -365,6 +361,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
                 lambda producer, failed: self._ledger.topic.send(producer, records, failed),
                 self._offsets.committed(entries),
                 self._generation(),
+                self._confirm,
             )
         except RowsRejected:
             raise  # nothing was written
@@ -374,6 +371,11 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._stored |= {e.topic_partition: e for e in entries}
         if messages is not None:
             hit("sink.after_commit")
+
+    def _confirm(self) -> None:
+        """Raises NotAssigned if the task has lost partitions; see :meth:`Group.absent`."""
+        if self._elsewhere and self._member is not None:
+            self._group.absent(self._member, self._offsets.tasks)
 
     def _generation(self) -> Any:
         if self._member is not None and not self._elsewhere:
