@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
 from concurrent.futures import Future
 
 import pytest
@@ -19,11 +22,32 @@ from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
 
+class Client(AdminClient):
+    """One that can be referred to weakly."""
+
+
 def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "LATE", 0.1)
     with pytest.raises(KafkaException) as refused:
         answers.answer_of(admin_client({"bootstrap.servers": "localhost:1"}), Future(), 0.1)
     assert refused.value.args[0].code() == KafkaError._TIMED_OUT
+
+
+def test_a_refusal_does_not_keep_the_client_alive() -> None:
+    """Tasks collect no garbage while they are idle, and a client has threads and connections."""
+
+    def refused() -> weakref.ref[Client]:
+        client, question = Client({"bootstrap.servers": "localhost:1"}), Future[object]()
+        question.set_exception(KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)))
+        with contextlib.suppress(KafkaException):
+            answers.coordinators_answer(client, question, 1.0)
+        return weakref.ref(client)
+
+    gc.disable()
+    try:
+        assert refused()() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.integration

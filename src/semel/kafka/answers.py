@@ -54,7 +54,12 @@ def answers_of(admin: AdminClient, questions: Mapping[K, Future[T]], timeout: fl
 
 def _waited_for(_keeps_alive: AdminClient, question: Future[T], seconds: float, whom: str) -> T:
     try:
-        return question.result(seconds)
+        error = question.exception(seconds)
     except TimeoutError:
         reason = f"no answer from {whom} in time"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
+    if isinstance(error, KafkaException):
+        # The question's own exception would refer to this frame, and so to the client: only the
+        # garbage collector would free it, which tasks do not run while they are idle.
+        raise KafkaException(*error.args)
+    return question.result(0)
