@@ -93,7 +93,7 @@ class BoundedEngine:
         )
 
     def run(self) -> Progress:
-        """Run until stopped, caught up, or an error ends the connector.
+        """Run a Spark job per trigger until stopped, caught up, or an error ends the connector.
 
         Raises:
             SemelError: what ended it.

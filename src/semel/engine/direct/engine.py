@@ -40,7 +40,7 @@ class DirectEngine:
         self._supervisor = Supervisor(run.orders, spark, fences=fences.MOST)
 
     def run(self) -> Progress:
-        """Run until stopped, caught up, or an error ends the connector.
+        """Run the tasks until stopped, caught up, or an error ends the connector.
 
         Raises:
             SemelError: what ended it.

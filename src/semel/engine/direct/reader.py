@@ -192,7 +192,7 @@ class Reader:
         returns_soon = self.held or self._ask_at < float("inf")
         if self._commits.under_way:
             poll.take(consumer, 1, _BUSY)
-        elif subscription.member is None:
+        elif subscription.member is None or subscription.rejoins:
             poll.take(consumer, 1, _JOINING)
         elif time.monotonic() - self._heard < _CALM_AFTER:
             poll.take(consumer, 1, _IDLE)

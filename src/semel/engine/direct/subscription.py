@@ -114,7 +114,7 @@ class Subscription:
     @property
     def rejoins(self) -> bool:
         """Whether it has subscribed again, and its partitions are about to be revoked. librdkafka
-        may join, and so give them up, before that: no commit may begin."""
+        may join the group, and so give them up, before it says so: no commit may begin."""
         return self.member is not None and not self._has_place
 
     def said(self) -> list[Assigned | Revoked]:
@@ -243,9 +243,10 @@ class Subscription:
         self._given(True)
         self._mistaken_until = min(self._mistaken_until, time.monotonic() + OWN_LOSS)
         me = str(consumer.memberid())
-        if me not in self._own:
+        if me not in self._own or self._unassigned is None:
             self._own.add(me)
             self._unassigned = Unassigned(self._admin, self._connector.group_id)
+        self._unassigned.reassigned()
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned

@@ -213,12 +213,12 @@ class Task:
         """No records arrived: do what would otherwise have to wait for the next ones."""
         self._commits.look()
         self._reader.check_now_and_then()
-        if not self._commits.under_way:
-            self._subscription.refresh()
         if quiet:
             self._overdue.end()
             self._garbage.collect()
             self._reader.ask_again()
+        if not self._commits.under_way:
+            self._subscription.refresh()
         self._reporter.report_in_time()
 
     def _pause(self) -> None:
@@ -263,11 +263,14 @@ class Task:
         self._commits.begin(work, check.confirm)
 
     def _pass_over(self, unreadable: Mapping[TopicPartition, str]) -> None:
-        """Find out which offsets cannot be read; record a hole and continue after it, or stop.
+        """Find out which offsets cannot be read; record a hole and continue after it, or stop. Not
+        if the task has subscribed again: no commit may begin.
 
         Raises:
             BadRecord: it stays unreadable, and ``errors.tolerance`` is ``none``.
         """
+        if self._subscription.rejoins:
+            return
         for tp, reason in unreadable.items():
             if (damage := self._reader.damage(tp, reason)) is not None:
                 self._record(damage)

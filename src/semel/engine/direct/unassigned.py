@@ -1,9 +1,9 @@
 """Partitions that a consumer group has assigned to no member.
 
 A static member that returns within its session timeout gets its old partitions back without a
-rebalance, and is not told if it leads the group (KIP-345; KIP-814 mended Java's clients). So nobody
-assigns partitions that were added in the meantime, until a leader that subscribes again causes a
-rebalance. When partitions are added later on, librdkafka's members subscribe again by themselves.
+rebalance, and is not told if it leads the group (KIP-345; KIP-814 fixed Java's clients). So nobody
+assigns partitions that were added in the meantime, until the leader joins again, which causes a
+rebalance. When partitions are added later on, librdkafka's members join again by themselves.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _SOON, _SELDOM = 1.0, 600.0
-"""Seconds until the first look, because an earlier one would delay the first records, and between
-two looks once nothing was missing: a broker may learn late of new partitions."""
+"""Seconds until the first look (an earlier one would delay the first records), and between looks
+once nothing was missing (a broker may learn of new partitions late)."""
 
 Partitions = frozenset[TopicPartition]
 
 
 class Unassigned:
-    """Looks for unassigned partitions from the moment at which a task has become a member.
+    """Looks for unassigned partitions once a task has become a member.
 
     While some are found, or the group gives no answer, each pause is twice as long as the one
     before: a leader that is not semel's may never assign them.
@@ -42,6 +42,10 @@ class Unassigned:
         self._pause = _SOON
         self._due = time.monotonic() + _SOON
         self._looking: Started[Partitions | None] | None = None
+
+    def reassigned(self) -> None:
+        """The group has just assigned partitions: an answer that is under way is outdated."""
+        self._looking = None
 
     def look(self, topics: Collection[str]) -> Partitions:
         """The unassigned partitions of these topics, if an answer has just come."""
@@ -74,5 +78,5 @@ class Unassigned:
             for member in found.members
             for p in member.assignment.topic_partitions
         }
-        there = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
-        return frozenset(there - assigned)
+        existing = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
+        return frozenset(existing - assigned)

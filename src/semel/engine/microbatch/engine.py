@@ -92,7 +92,7 @@ class MicroBatchEngine:
         self._unreadable: tuple[TopicPartition, int] | None = None
 
     def run(self) -> Progress:
-        """Run until stopped, caught up, or an error ends the connector.
+        """Run a query until stopped, caught up, or an error ends the connector.
 
         Raises:
             SemelError: what ended it.

@@ -7,15 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 
 from semel.errors import LedgerConflict
-from semel.ledger import (
-    Advance,
-    LedgerEntry,
-    Outcome,
-    Rebase,
-    TopicPartition,
-    judge,
-    pending,
-)
+from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.sinks.postgresql.database import Postgres
 from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger
 from semel.sinks.sql.names import literal
