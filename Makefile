@@ -51,7 +51,15 @@ format: $(VENV)/.ready ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.ready ## Measure beside Kafka Connect and others (long); SUITE=sources measures that alone
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+SUITE ?= $(word 2,$(MAKECMDGOALS))
+ifneq (,$(SUITE))
+.PHONY: $(SUITE)
+$(SUITE): bench ; @:
+endif
+endif
+
+bench: $(VENV)/.ready ## Measure beside Kafka Connect and others (long); `make bench sources` measures that alone
 	@$(BIN)/python -m benchmarks $(SUITE)
 
 drill: $(VENV)/.ready ## Audit after each of many faults (FAULTS, SEED)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import pytest
 
 SIZE = 40
-BEGIN_WITHIN = 240.0
+BEGIN_WITHIN = 180.0
 """Seconds in which tests of a sample may begin."""
 LONGEST = 300.0
 """Seconds in which a test has to end, with the servers that it starts."""

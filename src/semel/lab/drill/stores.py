@@ -202,6 +202,8 @@ def _files(raw: Mapping[str, str], directory: Path) -> Store:
         server = Hdfs(directory / "hdfs")
         where = _place_of_files(raw, f"{server.url}/files")
         where["storage.options.user"] = server.user
+        # On a busy machine it takes seconds to answer, and the connector needs it when it starts.
+        keys["store.timeout.ms"] = "20000"
         return Store(where, _OF_FILES | _OF_SERVERS, keys, server=server, places=OF_FILES)
     disk = Disk(directory / "files")
     where = _place_of_files(raw, str(disk.directory))

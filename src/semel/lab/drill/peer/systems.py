@@ -121,10 +121,10 @@ class KafkaConnect(System):
         defaults = {"offset.flush.interval.ms": 60_000}
         worker = ConnectWorker(directory, self.servers, "512m", settings=defaults, files=[file])
         worker.start()
-        return _Worker(worker)
+        return _ConnectInstance(worker)
 
 
-class _Worker(Instance):
+class _ConnectInstance(Instance):
     def __init__(self, worker: ConnectWorker) -> None:
         self._worker = worker
 
