@@ -4,6 +4,9 @@ An archive only saves time. It is in semel's cache directory, under a name that 
 JVM, the jars and the way semel starts them, so a stale one is never found. An archive that is
 incomplete, or that another user could have written, is not used; one whose modification time has
 changed since it was made is used only if its checksums are right.
+
+Java 19's ``-XX:+AutoCreateSharedArchive`` is no substitute: it writes the archive when a JVM ends,
+which would make the user wait, and not at all if the JVM is killed.
 """
 
 from __future__ import annotations

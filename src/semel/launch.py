@@ -90,8 +90,8 @@ def end_early() -> None:
 
 
 def begin(raw: Mapping[str, str], *, for_any: bool = False) -> Jvm | None:
-    """Start the JVM of a local Spark for a connector whose configuration is not planned yet: that
-    takes a while, too. None if its context needs a JVM of its own kind; with ``for_any`` it suits
+    """Start the JVM of a local Spark before the connector is planned, because planning takes time
+    as well. None if its context needs a JVM of its own kind; with ``for_any`` it suits
     all engines."""
     early, _Early.jvm = _Early.jvm, None
     if early is not None:

@@ -330,7 +330,7 @@ class TestGzip:
     def test_what_is_no_gzip_is_refused(self, path: Path, make: Callable[..., Source]) -> None:
         packed = path.with_name("lines.gz")
         packed.write_text("plain\n")
-        with pytest.raises(ServiceError, match=r"lines\.gz is not what gzip makes"):
+        with pytest.raises(ServiceError, match=r"lines\.gz is not a gzip file"):
             next(begun(make(file=str(packed))))
 
 

@@ -25,7 +25,7 @@ from semel.audit.offsets import (
 )
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
-from semel.audit.values import Progress, Values
+from semel.audit.values import OnProgress, Values
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
@@ -56,7 +56,7 @@ class Auditor:
         topics: Mapping[str, int],
         workspace: Workspace,
         values: Values | None = None,
-        progress: Progress = lambda *_: None,
+        progress: OnProgress = lambda *_: None,
     ) -> None:
         self._topics = topics
         self._planned = planned

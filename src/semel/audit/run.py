@@ -11,7 +11,7 @@ from semel.audit.auditor import Auditor
 from semel.audit.hashes import ChangedRow
 from semel.audit.named import gathered, splitter
 from semel.audit.report import AuditReport, PartitionAudit, together
-from semel.audit.values import Progress, Values
+from semel.audit.values import OnProgress, Values
 from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
@@ -31,7 +31,7 @@ def audit(
     *,
     values: bool = False,
     planned: Plan | None = None,
-    progress: Progress = lambda *_: None,
+    progress: OnProgress = lambda *_: None,
 ) -> AuditReport:
     """Audit a connector.
 

@@ -17,7 +17,7 @@ from semel.records import OFFSET, PARTITION
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
 
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with a step's name, the records or rows done, and their total number."""
 
 
@@ -48,7 +48,7 @@ class Values:
         workspace: Workspace,
         *,
         exact: bool,
-        progress: Progress,
+        progress: OnProgress,
         ranges: Mapping[str, Sequence[OffsetRange]] | None = None,
     ) -> None:
         self._sink = sink

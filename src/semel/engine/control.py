@@ -292,8 +292,8 @@ class ControlLine:
                 self.orphaned = True
 
     def beat(self, report: Report) -> None:
-        """Send this now, so that the driver knows who is there, and from time to time: a process in
-        which no thread runs any more falls silent."""
+        """Send this now, so that the driver knows who is there, and from time to time: a process
+        whose threads are all blocked sends nothing."""
         self.send(report)
 
         def send() -> None:

@@ -62,7 +62,7 @@ def check_keys(
                 if size > _BYTES:
                     break
     except (OffsetOutOfRange, TransientError) as error:
-        log.info("connector %s: its keys are not looked at: %s", connector.name, error)
+        log.info("connector %s: keys were not checked: %s", connector.name, error)
         return
     enough = _NEAR if size > _BYTES else 1
     for topic, texts in sorted(bad.items()):

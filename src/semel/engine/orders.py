@@ -101,7 +101,7 @@ class Bell:
             over.set()
 
     def ring(self) -> None:
-        """Something has changed."""
+        """Wake all waiters."""
         for wake in list(self._heard_by):
             wake()
 

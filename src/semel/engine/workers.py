@@ -78,13 +78,13 @@ class RunWorker:
         return Batcher(self.spec.connector, self._new_pipeline(schemas=self.spec.schemas))
 
 
-class _Worker(Protocol):
+class _Kept(Protocol):
     def renew(self, spec: Any, /) -> None: ...
 
     def close(self) -> None: ...
 
 
-W = TypeVar("W", bound=_Worker)
+W = TypeVar("W", bound=_Kept)
 
 
 class Workers(Generic[W]):
@@ -126,7 +126,7 @@ class Workers(Generic[W]):
             yield worker
 
 
-def _close(worker: _Worker, line: ControlLine | None) -> None:
+def _close(worker: _Kept, line: ControlLine | None) -> None:
     worker.close()
     if line is not None:
         line.close()

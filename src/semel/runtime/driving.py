@@ -218,7 +218,7 @@ def _cluster(connector: CommonConfig) -> Cluster:
 
 def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
     """The cluster, and the topics with their targets prepared: mistakes about Kafka or the store
-    are reported while Spark starts, and nothing is left to wait for once it has started."""
+    are reported while Spark starts, so nothing remains to be done when it is up."""
     from semel.kafka.groups import Groups
     from semel.sinks import protocols
 

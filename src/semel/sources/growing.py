@@ -242,7 +242,7 @@ class GrowingFile:
                 self._warn("ends too early for a gzip file: waiting for the rest")
             except (OSError, zlib.error) as error:
                 raise ServiceError(
-                    f"connector {self._connector}: file {self._path} is not what gzip makes: "
+                    f"connector {self._connector}: file {self._path} is not a gzip file: "
                     f"{error}. Name another file, or rename one that is plain"
                 ) from None
             while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):

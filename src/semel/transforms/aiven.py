@@ -142,8 +142,8 @@ class FilterByFieldValueConfig:
             raise ConfigError(
                 Problem(
                     "field.value",
-                    f"field.value={self.value} is read as another type than text, and equals only "
-                    "fields of that very type. Set field.value.pattern=^...$ instead",
+                    f"field.value={self.value} is not read as text, so it only matches fields of "
+                    "that type. Set field.value.pattern=^...$ instead",
                 )
             )
 

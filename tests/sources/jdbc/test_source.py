@@ -600,10 +600,10 @@ def test_an_offset_of_another_mode_is_told(
     keys = {"incrementing_column_name": "id", "timestamp_column_name": "changed"}
     source = make(mode="timestamp", **keys)
     (partition,) = source.partitions()
-    with pytest.raises(ConfigError, match=r"has no timestamp, which mode=timestamp reads on from"):
+    with pytest.raises(ConfigError, match=r"lacks timestamp, which mode=timestamp needs to resume"):
         source.check_offset(partition, {"incrementing": 1})
     assert ids(rows(source, {"incrementing": 1})[0]) == [1]
-    assert "has no timestamp, which mode=timestamp reads on from: reading from" in caplog.text
+    assert "lacks timestamp, which mode=timestamp needs to resume: reading from" in caplog.text
     load = {"loaded": 1, "load_until": 9, "load_timestamp_us": 1, "load_incrementing": 9}
     with pytest.raises(ConfigError, match=r"is of a first load in ranges.*, not mode=incrementing"):
         rows(make(mode="incrementing", **keys), load)

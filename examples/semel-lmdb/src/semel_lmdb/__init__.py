@@ -31,8 +31,6 @@ PLACES = "semel:places:"
 """Databases beside those of the topics, in whose names there is no colon."""
 _PLACE = np.dtype([("partition", "<i4"), ("offset", "<i8")])
 _DATABASES = 1024
-
-
 AS_THEY_COME = {"key.converter": "ByteArrayConverter", "value.converter": "ByteArrayConverter"}
 
 
@@ -159,14 +157,11 @@ class LmdbSink(TransactionalSink[lmdb.Transaction], Drillable):
             )
         longest = self._open().max_key_size()
         bad = []
-        for source in (records.rows, records.tombstones):
-            if source is None:
-                continue
+        for source in filter(None, (records.rows, records.tombstones)):
             size = pc.fill_null(pc.binary_length(source.column(KEY)), 0)
-            unfit = pc.or_(pc.equal(size, 0), pc.greater(size, longest))
-            for index in pc.indices_nonzero(unfit).to_pylist():
-                message = f"a key must have 1 to {longest} bytes, not {size[index]}"
-                bad.append(rejected(source, index, message))
+            for i in pc.indices_nonzero(pc.or_(pc.equal(size, 0), pc.greater(size, longest))):
+                wanted = f"a key must have 1 to {longest} bytes, not {size[i.as_py()]}"
+                bad.append(rejected(source, i.as_py(), wanted))
         if bad:
             raise RowsRejected(bad)
 

@@ -14,7 +14,7 @@ from semel.ledger import LedgerEntry, TopicPartition
 
 class RowCounts:
     """Remembers the ``surplus`` of each topic: how many more rows it has than the ledger counts, as
-    far as that is explained. ``tell`` gets lines for the user."""
+    far as it is known why. ``tell`` gets lines for the user."""
 
     def __init__(self, surplus: Mapping[str, int], tell: Callable[[str], None]) -> None:
         self.surplus = dict(surplus)

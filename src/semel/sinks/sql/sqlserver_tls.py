@@ -1,6 +1,6 @@
 """TLS for python-tds: verified as in JDBC's driver, or not at all if the user asks for that.
 
-python-tds verifies always, and its check of host names fails with newer versions of pyOpenSSL.
+python-tds always verifies, and its check of host names fails with newer versions of pyOpenSSL.
 """
 
 from __future__ import annotations

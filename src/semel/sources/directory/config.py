@@ -282,8 +282,8 @@ class DirectoryConfig(TextKeys):
             raise ConfigError(
                 Problem(
                     "format",
-                    f"format={self.format_name} is another one than {connector_class}'s, {own}: "
-                    "remove it, or set connector.class=Directory",
+                    f"format={self.format_name} does not match {connector_class}, which reads "
+                    f"{own}: remove it, or set connector.class=Directory",
                 )
             )
         found = own or self.format_name

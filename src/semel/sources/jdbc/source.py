@@ -137,8 +137,8 @@ class JdbcSource(Source):
         self._table(partition)
         if lacking := positions.lacking(self._config, self._position(offset)):
             raise ConfigError(
-                f"connector {self._name}: source offset {dict(offset)} has no {lacking}, which "
-                f"mode={self._config.mode} reads on from"
+                f"connector {self._name}: source offset {dict(offset)} lacks {lacking}, which "
+                f"mode={self._config.mode} needs to resume"
             )
 
     # Partitions
@@ -189,8 +189,8 @@ class JdbcSource(Source):
         position = self._position(offset)
         if offset and (lacking := positions.lacking(self._config, position)):
             log.warning(
-                "connector %s: the stored source offset %s of %s has no %s, which mode=%s reads on "
-                "from: reading from the beginning",
+                "connector %s: the stored source offset %s of %s lacks %s, which mode=%s needs to "
+                "resume: reading from the beginning",
                 *(self._name, dict(offset), table or "the query", lacking, self._config.mode),
             )
         topic = self.topic_of(partition)
@@ -381,7 +381,7 @@ class JdbcSource(Source):
             if found.load is not None and self._config.mode != BOTH:
                 raise ValueError(
                     f"source offset {dict(offset or {})} is of a first load in ranges, which only "
-                    f"mode={BOTH} reads on from, not mode={self._config.mode}"
+                    f"mode={BOTH} can resume, not mode={self._config.mode}"
                 )
             return found
         except ValueError as error:
