@@ -153,6 +153,17 @@ def test_what_no_jvm_has_used_for_long_is_removed(archive: Archive) -> None:
     assert json.loads(used.file.with_suffix(".json").read_text())["size"] == 7
 
 
+def test_what_a_killed_training_has_left_is_removed_after_a_day(archive: Archive) -> None:
+    archive.directory.mkdir()
+    left, written = (archive.directory / f"spark-{name}.1.part" for name in ("left", "written"))
+    for part in (left, written):
+        _write(part)
+    yesterday = time.time() - 86400 - 60
+    os.utime(left, (yesterday, yesterday))
+    archive.prune()
+    assert not left.exists() and written.exists()
+
+
 @pytest.mark.parametrize("why", ["read-only home", "no home", "switched off", "no memory"])
 def test_where_none_can_be_kept_none_is_wanted(
     why: str, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

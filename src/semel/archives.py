@@ -153,14 +153,15 @@ class Archive:
                 path.unlink(missing_ok=True)
 
     def prune(self) -> None:
-        """Remove what no JVM has used for a long time."""
-        oldest = time.time() - _UNUSED
+        """Remove what no JVM has used for a long time, and what killed processes have left."""
+        now = time.time()
         with contextlib.suppress(OSError):
             for path in self.directory.iterdir():
                 facts = path.with_suffix(".json")
                 dated = facts if path.suffix == ".jsa" and facts.exists() else path
+                longest = _AGAIN if path.suffix == ".part" else _UNUSED
                 with contextlib.suppress(OSError):
-                    if dated.stat().st_mtime < oldest:
+                    if dated.stat().st_mtime < now - longest:
                         path.unlink(missing_ok=True)
 
     def wanted(self) -> bool:
