@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from semel import failpoints
+from semel import archives, failpoints
 from semel.errors import ConfigError, SemelError
 from semel.lab.drill.process import Process
 from semel.lab.embedded import Kafka
@@ -95,10 +95,12 @@ class Processes(ABC):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of all processes."""
+        """The environment of the connector's processes."""
+        # Executors' logs lie in Spark's home. An archive made for that would serve no other drill.
+        own = {"SPARK_HOME": str(self._spark_home), archives.SWITCH: "off"}
         return {
             failpoints.DIRECTORY: str(self.points),
-            "SPARK_HOME": str(self._spark_home),
+            **(own if self.on_executors else {}),
             "PYSPARK_PYTHON": sys.executable,
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
