@@ -256,7 +256,8 @@ class Transactions:
             RecordsRefused: nothing was written.
             NotAssigned: the group is in another generation.
             LedgerConflict: another producer of this id has fenced this one.
-            TransientError: the outcome is unknown; the producer is gone.
+            TransientError: the outcome is unknown, and the producer is gone; or ``before_commit``
+                has raised it.
         """
         producer = self._producer
         assert producer is not None

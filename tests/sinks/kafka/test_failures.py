@@ -22,7 +22,9 @@ from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
 from semel.planning import plan
+from semel.records import Commit
 from semel.sinks.kafka import KafkaSink
+from semel.sinks.kafka.group import Group
 from semel.sinks.protocols import Membership
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
@@ -164,13 +166,16 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
 
 
 def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_another_cluster(
-    topic: MakeTopic, configure: Configure, other_kafka: Kafka
+    topic: MakeTopic,
+    configure: Configure,
+    other_kafka: Kafka,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """librdkafka may join again before the task has given up what it had, and no broker of the
     other cluster knows the group's generations."""
     source = topic(partitions=2)
     elsewhere = {"dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers, "tasks.max": "2"}
-    planned = plan(configure(source, elsewhere))
+    planned = plan(configure(source, {**PATIENT, **elsewhere}))
     driver, connector = planned.sink, planned.connector
     driver.prepare([source])
     driver.start([LedgerEntry(source, partition, 0, 0) for partition in (0, 1)])
@@ -191,6 +196,15 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
         given = frozenset(TopicPartition(p.topic, p.partition) for p in mine.assignment())
         return Membership(str(mine.memberid()), given, mine.consumer_group_metadata())
 
+    absent, pending = Group.absent, list[set[TopicPartition]]()
+    offsets = Groups({"bootstrap.servers": other_kafka.bootstrap_servers})
+
+    def asks(group: Group, owner: Membership, count: int) -> list[str]:
+        monkeypatch.setattr(Group, "absent", absent)
+        place = [TopicPartition(source, moved)]
+        pending.append(offsets.offsets(connector.group_id, place, stable=True)[1])
+        return absent(group, owner, count)
+
     def skips(task: int) -> Outcome:
         return tasks[task].advance([Advance(OffsetRange(source, moved, 0, 10), lost=10)])
 
@@ -200,8 +214,11 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
         assert len(tasks[0].entries()) == 2
         successor = member(1, 1)
         ((_, moved),) = successor.partitions
+        monkeypatch.setattr(Group, "absent", asks)
         with pytest.raises(NotAssigned, match="has moved on"):
             skips(0)
+        assert pending == [{TopicPartition(source, moved)}]
+        assert tasks[0].write(Commit([])) is Outcome.APPLIED  # at most once: moves no position
         tasks[1].joining(1)
         tasks[1].assigned(successor)
         assert skips(1) is Outcome.APPLIED

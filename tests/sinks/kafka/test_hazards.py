@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,10 +111,8 @@ def test_a_ledger_topic_that_may_not_be_described_is_not_an_empty_one() -> None:
     """Brokers leave such a topic out of the list of all topics."""
     from confluent_kafka import KafkaError, KafkaException
 
-    def refuses(*_: Any, **__: Any) -> Any:
-        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-
-    answer = SimpleNamespace(result=refuses)
+    answer = Future[object]()
+    answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     admin: Any = SimpleNamespace(describe_topics=lambda *_, **__: {"ledger": answer})
     with pytest.raises(ServiceError, match=r"describe topic ledger.*Grant DESCRIBE"):
         presence.describe(admin, {"bootstrap.servers": "here"}, "ledger")

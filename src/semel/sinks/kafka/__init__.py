@@ -9,10 +9,10 @@ can have moved since they were read:
 - In the cluster that the connector reads from, the broker accepts offsets only from members of the
   group's current generation; partitions that have moved belong to another generation.
 - Another cluster does not know the group. There, a task that is assigned partitions fences the
-  producers of all tasks that are not in the group. It also checks, after creating its own producer,
-  that the group still assigns it these partitions: if two tasks believe that they own a partition,
-  either the later one has fenced the earlier one, or the earlier one finds out that it no longer
-  owns it.
+  producers of all tasks that are not in the group. It also checks that the group still assigns it
+  these partitions: after creating its own producer, and in each commit once its offsets are
+  pending. If two tasks believe that they own a partition, either the later one has fenced the
+  earlier one, or the earlier one finds out that it no longer owns it.
 
 After an error whose outcome is unknown, the producer is discarded and all of this is repeated.
 Positions are stored in a compacted topic and also in the group's offsets: see

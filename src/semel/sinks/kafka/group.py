@@ -29,7 +29,8 @@ class Group:
         task may have lost them without knowing it: librdkafka may join before a task has given up
         what it had. Another cluster does not know the group's generations, so each task calls this
         before it commits there, with its offsets pending: whoever gets the partitions waits for
-        pending offsets.
+        pending offsets. (Nor can a task lose partitions and get them back unawares: it would have
+        to join twice without having been polled.)
 
         Raises:
             NotAssigned: the group is between two generations, or in a newer one.

@@ -361,7 +361,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
                 lambda producer, failed: self._ledger.topic.send(producer, records, failed),
                 self._offsets.committed(entries),
                 self._generation(),
-                self._confirm,
+                self._confirm if entries else lambda: None,
             )
         except RowsRejected:
             raise  # nothing was written
@@ -373,7 +373,8 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             hit("sink.after_commit")
 
     def _confirm(self) -> None:
-        """Raises NotAssigned if the task has lost partitions; see :meth:`Group.absent`."""
+        """Raises NotAssigned if the task has lost partitions; see :meth:`Group.absent`. What moves
+        no positions is not read by anybody else."""
         if self._elsewhere and self._member is not None:
             self._group.absent(self._member, self._offsets.tasks)
 
