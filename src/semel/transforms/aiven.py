@@ -142,8 +142,8 @@ class FilterByFieldValueConfig:
             raise ConfigError(
                 Problem(
                     "field.value",
-                    f"field.value={self.value} is not read as text, so it only matches fields of "
-                    "that type. Set field.value.pattern=^...$ instead",
+                    f"field.value={self.value} is not read as text, so it matches no text. "
+                    "Set field.value.pattern=^...$ instead",
                 )
             )
 

@@ -72,6 +72,8 @@ class Commits:
             self._without(work, rejection.rejected)
         else:
             self._committed(work.batch)
+        finally:
+            del future  # its exception refers to this frame, and so to the batch
 
     def finish(self) -> None:
         """Handle the last commit. Its failure is not raised, because the task is ending."""

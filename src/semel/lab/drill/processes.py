@@ -96,11 +96,13 @@ class Processes(ABC):
     @property
     def environment(self) -> dict[str, str]:
         """The environment of the connector's processes."""
-        # Executors' logs lie in Spark's home. An archive made for that would serve no other drill.
-        own = {"SPARK_HOME": str(self._spark_home), archives.SWITCH: "off"}
+        home, archive = Path(pyspark.__file__).parent, {}
+        if self.on_executors:  # their logs lie in Spark's home; an archive for it would serve once
+            home, archive = self._spark_home, {archives.SWITCH: "off"}
         return {
             failpoints.DIRECTORY: str(self.points),
-            **(own if self.on_executors else {}),
+            "SPARK_HOME": str(home),
+            **archive,
             "PYSPARK_PYTHON": sys.executable,
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
