@@ -201,8 +201,8 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
 
     def asks(group: Group, owner: Membership, count: int) -> list[str]:
         monkeypatch.setattr(Group, "absent", absent)
-        place = [TopicPartition(source, moved)]
-        pending.append(offsets.offsets(connector.group_id, place, stable=True)[1])
+        place = TopicPartition(f"{source}.copy", moved)
+        pending.append(offsets.offsets(connector.group_id, [place], stable=True)[1])
         return absent(group, owner, count)
 
     def skips(task: int) -> Outcome:
@@ -217,7 +217,7 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
         monkeypatch.setattr(Group, "absent", asks)
         with pytest.raises(NotAssigned, match="has moved on"):
             skips(0)
-        assert pending == [{TopicPartition(source, moved)}]
+        assert pending == [{TopicPartition(f"{source}.copy", moved)}]
         assert tasks[0].write(Commit([])) is Outcome.APPLIED  # at most once: moves no position
         tasks[1].joining(1)
         tasks[1].assigned(successor)
