@@ -47,6 +47,7 @@ def test_it_looks_at_ever_longer_intervals_while_partitions_are_unassigned(
     answers = [None, frozenset({ONE, TWO}), frozenset({ONE}), nothing, frozenset({TWO}), None]
     monkeypatch.setattr(Unassigned, "_ask", lambda _self, _topics: answers.pop(0))
     looking = Unassigned({}, "group")
+    looking.assigned(new_member=True)
     found = {}
     for second in range(1500):
         clock.now = float(second)
@@ -73,6 +74,7 @@ def test_a_look_that_fails_leaves_no_client_behind(
     monkeypatch.setattr(unassigned, "Cluster", Refusing)
     monkeypatch.setattr(unassigned.log, "disabled", True)  # pytest keeps what is logged
     looking = Unassigned({}, "group")
+    looking.assigned(new_member=True)
     gc.disable()
     try:
         for _ in range(3):

@@ -15,7 +15,7 @@ from confluent_kafka import (
     KafkaException,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberDescription
 
 from semel.errors import SemelError
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
@@ -181,3 +181,13 @@ class Groups:
     def _failed(self, error: KafkaException) -> SemelError:
         self.part()
         return failure(str(self._config["bootstrap.servers"]), error)
+
+
+def assigned_to(members: Iterable[MemberDescription]) -> set[TopicPartition]:
+    """The partitions that a group has assigned to these members."""
+    return {
+        TopicPartition(p.topic, p.partition)
+        for member in members
+        if member.assignment is not None
+        for p in member.assignment.topic_partitions
+    }

@@ -92,7 +92,7 @@ class Subscription:
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._unassigned: Unassigned | None = None
+        self._unassigned = Unassigned(self._admin, connector.group_id)
         self._liveness = Liveness(float(config[SESSION]) / 1000)
         self._has_place = False
         self._own: set[str] = set()
@@ -147,7 +147,7 @@ class Subscription:
             except TransientError as error:
                 self._looked = time.monotonic()
                 log.info("%s", error)
-        if self._unassigned is None or self.member is None or self.rejoins:
+        if self.member is None or self.rejoins:
             return
         if found := self._unassigned.look(self._topics):
             names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
@@ -243,10 +243,8 @@ class Subscription:
         self._given(True)
         self._mistaken_until = min(self._mistaken_until, time.monotonic() + OWN_LOSS)
         me = str(consumer.memberid())
-        if me not in self._own or self._unassigned is None:
-            self._own.add(me)
-            self._unassigned = Unassigned(self._admin, self._connector.group_id)
-        self._unassigned.reassigned()
+        self._unassigned.assigned(new_member=me not in self._own)
+        self._own.add(me)
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned

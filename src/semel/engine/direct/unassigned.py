@@ -17,7 +17,7 @@ from confluent_kafka import ConsumerGroupState
 
 from semel.abandoned import Started
 from semel.kafka.cluster import Cluster
-from semel.kafka.groups import Groups
+from semel.kafka.groups import Groups, assigned_to
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -40,12 +40,16 @@ class Unassigned:
         self._admin = admin
         self._group = group
         self._pause = _SOON
-        self._due = time.monotonic() + _SOON
+        self._due = float("inf")
         self._looking: Started[Partitions | None] | None = None
 
-    def reassigned(self) -> None:
-        """The group has just assigned partitions: an answer that is under way is outdated."""
+    def assigned(self, *, new_member: bool) -> None:
+        """The group has just assigned partitions: an answer that is under way is outdated. Look
+        soon for a new member."""
         self._looking = None
+        if new_member:
+            self._pause = _SOON
+            self._due = time.monotonic() + _SOON
 
     def look(self, topics: Collection[str]) -> Partitions:
         """The unassigned partitions of these topics, if an answer has just come."""
@@ -73,10 +77,5 @@ class Unassigned:
             return None
         if found is None or found.state != ConsumerGroupState.STABLE:
             return None
-        assigned = {
-            TopicPartition(p.topic, p.partition)
-            for member in found.members
-            for p in member.assignment.topic_partitions
-        }
         existing = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
-        return frozenset(existing - assigned)
+        return frozenset(existing - assigned_to(found.members))

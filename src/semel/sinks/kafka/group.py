@@ -5,8 +5,7 @@ from __future__ import annotations
 from confluent_kafka import ConsumerGroupState
 
 from semel.errors import NotAssigned
-from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
+from semel.kafka.groups import Groups, assigned_to
 from semel.sinks.protocols import Membership
 
 
@@ -29,8 +28,8 @@ class Group:
         task may have lost them without knowing it: librdkafka may join before a task has given up
         what it had. Another cluster does not know the group's generations, so each task calls this
         before it commits there, with its offsets pending: whoever gets the partitions waits for
-        pending offsets. (Nor can a task lose partitions and get them back unawares: it would have
-        to join twice without having been polled.)
+        pending offsets. This assumes that no task joins twice without being polled, because it
+        could then lose partitions and get them back unnoticed.
 
         Raises:
             NotAssigned: the group is between two generations, or in a newer one.
@@ -38,12 +37,7 @@ class Group:
         found = self._groups.describe(self._name)
         members = found.members if found and found.state is ConsumerGroupState.STABLE else []
         mine = [m for m in members if m.member_id == member.member_id and m.assignment]
-        owned = {
-            TopicPartition(p.topic, p.partition)
-            for m in mine
-            for p in m.assignment.topic_partitions
-        }
-        if not mine or not member.partitions <= owned:
+        if not mine or not member.partitions <= assigned_to(mine):
             raise NotAssigned(
                 f"connector {self._connector}: consumer group {self._name} has moved on and may "
                 "have given this task's partitions to another one"

@@ -361,6 +361,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
                 lambda producer, failed: self._ledger.topic.send(producer, records, failed),
                 self._offsets.committed(entries),
                 self._generation(),
+                # Nobody else reads records whose positions were moved before.
                 self._confirm if entries else lambda: None,
             )
         except RowsRejected:
@@ -373,8 +374,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             hit("sink.after_commit")
 
     def _confirm(self) -> None:
-        """Raises NotAssigned if the task has lost partitions; see :meth:`Group.absent`. What moves
-        no positions is not read by anybody else."""
+        """Raises NotAssigned if the task has lost partitions; see :meth:`Group.absent`."""
         if self._elsewhere and self._member is not None:
             self._group.absent(self._member, self._offsets.tasks)
 
