@@ -6,7 +6,7 @@ incomplete, or that another user could have written, is not used; one whose modi
 changed since it was made is used only if its checksums are right.
 
 Java 19's ``-XX:+AutoCreateSharedArchive`` is no substitute: it writes the archive when a JVM ends,
-which would make the user wait, and not at all if the JVM is killed.
+which would make the user wait, and writes none if the JVM is killed.
 """
 
 from __future__ import annotations

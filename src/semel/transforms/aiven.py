@@ -142,7 +142,7 @@ class FilterByFieldValueConfig:
             raise ConfigError(
                 Problem(
                     "field.value",
-                    f"field.value={self.value} is not read as text, so it matches no text. "
+                    f"field.value={self.value} is not read as text, so it would match no text. "
                     "Set field.value.pattern=^...$ instead",
                 )
             )
