@@ -32,6 +32,8 @@ if typing.TYPE_CHECKING:
 T = TypeVar("T")
 
 _ENDS_IN = 20.0
+_WORKER_IN = 20.0
+"""Seconds after which the first Python worker is no longer waited for."""
 TASK_FAILURES = 4
 """Failures of a task after which Spark fails its job, as in a cluster. From then on, the engine
 restarts it, with a backoff."""
@@ -199,6 +201,14 @@ class Starting(Generic[T]):
 
     def __call__(self) -> T:
         return self._made.result()
+
+    def with_worker(self) -> T:
+        """Like calling it, but waits until the first Python worker is idle, too. A job that starts
+        before that gets one more, and Spark hands out idle workers in turn."""
+        made = self()
+        if self._own:
+            self._thread.join(_WORKER_IN)
+        return made
 
     @property
     def gone(self) -> bool:

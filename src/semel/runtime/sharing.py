@@ -48,6 +48,8 @@ class SharedSpark:
             starting = self._starting
         if planned.engine == "micro-batch":
             return lambda: spark.session_of(starting(), planned.connector)
+        if planned.engine == "bounded":  # its jobs are short, and each worker keeps connections
+            return lambda: spark.context_of(starting.with_worker())
         return lambda: spark.context_of(starting())
 
     def end(self) -> None:

@@ -1,0 +1,44 @@
+"""Spark, started in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark import SparkContext
+
+from semel import spark
+from tests.patience import PATIENCE
+
+
+class Context(SparkContext):
+    """A context without a JVM."""
+
+    master = "local[2]"
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_only_who_wants_the_first_worker_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, idle = threading.Event(), threading.Event()
+
+    def ready_workers(_context: SparkContext) -> None:
+        asked.set()
+        assert idle.wait(PATIENCE)
+
+    monkeypatch.setattr(spark, "_ready_workers", ready_workers)
+    starting = spark.Starting(lambda _jvm: Context())
+    assert asked.wait(PATIENCE)
+    context = starting()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(starting.with_worker)
+        assert not waiting.done()
+        idle.set()
+        assert waiting.result(PATIENCE) is context
+
+
+def test_a_users_own_spark_is_not_waited_for() -> None:
+    context = Context()
+    assert spark.Starting(lambda _jvm: Context(), context).with_worker() is context
