@@ -36,10 +36,14 @@ def slow_kafka(services_directory: Path) -> Iterator[Kafka]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+class Nowhere:
+    bootstrap_servers = "localhost:1"
+
+
 class Runs:
     """What a placeholder needs to know of a run."""
 
-    def __init__(self, kafka: Kafka, tasks: int = 1) -> None:
+    def __init__(self, kafka: Kafka | Nowhere, tasks: int = 1, **keys: str) -> None:
         config = {
             "name": f"c{uuid.uuid4().hex[:8]}",
             "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
@@ -47,6 +51,7 @@ class Runs:
             "topics": "orders",
             "tasks.max": str(tasks),
             "bootstrap.servers": kafka.bootstrap_servers,
+            **keys,
         }
         planned = plan(config)
         self.connector, self.sink = planned.connector, planned.sink
@@ -103,11 +108,17 @@ def test_it_leaves_when_the_run_ends_before_it_began(slow_kafka: Kafka) -> None:
     wait_until(lambda: run.members() == [])
 
 
-def test_it_has_no_name_that_fences() -> None:
-    class Nowhere:
-        bootstrap_servers = "localhost:1"
+def test_sinks_that_fence_by_the_group_have_none() -> None:
+    """To them, a member of the group is a task of another run."""
+    elsewhere = {"dest.kafka.bootstrap.servers": "localhost:2", "topic.rename.format": "copies"}
+    run: Any = Runs(Nowhere(), **{"connector.class": "kafka", **elsewhere})
+    placeholder = Placeholder(run)
+    assert placeholder._thread.ident is None
+    placeholder.close()
 
-    run: Any = Runs(Nowhere())  # type: ignore[arg-type]
+
+def test_it_has_no_name_that_fences() -> None:
+    run: Any = Runs(Nowhere())
     config = placeholder_config(run)
     assert "group.instance.id" not in config
     assert config["group.id"] == run.connector.group_id

@@ -11,14 +11,15 @@ import pytest
 from semel.audit import audit
 from semel.engine import supervisor
 from semel.errors import ConfigError, OffsetOutOfRange
+from semel.kafka.groups import Groups
 from semel.kafka.lag import published
 from semel.lab.embedded import Kafka
 from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import caught_up, positions, records, recreate
+from tests.engine.harness import caught_up, positions, records, recreate, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.kafka.conftest import Configure
-from tests.sinks.kafka.copying import assert_each_once, consume, target
+from tests.sinks.kafka.copying import assert_each_once, consume, ids, target
 
 pytestmark = pytest.mark.integration
 
@@ -246,6 +247,30 @@ def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
     # In the source the group shows how far the connector is, as with any sink.
     here = published({"bootstrap.servers": kafka.bootstrap_servers}, group)
     assert here == positions(config)
+
+
+@pytest.mark.long
+def test_a_recreated_topic_goes_on_in_another_cluster(
+    kafka: Kafka, other_kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    """The driver moves the positions while nobody is in the group, itself included."""
+    source = topic()
+    produce(source, records(20))
+    keys = {
+        "dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers,
+        "topic.recreated": "earliest",
+        "consumer.override.session.timeout.ms": 1500,
+        "consumer.override.heartbeat.interval.ms": 300,
+    }
+    config = configure(source, keys)
+    caught_up(config)
+    recreate(kafka, source)
+    produce(source, records(5, start=20))
+    groups = Groups({"bootstrap.servers": kafka.bootstrap_servers})
+    wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))
+    caught_up(config)
+    assert list(positions(config).values()) == [5]
+    assert ids(config) == list(range(25))
 
 
 def test_an_audit_notices_positions_of_partitions_that_are_gone(

@@ -7,8 +7,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,15 +18,16 @@ from confluent_kafka import Consumer, Producer
 
 from semel import failpoints
 from semel.audit import audit
-from semel.errors import Fenced, NotAssigned
+from semel.errors import ConfigError, Fenced, LedgerConflict, NotAssigned
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, TopicPartition
+from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
 from semel.planning import plan
 from semel.records import Commit
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.group import Group
+from semel.sinks.kafka.ledger import Ledger
 from semel.sinks.protocols import Membership
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
@@ -165,6 +168,20 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
     assert_each_once(config, range(600))
 
 
+def joined(consumer: Consumer, source: str, partitions: int = 1, *others: Consumer) -> Membership:
+    """A consumer's place in the group, once it has so many partitions; the others are polled."""
+    consumer.subscribe([source])
+
+    def has_them() -> bool:
+        for each in (*others, consumer):
+            each.poll(0.05)
+        return len(consumer.assignment()) == partitions
+
+    wait_until(has_them)
+    given = frozenset(TopicPartition(p.topic, p.partition) for p in consumer.assignment())
+    return Membership(str(consumer.memberid()), given, consumer.consumer_group_metadata())
+
+
 def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_another_cluster(
     topic: MakeTopic,
     configure: Configure,
@@ -182,39 +199,25 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
     consumers = [Consumer(consumer_config(connector, task)) for task in (0, 1)]
     tasks = [KafkaSink(connector) for _ in consumers]
 
-    def member(task: int, partitions: int) -> Membership:
-        """The task's place in the group, once it has so many partitions; all consumers poll."""
-        consumers[task].subscribe([source])
-        mine = consumers[task]
-
-        def has_them() -> bool:
-            for consumer in consumers[: task + 1]:
-                consumer.poll(0.05)
-            return len(mine.assignment()) == partitions
-
-        wait_until(has_them)
-        given = frozenset(TopicPartition(p.topic, p.partition) for p in mine.assignment())
-        return Membership(str(mine.memberid()), given, mine.consumer_group_metadata())
-
-    absent, pending = Group.absent, list[set[TopicPartition]]()
+    confirm, pending = Group.confirm, list[set[TopicPartition]]()
     offsets = Groups({"bootstrap.servers": other_kafka.bootstrap_servers})
 
-    def asks(group: Group, owner: Membership, count: int) -> list[str]:
-        monkeypatch.setattr(Group, "absent", absent)
+    def asks(group: Group, owner: Membership) -> None:
+        monkeypatch.setattr(Group, "confirm", confirm)
         place = TopicPartition(f"{source}.copy", moved)
         pending.append(offsets.offsets(connector.group_id, [place], stable=True)[1])
-        return absent(group, owner, count)
+        confirm(group, owner)
 
     def skips(task: int) -> Outcome:
         return tasks[task].advance([Advance(OffsetRange(source, moved, 0, 10), lost=10)])
 
     try:
         tasks[0].joining(0)
-        tasks[0].assigned(member(0, 2))
+        tasks[0].assigned(joined(consumers[0], source, 2))
         assert len(tasks[0].entries()) == 2
-        successor = member(1, 1)
+        successor = joined(consumers[1], source, 1, consumers[0])
         ((_, moved),) = successor.partitions
-        monkeypatch.setattr(Group, "absent", asks)
+        monkeypatch.setattr(Group, "confirm", asks)
         with pytest.raises(NotAssigned, match="has moved on"):
             skips(0)
         assert pending == [{TopicPartition(f"{source}.copy", moved)}]
@@ -225,6 +228,112 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
     finally:
         for each in (*consumers, *tasks, driver):
             each.close()
+
+
+def hook(patch: pytest.MonkeyPatch, owner: type, method: str, then: Callable[[], object]) -> None:
+    """Have something happen after the next call of a method."""
+    original = getattr(owner, method)
+
+    def once(*arguments: Any) -> Any:
+        patch.setattr(owner, method, original)
+        found = original(*arguments)
+        then()
+        return found
+
+    patch.setattr(owner, method, once)
+
+
+@pytest.mark.parametrize(
+    ("copies", "moves"),
+    some(
+        itertools.product(CLUSTERS, ("enters", "sets", "forgets")),
+        {(cluster, "enters") for cluster in CLUSTERS},
+    ),
+    indirect=["copies"],
+)
+def test_a_driver_moves_nothing_once_a_task_of_another_run_has_joined(
+    moves: str, topic: MakeTopic, copies: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has seen that the group is idle, and brokers accept its offsets in a
+    transaction although it is not a member."""
+    source = topic()
+    planned = plan(copies(source, PATIENT))
+    driver, connector = planned.sink, planned.connector
+    driver.prepare([source])
+    entries = [LedgerEntry(source, 0, 0, 0)]
+    consumer = Consumer(consumer_config(connector, 0))
+    try:
+        if moves == "enters":
+            hook(monkeypatch, Ledger, "settled", lambda: joined(consumer, source))
+            with pytest.raises(LedgerConflict, match="another run is or was at work"):
+                driver.start(entries)
+            assert KafkaSink(connector).entries() == []
+        else:
+            driver.start(entries)
+            hook(monkeypatch, Group, "is_idle", lambda: joined(consumer, source))
+            with pytest.raises(ConfigError, match="is running"):
+                driver.set_positions([LedgerEntry(source, 0, 5, 5)] if moves == "sets" else None)
+            assert [e.position for e in KafkaSink(connector).entries()] == [0]
+    finally:
+        consumer.close()
+        driver.close()
+
+
+@pytest.mark.long
+def test_a_driver_leaves_it_to_another_run_to_enter_the_number_of_tasks(
+    topic: MakeTopic,
+    configure: Configure,
+    other_kafka: Kafka,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = topic()
+    config = configure(source, {"dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers})
+    first = plan(config).sink
+    first.prepare([source])
+    first.start([LedgerEntry(source, 0, 0, 0)])
+    first.close()
+    planned = plan({**config, "tasks.max": "2"})
+    consumer = Consumer(consumer_config(planned.connector, 0))
+    hook(monkeypatch, Ledger, "settled", lambda: joined(consumer, source))
+    try:
+        planned.sink.prepare([source])
+        assert consumer.assignment()
+        assert [e.position for e in planned.sink.entries()] == [0]
+    finally:
+        consumer.close()
+        planned.sink.close()
+
+
+@pytest.mark.long
+def test_a_driver_does_not_move_back_what_another_run_has_moved_meanwhile(
+    topic: MakeTopic, copies: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has read the position and is frozen until that run has ended."""
+    source = topic()
+    planned = plan(copies(source, {**PATIENT, "consumer.override.session.timeout.ms": 6000}))
+    driver, connector = planned.sink, planned.connector
+    driver.prepare([source])
+    driver.start([LedgerEntry(source, 0, 0, 0)])
+    (entry,) = driver.entries()
+
+    def another_run() -> None:
+        consumer, task = Consumer(consumer_config(connector, 0)), KafkaSink(connector)
+        try:
+            task.joining(0)
+            task.assigned(joined(consumer, source))
+            task.advance([Advance(OffsetRange(source, 0, 0, 10), lost=10)])
+        finally:
+            consumer.close()
+            task.close()
+        wait_until(driver._group.is_idle)
+
+    hook(monkeypatch, Ledger, "settled", another_run)
+    try:
+        with pytest.raises(LedgerConflict, match="another run is or was at work"):
+            driver.rebase([Rebase(entry, replace(entry, target="another one"))])
+        assert [e.position for e in KafkaSink(connector).entries()] == [10]
+    finally:
+        driver.close()
 
 
 @pytest.mark.long

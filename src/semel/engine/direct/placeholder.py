@@ -24,6 +24,7 @@ from semel.engine.base import Run
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
+from semel.sinks.protocols import FencesByGroup
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ class Placeholder:
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._hold, daemon=True, name="semel-placeholder")
-        # The Kafka sink asks whether its group has members, and means other runs.
-        if run.topics and not run.sink.capabilities.ledger_in_group:
+        # A sink that fences by the group takes each member for a task of another run.
+        if run.topics and not isinstance(run.sink, FencesByGroup):
             self._thread.start()
 
     def wait(self, stop: threading.Event) -> None:

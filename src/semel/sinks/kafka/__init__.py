@@ -13,6 +13,9 @@ can have moved since they were read:
   these partitions: after creating its own producer, and in each commit once its offsets are
   pending. If two tasks believe that they own a partition, either the later one has fenced the
   earlier one, or the earlier one finds out that it no longer owns it.
+- A driver moves positions only while no task is in the group. It is not a member, and brokers
+  accept its offsets all the same. So it checks again, once they are pending, that the group has no
+  members and that nobody has moved the positions since it read them.
 
 After an error whose outcome is unknown, the producer is discarded and all of this is repeated.
 Positions are stored in a compacted topic and also in the group's offsets: see

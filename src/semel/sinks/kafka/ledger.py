@@ -48,7 +48,7 @@ class Ledger:
         self.topic = topic
         self.offsets = offsets
         self.stored = Stored()
-        self._committed: dict[TopicPartition, LedgerEntry] = {}
+        self._committed: dict[TopicPartition, LedgerEntry | None] = {}
         self._differed: dict[TopicPartition, tuple[int, int]] = {}
 
     def entries(
@@ -73,7 +73,7 @@ class Ledger:
         committed, pending = self.offsets.stable(partitions)
         if pending:
             return {}, pending
-        self._committed |= committed
+        self._committed |= {tp: committed.get(tp) for tp in partitions}
         self.stored = self.topic.read(0.0, expected=True)
         entries = self.stored.entries
         agreed = {
@@ -127,10 +127,20 @@ class Ledger:
                 time.sleep(_PENDING)
         return found
 
+    def has_moved(self, partitions: set[TopicPartition]) -> bool:
+        """Whether an offset of one of these partitions is another one than :meth:`stable` found.
+        Unlike the topic's records, offsets are not hidden by transactions that are open, such as
+        the caller's own."""
+        asked = partitions & self._committed.keys()
+        found = self.offsets.present(asked)
+        return any(entry != self._committed[tp] for tp, entry in found.items())
+
     def is_uneven(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether :meth:`stable` found one of these partitions only in the topic, or only in the
         offsets."""
-        return any((tp in self.stored.entries) != (tp in self._committed) for tp in partitions)
+        return any(
+            (tp in self.stored.entries) != bool(self._committed.get(tp)) for tp in partitions
+        )
 
     def _contradiction(self, differ: Mapping[TopicPartition, tuple[int, int]]) -> OffsetOutOfRange:
         facts = "; ".join(

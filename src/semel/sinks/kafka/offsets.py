@@ -1,9 +1,9 @@
 """The consumer group's offsets: they fence, and lag tools read them, but they may expire.
 
 In the cluster that the connector reads from, the group is ``connect-<name>`` itself: an offset goes
-into the transaction that holds the results, and the broker accepts it only from a member of the
-group's current generation (KIP-447). Another cluster has no such members, and accepts offsets only
-of topics that it has: there an offset is stored under the target's topic and the source's
+into the transaction that holds the results, and the broker accepts a task's only from a member of
+the group's current generation (KIP-447). Another cluster has no such members, and accepts offsets
+only of topics that it has: there an offset is stored under the target's topic and the source's
 partition. Its metadata names the source's topic, and the largest number of tasks that the connector
 has ever had: any of them may be frozen somewhere.
 
@@ -60,8 +60,17 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
         """The entries of some partitions; none, and all of these, if a transaction is pending."""
+        return self._found(partitions, stable=True)
+
+    def present(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
+        """The entries of some partitions, whatever open transactions may still change."""
+        return self._found(partitions, stable=False)[0]
+
+    def _found(
+        self, partitions: Iterable[TopicPartition], *, stable: bool
+    ) -> tuple[dict[TopicPartition, LedgerEntry], set[TopicPartition]]:
         places = {self._place(tp): tp for tp in partitions}
-        found, pending = self._groups.offsets(self.group, places, stable=True)
+        found, pending = self._groups.offsets(self.group, places, stable=stable)
         entries = {places[p]: self._entry(p, at, text) for p, (at, text) in found.items()}
         return {tp: e for tp, e in entries.items() if e}, {places[p] for p in pending}
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, LedgerConflict, TransientError
+from semel.errors import LedgerConflict, TransientError
 from semel.failpoints import hit
 from semel.kafka.contact import meet
 from semel.kafka.groups import Groups
@@ -177,7 +177,10 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._targets.refuse_written({tp.topic for tp in lost}, (), lost)
         outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
         if outdated or self._ledger.is_uneven(known):
-            self._transact(None, list(self._stored.values()))
+            try:
+                self._transact(None, list(self._stored.values()))
+            except LedgerConflict as conflict:  # another run, which does this itself
+                log.info("%s", conflict)
 
     # The life of a run
 
@@ -264,7 +267,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._meet_target()
         self._targets.prepare(self._source.matching(self._connector))
         self._ledger.topic.prepare()
-        self._refuse_running()
+        self._group.refuse_running()
         self._recorded()
         for task in range(self._offsets.tasks):
             self._transactions.fence(self._group.instance(task))
@@ -272,23 +275,16 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         try:
             self._transactions.open(self._group.instance(None))
             if entries is None:
-                self._offsets.forget()  # refused while there are members
+                self._group.refuse_running()  # only the group's own cluster knows of members
+                self._offsets.forget()
                 self._transact(None, (), gone=topic.forgetting(stored))
             else:
                 gone = topic.without_holes(stored, [e.topic_partition for e in entries])
                 gone += topic.without_reset(stored)
                 self._transact(None, list(entries), gone=gone)
         except (LedgerConflict, TransientError):
-            self._refuse_running()
+            self._group.refuse_running()
             raise
-
-    def _refuse_running(self) -> None:
-        if not self._group.is_idle():
-            raise ConfigError(
-                f"connector {self._connector.name} is running, or has ended less than "
-                "consumer.override.session.timeout.ms ago (10 s by default): stop it before its "
-                "offsets are changed"
-            )
 
     # Committing
 
@@ -321,9 +317,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
 
     def _owned(self, partitions: Collection[TopicPartition]) -> None:
         if self._member is None and not self._alone(partitions):
-            raise LedgerConflict(
-                f"connector {self._connector.name}: another run is at work; nothing was moved"
-            )
+            raise self._group.taken()
 
     def _reopen(self) -> None:
         """Reopen the producer, after checking whom the partitions belong to."""
@@ -361,8 +355,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
                 lambda producer, failed: self._ledger.topic.send(producer, records, failed),
                 self._offsets.committed(entries),
                 self._generation(),
-                # Nobody else reads records whose positions were moved before.
-                self._confirm if entries else lambda: None,
+                partial(self._confirm, {e.topic_partition for e in entries}),
             )
         except RowsRejected:
             raise  # nothing was written
@@ -373,10 +366,14 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         if messages is not None:
             hit("sink.after_commit")
 
-    def _confirm(self) -> None:
-        """Raises NotAssigned if the task has lost partitions; see :meth:`Group.absent`."""
-        if self._elsewhere and self._member is not None:
-            self._group.absent(self._member, self._offsets.tasks)
+    def _confirm(self, moved: set[TopicPartition]) -> None:
+        """Check, with offsets pending, what no broker checks: that a driver is alone and knows the
+        positions, and that a task still has its partitions when it commits in another cluster."""
+        if self._member is None:
+            if not self._group.is_idle() or self._ledger.has_moved(moved):
+                raise self._group.taken()
+        elif self._elsewhere and moved:
+            self._group.confirm(self._member)
 
     def _generation(self) -> Any:
         if self._member is not None and not self._elsewhere:
