@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from pyspark import SparkContext
@@ -34,7 +34,7 @@ def test_only_who_wants_the_first_worker_waits_for_it(monkeypatch: pytest.Monkey
     context = starting()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(starting.with_worker)
-        assert not waiting.done()
+        assert wait([waiting], timeout=0.3).not_done
         idle.set()
         assert waiting.result(PATIENCE) is context
 
