@@ -280,6 +280,24 @@ def test_a_driver_moves_nothing_once_a_task_of_another_run_has_joined(
 
 
 @pytest.mark.long
+def test_a_driver_may_replace_what_it_has_entered(
+    topic: MakeTopic, copies: Callable[..., Config]
+) -> None:
+    source = topic()
+    driver = plan(copies(source, {})).sink
+    try:
+        driver.prepare([source])
+        driver.start([LedgerEntry(source, 0, 0, 0)])
+        for position in (5, 3):
+            driver.set_positions([LedgerEntry(source, 0, position, position)])
+            assert [e.position for e in driver.entries()] == [position]
+        driver.set_positions(None)
+        assert driver.entries() == []
+    finally:
+        driver.close()
+
+
+@pytest.mark.long
 def test_a_driver_leaves_it_to_another_run_to_enter_the_number_of_tasks(
     topic: MakeTopic,
     configure: Configure,

@@ -135,6 +135,10 @@ class Ledger:
         found = self.offsets.present(asked)
         return any(entry != self._committed[tp] for tp, entry in found.items())
 
+    def forget(self) -> None:
+        """Forget the offsets that :meth:`stable` found; what is set by hand replaces any."""
+        self._committed.clear()
+
     def is_uneven(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether :meth:`stable` found one of these partitions only in the topic, or only in the
         offsets."""

@@ -269,6 +269,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._ledger.topic.prepare()
         self._group.refuse_running()
         self._recorded()
+        self._ledger.forget()
         for task in range(self._offsets.tasks):
             self._transactions.fence(self._group.instance(task))
         topic, stored = self._ledger.topic, self._ledger.stored
