@@ -21,7 +21,7 @@ class Context(SparkContext):
         pass
 
 
-def test_only_who_wants_the_first_worker_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_all_callers_wait_for_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, idle = threading.Event(), threading.Event()
 
     def ready_workers(_context: SparkContext) -> None:

@@ -128,15 +128,16 @@ class Ledger:
         return found
 
     def has_moved(self, partitions: set[TopicPartition]) -> bool:
-        """Whether an offset of one of these partitions is another one than :meth:`stable` found.
-        Unlike the topic's records, offsets are not hidden by transactions that are open, such as
-        the caller's own."""
+        """Whether the offset of one of these partitions has changed since :meth:`stable` read it.
+        Open transactions, such as the caller's own, may hide records of the topic, but they do not
+        hide committed offsets."""
         asked = partitions & self._committed.keys()
         found = self.offsets.present(asked)
         return any(entry != self._committed[tp] for tp, entry in found.items())
 
     def forget(self) -> None:
-        """Forget the offsets that :meth:`stable` found; what is set by hand replaces any."""
+        """Forget the offsets that :meth:`stable` has read: positions that are set by hand replace
+        whatever is there."""
         self._committed.clear()
 
     def is_uneven(self, partitions: Collection[TopicPartition]) -> bool:

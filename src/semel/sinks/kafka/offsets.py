@@ -88,7 +88,7 @@ class GroupOffsets:
         return found
 
     def forget(self) -> None:
-        """Delete the group; Kafka refuses it while it has members."""
+        """Delete the group; its own cluster refuses that while it has members."""
         self._groups.delete(self.group)
 
     def _topic(self, topic: str) -> str:

@@ -276,7 +276,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         try:
             self._transactions.open(self._group.instance(None))
             if entries is None:
-                self._group.refuse_running()  # only the group's own cluster knows of members
+                self._group.refuse_running()  # another cluster deletes offsets despite members
                 self._offsets.forget()
                 self._transact(None, (), gone=topic.forgetting(stored))
             else:
