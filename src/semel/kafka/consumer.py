@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from semel.config import ConnectorConfig
 from semel.errors import Displaced, SemelError, ServiceError
 from semel.kafka.clients import MEMBERSHIP, client_config
+from semel.kafka.consumerlog import ConsumerLog
 from semel.kafka.damage import UNREADABLE
 from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN
 from semel.ledger import TopicPartition
@@ -33,6 +35,9 @@ _WAIT = 500
 SHARES = 4
 """A commit holds at most 1/SHARES of max.poll.bytes, and as much again is read ahead: a record
 exists in several forms at once on its way to the store."""
+_MANY, _AT_ONCE, _DROPS = 1000, 0.05, 5.0
+"""Messages that are dropped at a time to get at an error behind them, the seconds after which no
+more will come, and the seconds that this may take."""
 
 
 def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -> dict[str, Any]:
@@ -112,10 +117,13 @@ class Poll:
     """Gathers records for one commit until they fill a share of ``max.poll.bytes``.
     :func:`without_events` removes the messages that are not records."""
 
-    def __init__(self, connector: ConnectorConfig, index: int, sizes: Sizes) -> None:
+    def __init__(
+        self, connector: ConnectorConfig, index: int, sizes: Sizes, consumer_log: ConsumerLog
+    ) -> None:
         self._connector = connector
         self._index = index
         self._sizes = sizes
+        self._log = consumer_log
         self._room = connector.max_poll_bytes // SHARES
         self.messages: list[Message] = []
         self.has_events = False
@@ -127,11 +135,10 @@ class Poll:
             SemelError: the consumer can no longer be used. It reports that only once, and the poll
                 in which it does may yet have to be dropped.
         """
-        self._heed(
-            self._sizes.gather(
-                consumer.consume, self.messages, most=most, room=self._room, wait=wait
-            )
+        came = self._sizes.gather(
+            consumer.consume, self.messages, most=most, room=self._room, wait=wait
         )
+        self._heed(consumer, came)
 
     def take_first(self, consumer: Consumer, wait: float) -> bool:
         """Add the first record or event that comes within ``wait`` seconds; returns whether one
@@ -146,10 +153,21 @@ class Poll:
             return False
         self._sizes.note(came)
         self.messages += came
-        self._heed(came)
+        self._heed(consumer, came)
         return True
 
-    def _heed(self, came: list[Message]) -> None:
+    def _heed(self, consumer: Consumer, came: list[Message]) -> None:
+        self._find_error(came)
+        if not self._log.fatal:
+            return
+        # If it commits what it has fetched first, its successor meets one conflict after the other.
+        # The group's events before the error may say that it has only lost its session.
+        deadline = time.monotonic() + _DROPS
+        while time.monotonic() < deadline and (came := consumer.consume(_MANY, _AT_ONCE)):
+            self._find_error(came)
+        raise fenced(self._connector, self._index, self._log.fatal)
+
+    def _find_error(self, came: list[Message]) -> None:
         for error in filter(None, map(Message.error, came)):
             self.has_events = True
             if (found := translated(self._connector, self._index, error)) is not None:

@@ -28,8 +28,8 @@ from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.closing import close
 from semel.kafka.consumer import Events, OutOfOrder, Poll, consumer_config, raised, without_events
+from semel.kafka.consumerlog import logged_consumer
 from semel.kafka.damage import Damage, examine
-from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks.staging import Stager, StagingSink
@@ -106,7 +106,7 @@ class BoundedWorker(RunWorker):
         self._config = config = consumer_config(connector, index, _WAIT)
         del config["group.instance.id"]  # the driver assigns; nobody joins the group
         config |= {"group.id": f"{connector.group_id}-reader"}
-        self._consumer, self._topic_ids = consumer_with_ids(config, log)
+        self._consumer, self._consumer_log = logged_consumer(config, log)
         self._sizes = Sizes()
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class BoundedWorker(RunWorker):
         """Raises TransientError if the records come from different topics than these; the topics
         are then compared with the ledger again."""
         for topic, log_id in logs.items():
-            if log_id.contradicts(self._topic_ids.fetched(topic)):
+            if log_id.contradicts(self._consumer_log.fetched(topic)):
                 raise TransientError(
                     f"connector {self.spec.connector.name}: the consumer reads another topic "
                     f"{topic} than the ledger knows. Was it created again?"
@@ -234,7 +234,7 @@ class BoundedWorker(RunWorker):
 
     def _received(self, most: int) -> Events:
         connector = self.spec.connector
-        poll = Poll(connector, self._index, self._sizes)
+        poll = Poll(connector, self._index, self._sizes, self._consumer_log)
         poll.take(self._consumer, most, 0.1)
         try:
             return (
@@ -252,9 +252,9 @@ class BoundedWorker(RunWorker):
             return False
 
     def _connect_anew(self) -> None:
-        fresh = consumer_with_ids(self._config, log)
+        fresh = logged_consumer(self._config, log)
         close(self._consumer)
-        self._consumer, self._topic_ids = fresh
+        self._consumer, self._consumer_log = fresh
 
 
 class _Damaged(Exception):

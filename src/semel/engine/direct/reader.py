@@ -165,8 +165,9 @@ class Reader:
         """
         if said := self._subscription.said():
             return said
-        connector, consumer = self._connector, self._subscription.consumer
-        poll = Poll(connector, self._subscription.index, self._sizes)
+        connector, subscription = self._connector, self._subscription
+        consumer = subscription.consumer
+        poll = Poll(connector, subscription.index, self._sizes, subscription.consumer_log)
         self._take_first(poll)
         messages, most = poll.messages, connector.max_poll_records
         if messages:
@@ -212,7 +213,7 @@ class Reader:
         Raises:
             Recreated: the consumer fetches another topic.
         """
-        return self._watch.check(topics, self._subscription.topic_ids.fetched)
+        return self._watch.check(topics, self._subscription.consumer_log.fetched)
 
     def check_now_and_then(self) -> None:
         """Make the same check while no records arrive, without waiting for the answer.

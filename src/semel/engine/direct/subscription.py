@@ -27,8 +27,8 @@ from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import METADATA_AGE, consumer_config
+from semel.kafka.consumerlog import logged_consumer
 from semel.kafka.groups import Groups
-from semel.kafka.topicids import consumer_with_ids
 from semel.ledger import TopicPartition
 from semel.sinks.protocols import Membership
 
@@ -88,7 +88,7 @@ class Subscription:
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index, _WAIT)
-        self.consumer, self.topic_ids = consumer_with_ids(config, log)
+        self.consumer, self.consumer_log = logged_consumer(config, log)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
@@ -209,7 +209,7 @@ class Subscription:
         """Replace the consumer, and ignore what the old one reports from now on."""
         self._give_up(away=False)
         old = self.consumer
-        self.consumer, self.topic_ids = consumer_with_ids(self.config, log)
+        self.consumer, self.consumer_log = logged_consumer(self.config, log)
         self._given(False)
         close(old)  # before another one takes its place in the group, if it can be
         self._mistaken_until = float("inf")

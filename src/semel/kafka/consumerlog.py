@@ -1,11 +1,13 @@
-"""Which topic a consumer actually fetches, by the topic's id.
+"""What a consumer says in its log before its answers say it, or only there.
 
-Brokers since Kafka 3.1 are asked for records by topic id (KIP-516, librdkafka 2.5 and later), and
-serve no other topic under it. After a topic is created again, librdkafka goes on with the new id at
-the same offset. It reports that only in a debug line. The line arrives in the same queue as the
-records, before the first record of the new topic.
+Log lines overtake the records that a consumer has fetched but not delivered. So they tell at once
+that it was fenced; its error comes after those records.
 
-No broker has to be asked, so none can answer from stale metadata.
+They also tell which topic it fetches, by the topic's id. Brokers since Kafka 3.1 are asked for
+records by topic id (KIP-516, librdkafka 2.5 and later), and serve no other topic under it. After a
+topic is created again, librdkafka goes on with the new id at the same offset, and reports that in a
+debug line alone. The line comes before the first record of the new topic. No broker has to be
+asked, so none can answer from stale metadata.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from confluent_kafka import Consumer
 from semel.ledger import LogId
 
 _CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
+_FATAL, _THREAD = "FATAL", "[thrd:main]: "
 _DEBUG = "metadata"
 """The debug context that has the line; about one line per partition at each refresh of metadata."""
 _LEVELS = (logging.CRITICAL,) * 3 + (
@@ -32,7 +35,7 @@ _LEVELS = (logging.CRITICAL,) * 3 + (
 """Python's names of the levels of ``log_level``, as confluent-kafka translates them."""
 
 
-class TopicIds:
+class ConsumerLog:
     """The logger of one consumer. It passes on what the consumer's configuration asks for."""
 
     def __init__(self, logger: logging.Logger, config: Mapping[str, Any]) -> None:
@@ -40,11 +43,15 @@ class TopicIds:
         level = int(config.get("log_level", 6))
         self._least = logging.DEBUG if config.get("debug") else _LEVELS[min(level, 7)]
         self._ids: dict[str, str] = {}
+        self.fatal = ""
+        """Why the consumer can no longer be used; empty while it can."""
 
     def log(self, level: int, template: str, *parts: str) -> None:
         """Called by confluent-kafka while the consumer is polled."""
         if level == logging.DEBUG and (found := _CHANGED.search(parts[-1])):
             self._ids[found[1]] = found[2]
+        if parts[0] == _FATAL:
+            self.fatal = parts[-1].removeprefix(_THREAD)
         if level >= self._least:
             self._logger.log(level, template, *parts)
 
@@ -53,10 +60,10 @@ class TopicIds:
         return LogId("", self._ids.get(topic, ""))
 
 
-def consumer_with_ids(
+def logged_consumer(
     config: Mapping[str, Any], logger: logging.Logger
-) -> tuple[Consumer, TopicIds]:
-    """A consumer, and the ids of the topics that it fetches."""
-    ids = TopicIds(logger, config)
+) -> tuple[Consumer, ConsumerLog]:
+    """A consumer, and what it says in its log."""
+    consumer_log = ConsumerLog(logger, config)
     debug = ",".join(filter(None, [str(config.get("debug", "")), _DEBUG]))
-    return Consumer({**config, "debug": debug}, logger=ids), ids
+    return Consumer({**config, "debug": debug}, logger=consumer_log), consumer_log
