@@ -31,7 +31,7 @@ from semel.errors import (
     ServiceError,
     TransientError,
 )
-from semel.kafka import topicids
+from semel.kafka import consumerlog
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import Advance, Hole, OffsetRange, TopicPartition
 from semel.planning import plan
@@ -453,7 +453,7 @@ def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
         return Consumer({**config, **nowhere}, **more)
 
     monkeypatch.setattr(boundedtask, "_SILENCE", 0.5)
-    monkeypatch.setattr(topicids, "Consumer", blind_at_first)
+    monkeypatch.setattr(consumerlog, "Consumer", blind_at_first)
     config = lake(source)
     caught_up(config, spark=InlineSpark())
     assert len(made) >= 2

@@ -358,9 +358,9 @@ class _BlindTask:
 
     def __call__(self, *arguments: object) -> None:
         from semel.engine.direct import liveness
-        from semel.kafka import topicids
+        from semel.kafka import consumerlog
 
-        consumer, made = topicids.Consumer, []
+        consumer, made = consumerlog.Consumer, []
 
         def blind_at_first(config: dict[str, object], **more: object) -> object:
             made.append(config)
@@ -368,7 +368,7 @@ class _BlindTask:
             return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
 
         liveness._OUT = 1.0
-        topicids.Consumer = blind_at_first  # type: ignore[misc,assignment]
+        consumerlog.Consumer = blind_at_first  # type: ignore[misc,assignment]
         self._run_task(*arguments)  # type: ignore[operator]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as Partition
 
 from semel.config import ConnectorConfig, read
@@ -60,43 +62,81 @@ def test_a_consumer_tells_the_new_id_before_the_first_record_of_a_topic_created_
         consumer.close()
 
 
+def connector_of(topic: str, servers: str) -> ConnectorConfig:
+    config = {
+        "name": topic,
+        "connector.class": "postgresql",
+        "topics": topic,
+        "bootstrap.servers": servers,
+        "connection.url": "postgresql://localhost/none",
+    }
+    return read(ConnectorConfig, config)
+
+
 @pytest.mark.integration
 def test_a_fenced_consumer_delivers_nothing_of_what_it_has_fetched(
     kafka: Kafka, topic: MakeTopic, produce: Produce
 ) -> None:
-    """Its error comes after all of that. A task that committed it first would get ahead of its
-    successor again and again, which would take that for a run that is there by right."""
+    """Its error comes after all of that. If a task committed it first, its successor would meet
+    conflict after conflict, conclude that it is the one that was displaced, and stop."""
     source = topic()
     produce(source, records(1000))
-    config = {
-        "name": source,
-        "connector.class": "postgresql",
-        "topics": source,
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "connection.url": "postgresql://localhost/none",
+    connector = connector_of(source, kafka.bootstrap_servers)
+    settings = {
+        **consumer_config(connector, 0),
+        "auto.offset.reset": "earliest",
+        # Only the commit tells the first one.
+        "heartbeat.interval.ms": 60_000,
+        "session.timeout.ms": 120_000,
     }
-    connector = read(ConnectorConfig, config)
-    settings = {**consumer_config(connector, 0), "auto.offset.reset": "earliest"}
     first, first_log = logged_consumer(settings, QUIET)
     second, _ = logged_consumer(settings, QUIET)
 
-    def take(most: int) -> int:
+    def take() -> list[Message]:
         poll = Poll(connector, 0, Sizes(), first_log)
-        poll.take(first, most, 0.1)
-        return len(poll.messages)
+        poll.take(first, 1, 0.1)
+        return poll.messages
+
+    def a_record(came: Iterable[Message | None]) -> bool:
+        return any(m is not None and m.error() is None for m in came)
 
     try:
         first.subscribe([source])
-        wait_until(lambda: take(1) > 0)
+        wait_until(lambda: a_record(take()))
         second.subscribe([source])
-        wait_until(lambda: second.poll(0.1) is not None)
+        wait_until(lambda: a_record([second.poll(0.1)]))
         with pytest.raises(KafkaException, match="fenced"):
             first.commit(offsets=[Partition(source, 0, 1)], asynchronous=False)
         with pytest.raises(Displaced, match=r"taken its place .* \(Fatal error: Broker: Static"):
-            take(1)
+            take()
     finally:
         first.close()
         second.close()
+
+
+def test_the_group_s_events_are_heard_before_a_fence_that_the_log_tells_first() -> None:
+    """The session may have expired: Kafka takes what the consumer sends from then on for another
+    run's."""
+    consumer_log = ConsumerLog(QUIET, {})
+    heard = []
+
+    def first_poll() -> list[Message]:
+        line = "[thrd:main]: Fatal error: Broker: Static consumer fenced"
+        consumer_log.log(logging.CRITICAL, "%s [%s] %s", "FATAL", "consumer", line)
+        consumer_log.log(logging.DEBUG, "%s [%s] %s", "FATAL", "consumer", "Suppressing another")
+        return [Message(topic="orders", value=b"1")]
+
+    def next_poll() -> list[Message]:
+        heard.append("session lost")
+        return [Message(topic="orders", value=b"2")]
+
+    queue = [first_poll, next_poll, list]
+    consumer = SimpleNamespace(consume=lambda _most, _wait: queue.pop(0)())
+    poll = Poll(connector_of("orders", "localhost:9092"), 0, Sizes(), consumer_log)
+    with pytest.raises(Displaced, match=r"\(Fatal error: Broker: Static consumer fenced\)"):
+        poll.take(consumer, 1, 0)  # type: ignore[arg-type]
+    assert heard == ["session lost"]
+    assert not queue
 
 
 def test_a_topic_that_is_not_known_by_id_contradicts_nothing() -> None:

@@ -35,9 +35,9 @@ _WAIT = 500
 SHARES = 4
 """A commit holds at most 1/SHARES of max.poll.bytes, and as much again is read ahead: a record
 exists in several forms at once on its way to the store."""
-_MANY, _AT_ONCE, _DROPS = 1000, 0.05, 5.0
-"""Messages that are dropped at a time to get at an error behind them, the seconds after which no
-more will come, and the seconds that this may take."""
+_MANY, _SOON, _AT_MOST = 1000, 0.05, 5.0
+"""How many records of a fenced consumer are dropped at a time, the seconds that it may take until
+the next ones come, and the seconds that all of it may take."""
 
 
 def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -> dict[str, Any]:
@@ -132,8 +132,8 @@ class Poll:
         """Add what comes within ``wait`` seconds, up to ``most`` records in all.
 
         Raises:
-            SemelError: the consumer can no longer be used. It reports that only once, and the poll
-                in which it does may yet have to be dropped.
+            SemelError: the consumer can no longer be used. Its messages report that only once, and
+                the poll in which they do may yet have to be dropped.
         """
         came = self._sizes.gather(
             consumer.consume, self.messages, most=most, room=self._room, wait=wait
@@ -160,10 +160,11 @@ class Poll:
         self._find_error(came)
         if not self._log.fatal:
             return
-        # If it commits what it has fetched first, its successor meets one conflict after the other.
-        # The group's events before the error may say that it has only lost its session.
-        deadline = time.monotonic() + _DROPS
-        while time.monotonic() < deadline and (came := consumer.consume(_MANY, _AT_ONCE)):
+        # A task that committed these records would cause its successor one conflict after another.
+        # They are drained because an event of the group among them may say that the session has
+        # merely expired.
+        deadline = time.monotonic() + _AT_MOST
+        while time.monotonic() < deadline and (came := consumer.consume(_MANY, _SOON)):
             self._find_error(came)
         raise fenced(self._connector, self._index, self._log.fatal)
 

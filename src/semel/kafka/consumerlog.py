@@ -1,7 +1,7 @@
-"""What a consumer says in its log before its answers say it, or only there.
+"""What a consumer's log says earlier than its messages do, or what only the log says.
 
 Log lines overtake the records that a consumer has fetched but not delivered. So they tell at once
-that it was fenced; its error comes after those records.
+that it was fenced; the error message comes after those records.
 
 They also tell which topic it fetches, by the topic's id. Brokers since Kafka 3.1 are asked for
 records by topic id (KIP-516, librdkafka 2.5 and later), and serve no other topic under it. After a
@@ -23,6 +23,7 @@ from semel.ledger import LogId
 
 _CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
 _FATAL, _THREAD = "FATAL", "[thrd:main]: "
+"""librdkafka's name for log lines on fatal errors, and what their text begins with."""
 _DEBUG = "metadata"
 """The debug context that has the line; about one line per partition at each refresh of metadata."""
 _LEVELS = (logging.CRITICAL,) * 3 + (
@@ -50,7 +51,7 @@ class ConsumerLog:
         """Called by confluent-kafka while the consumer is polled."""
         if level == logging.DEBUG and (found := _CHANGED.search(parts[-1])):
             self._ids[found[1]] = found[2]
-        if parts[0] == _FATAL:
+        if parts[0] == _FATAL and not self.fatal:  # what follows only says that there are more
             self.fatal = parts[-1].removeprefix(_THREAD)
         if level >= self._least:
             self._logger.log(level, template, *parts)

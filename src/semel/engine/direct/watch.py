@@ -2,10 +2,10 @@
 
 The consumer reports no error: it continues at the same offset of the new topic, if there is one. So
 two checks precede each commit. The consumer's log says which topic id it fetches
-(:mod:`semel.kafka.topicids`). And a broker is asked, after the records have come, which topic the
-name stands for now: this also covers brokers that are not asked for records by id. The answer comes
-while the batch is converted and the one before it is committed. A broker is also asked from time to
-time, without waiting, because a consumer may simply fall silent.
+(:mod:`semel.kafka.consumerlog`). And a broker is asked, after the records have come, which topic
+the name stands for now: this also covers brokers that are not asked for records by id. The answer
+comes while the batch is converted and the one before it is committed. A broker is also asked from
+time to time, without waiting, because a consumer may simply fall silent.
 
 If the topic does not exist when Kafka is asked, no other topic has taken its place, and its last
 records are committed.
