@@ -26,6 +26,7 @@ from semel.audit.follow.state import FollowState, default_path, load, save
 from semel.audit.follow.totals import Totals
 from semel.errors import ConfigError
 from semel.ledger import (
+    DAMAGED,
     RECREATED,
     RETENTION,
     TRUNCATED,
@@ -85,6 +86,16 @@ def test_rows_that_compaction_or_a_cut_log_account_for_are_no_findings() -> None
     assert found(interval(HERE, HERE[:5], holes=cut)) == ([], [], 0, 0)
     unread = [Hole(*TP, 10, 12, RETENTION)]
     assert found(interval(HERE[2:], dead=[10], holes=unread))[0] == [10, 11]
+
+
+def test_a_former_row_at_the_offset_of_a_record_that_failed_is_no_finding() -> None:
+    cut = [Hole(*TP, 15, 20, TRUNCATED)]
+    assert found(interval(HERE, dead=[14, 16], holes=cut)) == ([], [14], 0, 0)
+    times = np.array([0] * 6 + [1] + [0] * 3)  # of the former log
+    judged = interval(HERE, dead=[16, 17], holes=cut, times=times, stamps=[0] * 10)
+    assert found(judged) == ([], [17], 0, 0)
+    damaged = Hole(*TP, 16, 17, DAMAGED)
+    assert found(interval(HERE, dead=[16], holes=[*cut, damaged])) == ([], [], 0, 0)
 
 
 def test_rows_above_the_position_are_too_early_unless_a_log_that_is_gone_left_them() -> None:

@@ -14,7 +14,7 @@ from semel.audit.auditor import Auditor
 from semel.audit.keys import LiveKeys, judge
 from semel.audit.offsets import Seen, beyond_kafka, copies, mistimed
 from semel.audit.report import AuditReport, PartitionAudit
-from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
+from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 
@@ -43,7 +43,8 @@ def test_keys_that_may_have_a_row_or_not_are_never_judged(
 
 def test_rows_beyond_one_for_each_record_are_copies() -> None:
     rows, kafka = np.array([0, 1, 2, 2, 3, 4]), np.array([0, 1, 2])
-    assert copies(rows, kafka).tolist() == [False, False, False, True, True, True]
+    found = copies(rows, kafka, np.array([1, 9]))
+    assert found.tolist() == [False, True, False, True, True, True]  # 1 has failed
     assert beyond_kafka(rows, kafka) == 2
 
 
@@ -138,6 +139,41 @@ def test_rows_of_a_log_that_is_gone_are_no_duplicates_before_the_new_one_is_read
     assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 2)
     (found,), _ = judged(snapshot(places=[*HERE, (0, 12), (0, 13)], holes=[hole]))
     assert (found.lost, found.duplicated) == (0, 1)
+
+
+@pytest.mark.parametrize("reason", [TRUNCATED, RECREATED])
+def test_a_former_row_at_the_offset_of_a_record_that_failed_is_no_duplicate(reason: str) -> None:
+    """Also where neither rows nor dead letters have times."""
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=1)
+    letters = {"t": pa.table({"partition": [0], "offset": [8]})}
+    given = snapshot(places=HERE, holes=[Hole("t", 0, 7, 8, reason)], dead=letters)
+    (found,), _ = judged(replace(given, entries=[entry]))
+    assert (found.lost, found.duplicated) == (0, 1)  # offset 8 is not of the former log
+    given = replace(given, holes=[Hole("t", 0, 7, 10, reason)], entries=[entry])
+    (found,), _ = judged(given)
+    assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 1)
+
+
+def test_a_dead_letter_of_a_damaged_batch_says_nothing_of_the_record_that_is_there_now() -> None:
+    holes = [Hole("t", 0, 0, 10, RECREATED), Hole("t", 0, 4, 6, DAMAGED)]
+    letters = {"t": pa.table({"partition": [0], "offset": [4]})}
+    (found,), _ = judged(snapshot(places=HERE, holes=holes, dead=letters))
+    assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 0)
+    dated = {"t": pa.table({"partition": [0], "offset": [14], "timestamp": [1]})}
+    holes = [Hole("t", 0, 0, 20, RECREATED), Hole("t", 0, 14, 15, DAMAGED)]
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_filtered=1)
+    given = replace(snapshot(places=HERE[:-1], holes=holes, dead=dated), entries=[entry])
+    (found,), _ = judged(given, times=[np.full(10, 5)])
+    assert (found.lost, found.duplicated) == (0, 0)  # the filtered record has no row
+
+
+def test_a_letter_of_a_record_without_a_time_may_have_any_time() -> None:
+    letters = {"t": pa.table({"partition": [0], "offset": [9], "timestamp": [7]})}
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=1)
+    holes = [Hole("t", 0, 0, 10, RECREATED)]
+    given = replace(snapshot(places=HERE[:-1], holes=holes, dead=letters), entries=[entry])
+    (found,), _ = judged(given, times=[np.array([5] * 9 + [-1])])
+    assert (found.lost, found.duplicated) == (0, 0)
 
 
 @pytest.mark.parametrize("reason", [TRUNCATED, RECREATED])

@@ -15,12 +15,12 @@ from semel.audit.offsets import (
     Seen,
     beyond_kafka,
     by_number,
-    copies,
     letters,
-    mistimed,
+    mismatched,
     offsets_of,
     times_of,
     unmade,
+    wants_times,
     within,
 )
 from semel.audit.replacing import Replacing
@@ -77,7 +77,7 @@ class Auditor:
         self._replacing = Replacing(planned.sink, workspace, stored)
         self._values = values
         self._progress = progress
-        self._dated = any("timestamp" in t.column_names for t in snapshot.records.values())
+        self._dated = wants_times(snapshot, snapshot.records)
         self.not_judged: list[str] = []
         """The tables that could not be judged, with the reasons."""
         self.changed_rows: list[ChangedRow] = []
@@ -153,12 +153,13 @@ class Auditor:
         done, total = 0, sum(max(0, ends[tp] - starts[tp]) for tp in starts)
         for messages in read_ranges(connector, starts, ends, damaged=self._unreadable.append):
             for poll in by_topic(messages):
+                stamps = poll.timestamps() if self._dated else None
                 for partition in np.unique(poll.partitions).tolist():
                     mine = poll.partitions == partition
                     known = seen[TopicPartition(poll.topic, partition)]
                     known.offsets.append(poll.offsets[mine])
-                    if self._dated:
-                        known.times.append(poll.timestamps()[mine])
+                    if stamps is not None:
+                        known.times.append(stamps[mine])
                 done += len(poll.offsets)
                 if converts and (self._wants.replaces or self._values is not None):
                     taken = poll.only(self._taken(poll)).raw(
@@ -195,11 +196,11 @@ class Auditor:
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry = self._entries[tp]
-        rows, known, odd = self._rows(entry, seen)
         dead, former = letters(self._snapshot, tp, seen.all(), seen.all_times())
         dead, former = (d[d >= entry.start_position] for d in (dead, former))
-        unread = self._holes_of(tp, RETENTION, DAMAGED)
-        dead = dead[~within(dead, unread)]  # they count as lost, not as failed
+        unread = self._holes_of(tp, RETENTION, DAMAGED)  # counts as lost, not as failed
+        dead, former = (d[~within(d, unread)] for d in (dead, former))
+        rows, known, odd = self._rows(entry, seen, dead)
         kafka = seen.all()
         distinct = np.unique(rows)
         judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
@@ -259,19 +260,18 @@ class Auditor:
             expired=self._expired(entry),
         )
 
-    def _rows(self, entry: LedgerEntry, seen: Seen) -> tuple[np.ndarray, int, int]:
+    def _rows(
+        self, entry: LedgerEntry, seen: Seen, dead: np.ndarray
+    ) -> tuple[np.ndarray, int, int]:
         """The offsets of a partition's rows without ghosts, the number of ghosts from a log that
         the ledger knows to be gone, and the number of other rows whose timestamp is not their
-        record's."""
+        record's. ``dead`` holds the offsets of records that failed."""
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mine = rows >= entry.start_position
         rows, times = rows[mine], None if times is None else times[mine]
-        kafka = seen.all()
-        other = mistimed(rows, times, kafka, seen.all_times())
-        gone = within(rows, self._holes_of(tp, RECREATED, TRUNCATED))
-        beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
-        known = gone & beyond
+        other, foreign = mismatched(rows, times, seen.all(), seen.all_times(), dead)
+        known = foreign & within(rows, self._holes_of(tp, RECREATED, TRUNCATED))
         odd = other & ~known
         return rows[~known & ~odd], int(known.sum()), int(odd.sum())
 

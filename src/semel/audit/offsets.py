@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -92,12 +92,29 @@ def mistimed(
     return found & (times >= 0)
 
 
-def copies(rows: np.ndarray, kafka: np.ndarray) -> np.ndarray:
-    """Which rows exceed the one row that each record in Kafka accounts for."""
+def copies(rows: np.ndarray, kafka: np.ndarray, dead: np.ndarray) -> np.ndarray:
+    """Which rows exceed the one row that each record in Kafka accounts for; a failed record
+    accounts for none."""
     firsts = np.zeros(len(rows), dtype=bool)
     firsts[np.unique(rows, return_index=True)[1]] = True
-    extra: np.ndarray = ~(firsts & np.isin(rows, kafka))
+    extra: np.ndarray = ~(firsts & np.isin(rows, kafka) & ~np.isin(rows, dead))
     return extra
+
+
+def mismatched(
+    rows: np.ndarray,
+    times: np.ndarray | None,
+    kafka: np.ndarray,
+    stamps: np.ndarray,
+    dead: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows have another time than the record at their offset, and which cannot come from the
+    present log if it has replaced another one. ``dead`` holds the offsets of records that failed.
+    """
+    other = mistimed(rows, times, kafka, stamps)
+    if times is None:
+        return other, copies(rows, kafka, dead)
+    return other, other | ~np.isin(rows, kafka)
 
 
 def letters(
@@ -112,8 +129,16 @@ def letters(
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
     if times is None or not gone.any():
         return dead, dead[:0]
-    former = gone & (mistimed(dead, times, kafka, stamps) | ~np.isin(dead, kafka))
+    timed = stamps > 0  # a producer gives its own time to the letter of a record that has none
+    former = gone & (mistimed(dead, times, kafka[timed], stamps[timed]) | ~np.isin(dead, kafka))
     return dead[~former], dead[former]
+
+
+def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:
+    """Whether the timestamps of Kafka's records tell more about these rows or the dead letters."""
+    cut = any(h.reason in (RECREATED, TRUNCATED) for h in snapshot.holes)
+    given = (*records.values(), *(snapshot.dead.values() if cut else ()))
+    return any("timestamp" in t.column_names for t in given)
 
 
 def by_number(snapshot: Snapshot, topics: Collection[str], surplus: int) -> tuple[int, int, int]:

@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-PLACES = ["connector", "topic", "partition", "offset"]
+PLACES = ["connector", "topic", "partition", "offset", "timestamp"]
 
 
 def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
@@ -56,8 +56,8 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
 
 
 def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:
-    """The partitions and offsets of a connector's letters, by topic; ``found`` has the columns
-    ``PLACES``."""
+    """The partitions, offsets and times of a connector's letters, by topic; ``found`` has the
+    columns ``PLACES``. Without the last one there are no times."""
     mine = found.filter(pc.equal(found.column("connector"), connector)).drop_columns("connector")
     return {t: places(mine, t) for t in mine.column("topic").unique().to_pylist()}
 

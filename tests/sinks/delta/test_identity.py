@@ -103,15 +103,17 @@ def test_what_is_held_before_there_is_a_table_is_rebased_too(lake: Lake) -> None
 
 
 def test_dead_letters_of_the_new_log_are_taken_at_the_same_offsets(lake: Lake) -> None:
-    def letter(value: bytes) -> DeadLetter:
-        return DeadLetter("t", 0, 3, None, value, (), None, "VALUE_CONVERTER", "E", "no JSON")
+    def letter(value: bytes, time: int) -> DeadLetter:
+        return DeadLetter("t", 0, 3, None, value, (), time, "VALUE_CONVERTER", "E", "no JSON")
 
     sink = lake.sink(keys={"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"})
-    sink.commit([advance(0, 10)], Commit(values(0, 10).records, [letter(b"old")]))
+    sink.commit([advance(0, 10)], Commit(values(0, 10).records, [letter(b"old", 5)]))
     old = held(sink)
     sink.rebase([Rebase(old, replace(old, position=0, topic_id="other"))])
-    sink.commit([advance(0, 10)], Commit(values(0, 10).records, [letter(b"new")]))
+    sink.commit([advance(0, 10)], Commit(values(0, 10).records, [letter(b"new", 6)]))
     assert sorted(r["value"] for r in lake.rows("dead")) == [b"new", b"old"]
+    dead = sink.snapshot(["t"]).dead["t"]
+    assert sorted(dead.column("timestamp").to_pylist()) == [5, 6]
 
 
 def test_positions_set_by_hand_hold_what_they_are_given(lake: Lake) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -387,9 +388,32 @@ def test_dead_letters_appear_in_the_same_commit(
         "t/partition=0/t+0+0000000000-0000000005.parquet",
     ]
     snapshot = sink.snapshot(["t"])
-    assert snapshot.dead["t"].column("offset").to_pylist() == [5, 6]
+    assert snapshot.dead["t"].select(["offset", "timestamp"]).to_pylist() == [
+        {"offset": 5, "timestamp": 1},
+        {"offset": 6, "timestamp": 1},
+    ]
     place.sink(keys=keys)
     assert place.staged() == []
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro"])
+def test_the_times_of_dead_letters_are_read_in_each_format(folder: Folder, kind: str) -> None:
+    keys = {"errors.deadletterqueue.table": "dead", "errors.tolerance": "all", "format": kind}
+    sink = folder.sink(keys=keys)
+    sink.commit([advance(0, 7)], Commit([], [letter(6)]))
+    assert sink.snapshot(["t"]).dead["t"].to_pylist() == [
+        {"partition": 0, "offset": 6, "timestamp": 1}
+    ]
+
+
+def test_a_dead_letter_of_the_year_10000_keeps_no_audit_from_reading_its_place(
+    folder: Folder,
+) -> None:
+    keys = {"errors.deadletterqueue.table": "dead", "errors.tolerance": "all", "format": "csv"}
+    sink = folder.sink(keys=keys)
+    late = replace(letter(6), timestamp=253_402_300_800_000)
+    sink.commit([advance(0, 7)], Commit([], [late]))
+    assert sink.snapshot(["t"]).dead["t"].to_pylist() == [{"partition": 0, "offset": 6}]
 
 
 def test_dead_letters_do_not_stand_among_a_topics_files(place: Folder) -> None:

@@ -234,7 +234,7 @@ def test_dead_letters_are_kept_once(warehouse: Warehouse) -> None:
 
     def letter(offset: int) -> DeadLetter:
         text = b"bad"
-        return DeadLetter("t", 0, offset, None, text, [("h", text)], 0, "STAGE", "E", "why")
+        return DeadLetter("t", 0, offset, None, text, [("h", text)], 7, "STAGE", "E", "why")
 
     sink.commit([advance(0, 10)], Commit(values(0, 9).records, [letter(9)]))
     again = warehouse.sink(keys=keys)
@@ -244,6 +244,7 @@ def test_dead_letters_are_kept_once(warehouse: Warehouse) -> None:
     assert sorted(r["offset"] for r in warehouse.rows("db.dead")) == [9, 10]
     snapshot = again.snapshot(["t"])
     assert sorted(snapshot.dead["t"].column("offset").to_pylist()) == [9, 10]
+    assert snapshot.dead["t"].column("timestamp").to_pylist() == [7, 7]
     again.set_positions(firsts({FIRST: 9}))
     again._letters.keep([letter(9)])
     assert sorted(r["offset"] for r in warehouse.rows("db.dead")) == [9, 9, 10]

@@ -9,11 +9,20 @@ import pytest
 from semel import failpoints
 from semel.audit import audit
 from semel.errors import BadRecord, ConfigError
+from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import LocalSpark, caught_up, once_let_go, positions, records
+from tests.engine.harness import (
+    LocalSpark,
+    caught_up,
+    once_let_go,
+    positions,
+    records,
+    recreate,
+    wait_until,
+)
 from tests.sinks.kafka.conftest import Configure, Start
 from tests.sinks.kafka.copying import assert_each_once, consume, target
 
@@ -50,6 +59,30 @@ def test_dead_letters_are_in_the_transaction(
     assert len(letters) == len(offsets) == 20  # all of one partition
     assert {x.value for x in letters} == {b"no json"}
     assert_each_once(config, [i for i in range(200) if i % 10])
+
+
+def test_an_audit_tells_dead_letters_of_a_former_topic_from_those_of_the_new_one(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    values = [b"no json" if i in (3, 4) else v for i, v in enumerate(records(10))]
+    produce(source, values)
+    keys = {
+        "errors.deadletterqueue.topic.name": f"{source}.dead",
+        "topic.recreated": "earliest",
+        "consumer.override.session.timeout.ms": 1500,
+        "consumer.override.heartbeat.interval.ms": 300,
+    }
+    config = configure(source, {**DEAD, **keys})
+    caught_up(config)
+    recreate(kafka, source)
+    groups = Groups({"bootstrap.servers": kafka.bootstrap_servers})
+    wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))
+    values = [b"no json" if i in (4, 5) else v for i, v in enumerate(records(10, start=10))]
+    produce(source, values)
+    caught_up(config)
+    found = audit(config)
+    assert (found.lost, found.duplicated, found.exact, found.complete) == (0, 0, True, True)
 
 
 def test_a_record_that_the_target_refuses_is_a_bad_one(

@@ -328,6 +328,7 @@ def test_dead_letters_are_there_once_each(either: Cluster) -> None:
     assert (one["value"], one["stage"], one["message"]) == ("/w==", "TASK_PUT", "why")
     dead = sink.snapshot([either.topic]).dead[either.topic]
     assert sorted(dead.column("offset").to_pylist()) == [3, 4]
+    assert dead.column("timestamp").to_pylist() == [5, 5]
 
 
 def test_what_is_read_again_after_positions_were_set_by_hand_is_newer(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from semel.audit.offsets import beyond_kafka, copies, mistimed, within
+from semel.audit.offsets import beyond_kafka, mismatched, within
 from semel.ledger import (
     DAMAGED,
     RECREATED,
@@ -26,10 +26,11 @@ NONE = np.array([], dtype=np.int64)
 class Interval:
     """Some offsets of one topic-partition, in Kafka and in the store.
 
-    ``kafka`` holds the offsets of Kafka's records, and ``stamps`` their timestamps if rows have
-    ``times``. ``replaced`` and ``unsure`` are as :meth:`semel.audit.replacing.Replacing.gone` finds
-    them. ``dead`` holds the offsets of dead letters. ``budget`` is the number of records without a
-    row that the ledger counts but does not name.
+    ``kafka`` holds the offsets of Kafka's records, and ``stamps`` their timestamps where rows have
+    ``times`` or dead letters need them. ``replaced`` and ``unsure`` are as
+    :meth:`semel.audit.replacing.Replacing.gone` finds them. ``dead`` holds the offsets of dead
+    letters, those of holes included. ``budget`` is the number of records without a row that the
+    ledger counts but does not name.
     """
 
     kafka: np.ndarray
@@ -60,14 +61,13 @@ class Findings:
 def judge(interval: Interval) -> Findings:
     """Judge an interval below the position, for which the store shows all rows."""
     rows, times, kafka = interval.rows, interval.times, interval.kafka
-    other = mistimed(rows, times, kafka, interval.stamps)
-    beyond = other | ~np.isin(rows, kafka) if times is not None else copies(rows, kafka)
-    known = within(rows, former(interval.holes)) & beyond
+    unread = [h for h in interval.holes if h.reason in (RETENTION, DAMAGED)]
+    dead = interval.dead[~within(interval.dead, unread)]
+    other, foreign = mismatched(rows, times, kafka, interval.stamps, dead)
+    known = foreign & within(rows, former(interval.holes))
     odd = other & ~known
     strange, rows = rows[odd], rows[~known & ~odd]
 
-    unread = [h for h in interval.holes if h.reason in (RETENTION, DAMAGED)]
-    dead = interval.dead[~within(interval.dead, unread)]
     distinct, counts = np.unique(rows, return_counts=True)
     judged = np.setdiff1d(distinct, interval.unsure)
     gone = np.concatenate([interval.replaced, interval.unsure, dead])

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from semel.audit.follow.intervals import Interval
+from semel.audit.follow.intervals import NONE, Interval
 from semel.audit.follow.look import Look, ranges_of
-from semel.audit.offsets import Seen, offsets_of, within
+from semel.audit.offsets import Seen, letters, offsets_of, wants_times, within
 from semel.audit.values import Values
 from semel.audit.workspace import Workspace
 from semel.engine.poll import TopicPoll, by_topic
@@ -36,20 +36,23 @@ def read(
         TransientError: Kafka cannot be reached.
     """
     found = {tp: Seen() for tp in starts}
-    dead = {tp: dead_letters(seen, tp) for tp in starts}
     damaged: list[Damage] = []
-    dated = any("timestamp" in t.column_names for t in seen.records.values())
+    dated = wants_times(seen.snapshot, seen.records)
     messages = read_ranges(planned.connector, starts, ends, damaged=damaged.append)
     for polled in messages:
         for poll in by_topic(polled):
             keep = np.ones(len(poll.offsets), dtype=bool)
+            stamps = poll.timestamps() if dated else None
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
                 mine = poll.partitions == partition
                 found[tp].offsets.append(poll.offsets[mine])
-                if dated:
-                    found[tp].times.append(poll.timestamps()[mine])
-                keep &= ~(mine & np.isin(poll.offsets, dead[tp]))
+                times = NONE if stamps is None else stamps[mine]
+                found[tp].times.append(times)
+                if taken is not None:
+                    refused, _ = letters(seen.snapshot, tp, poll.offsets[mine], times)
+                    refused = refused[~_unread(seen, tp, refused)]
+                    keep &= ~(mine & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
     return found, damaged
@@ -58,10 +61,13 @@ def read(
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
-    holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
-    unread = within(dead, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
-    found: np.ndarray = dead[~unread]
+    found: np.ndarray = dead[~_unread(seen, tp, dead)]
     return found
+
+
+def _unread(seen: Look, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
+    holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
+    return within(offsets, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
 
 
 def interval(
@@ -72,7 +78,7 @@ def interval(
     unreadable: Sequence[OffsetRange],
 ) -> Interval:
     """The offsets ``[from, until)`` in Kafka and in the store."""
-    dead = dead_letters(seen, tp)
+    dead, _ = letters(seen.snapshot, tp, kafka.all(), kafka.all_times())
     rows, times = seen.rows(tp, *span)
 
     def inside(offsets: np.ndarray) -> np.ndarray:

@@ -66,7 +66,8 @@ def take(
     dead = {}
     if letters is not None:
         letters.renew()
-        dead = places_of(connector.name, scan(letters, PLACES))
+        known = [c for c in PLACES if c in letters.columns.names]
+        dead = places_of(connector.name, scan(letters, known))
     return Snapshot(
         entries,
         holes,

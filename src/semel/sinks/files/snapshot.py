@@ -18,7 +18,7 @@ from semel.sinks.base import Snapshot
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.ledger import Ledger, folder_of
 from semel.sinks.files.store import Store, at_once
-from semel.sinks.letters import PLACES, places_of
+from semel.sinks.letters import PLACES, SCHEMA, places_of
 from semel.sinks.rows import places
 
 _TRIES = 20
@@ -88,10 +88,18 @@ def take(
         untraced[targets[topic]] = found.column(0).null_count
     dead = {}
     if dead_folder:
-        kinds = {n: _PLACE.field(n).type if n in _PLACE.names else pa.string() for n in PLACES}
-        dead = places_of(connector.name, reader.columns(listed[dead_folder], kinds))
+        dead = places_of(connector.name, _letters(reader, listed[dead_folder]))
     entries = [e for _, e in sorted(state.entries.items())]
     return Snapshot(entries, state.holes, records, rows, untraced, targets, dead, unjudged=unjudged)
+
+
+def _letters(reader: Reader, files: Mapping[str, int]) -> pa.Table:
+    kinds = {n: SCHEMA.field(n).type for n in PLACES}
+    try:
+        return reader.columns(files, kinds)
+    except ServiceError:  # there may be a time that Arrow cannot hold; letters need none
+        kinds.pop("timestamp")
+        return reader.columns(files, kinds)
 
 
 def _of(files: Mapping[str, int], name: re.Pattern[str], but: str) -> dict[str, int]:
@@ -168,7 +176,7 @@ class Reader:
             if self._kind == "avro":
                 try:
                     return _avro(stream, schema)
-                except (ValueError, EOFError) as error:
+                except (ValueError, EOFError, OverflowError) as error:
                     raise ServiceError(f"{self._store.where}/{name}: {error}") from None
             codec = _CODECS.get(name.rpartition(".")[2])
             plain = pa.CompressedInputStream(stream, codec) if codec else stream
@@ -176,8 +184,15 @@ class Reader:
 
 
 def _json(stream: Any, schema: pa.Schema) -> pa.Table:
-    options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return json.read_json(stream, json.ReadOptions(block_size=_BLOCK), options)
+    def times_as(kind: pa.DataType) -> pa.Schema:
+        return pa.schema(
+            [f.with_type(kind) if pa.types.is_timestamp(f.type) else f for f in schema]
+        )
+
+    millis = times_as(pa.int64())  # as Connect's JSON has them
+    options = json.ParseOptions(explicit_schema=millis, unexpected_field_behavior="ignore")
+    read = json.read_json(stream, json.ReadOptions(block_size=_BLOCK), options)
+    return read.cast(times_as(pa.timestamp("ms"))).cast(schema)
 
 
 def _csv(stream: Any, schema: pa.Schema) -> pa.Table:

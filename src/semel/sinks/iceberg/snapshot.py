@@ -48,7 +48,8 @@ def take(
     if letters is not None:
         letters.renew()
         if letters.columns.names:
-            dead = places_of(connector.name, scan(letters, PLACES))
+            known = [c for c in PLACES if c in letters.columns.names]
+            dead = places_of(connector.name, scan(letters, known))
     return Snapshot(
         ledger.entries(),
         ledger.holes(),

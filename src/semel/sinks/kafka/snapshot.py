@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from semel.config import ConnectorConfig
 from semel.errors import TransientError
@@ -25,6 +25,7 @@ from semel.sinks.base import Snapshot
 from semel.sinks.kafka.config import KafkaConfig
 
 _POLL = 0.05
+_PLACE = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64())])
 
 
 def take(
@@ -79,8 +80,8 @@ class _Found:
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
         self._positions = {e.topic_partition: e.position for e in entries}
-        self.records: dict[str, list[tuple[int, int]]] = {}
-        self.dead: dict[str, list[tuple[int, int]]] = {}
+        self.records: dict[str, list[tuple[int, ...]]] = {}
+        self.dead: dict[str, list[tuple[int, ...]]] = {}
         self.untraced: Counter[str] = Counter()
 
     def record(self, message: Message, names: tuple[str, str, str]) -> None:
@@ -91,13 +92,16 @@ class _Found:
         headers = _header(message)
         if headers.get(f"{ERRORS}connector.name") == connector.encode():
             names = (f"{ERRORS}topic", f"{ERRORS}partition", f"{ERRORS}offset")
-            self._add(self.dead, headers, names)
+            kind, millis = message.timestamp()
+            known = kind == TIMESTAMP_CREATE_TIME and millis > 0
+            self._add(self.dead, headers, names, millis if known else -1)
 
     def _add(
         self,
-        to: dict[str, list[tuple[int, int]]],
+        to: dict[str, list[tuple[int, ...]]],
         headers: Mapping[str, bytes],
         names: tuple[str, str, str],
+        *more: int,
     ) -> bool:
         """Add a record; returns whether its headers say where it came from."""
         try:
@@ -106,7 +110,7 @@ class _Found:
         except (KeyError, ValueError, AttributeError):
             return False
         if at < self._positions.get(place, 0):
-            to.setdefault(topic, []).append((place.partition, at))
+            to.setdefault(topic, []).append((place.partition, at, *more))
         return True
 
 
@@ -116,12 +120,11 @@ def _header(message: Message) -> Mapping[str, bytes]:
     return dict(found)
 
 
-def _tables(found: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, pa.Table]:
+def _tables(found: Mapping[str, Sequence[tuple[int, ...]]]) -> dict[str, pa.Table]:
     tables = {}
     for topic, places in found.items():
-        partitions, offsets = zip(*places, strict=True)
-        columns = {"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets)}
-        tables[topic] = pa.table(columns)
+        columns = zip(_PLACE, zip(*places, strict=True), strict=False)
+        tables[topic] = pa.table({f.name: pa.array(column, f.type) for f, column in columns})
     return tables
 
 

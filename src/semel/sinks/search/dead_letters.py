@@ -30,6 +30,14 @@ _MAPPING = {
     "message": {"type": "text"},
     "failed_at": {"type": "date"},
 }
+_PLACE = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
 
 
 def create(client: Client, index: str, where: str) -> None:
@@ -76,16 +84,18 @@ def _source(connector: str, letter: DeadLetter, now: str) -> dict[str, Any]:
 
 
 def places_of(client: Client, index: str, connector: str) -> dict[str, pa.Table]:
-    """Partition and offset of a connector's dead letters, by topic."""
+    """Partition, offset and time of a connector's dead letters, by topic."""
     client.refresh(index)
     query = {
         "query": {"term": {"connector": connector}},
-        "_source": ["topic", "partition", "offset"],
+        "_source": list(_PLACE.names),
     }
     rows = [hit["_source"] for hit in client.scan(index, query)]
     if not rows:
         return {}
-    found = pa.Table.from_pylist(rows).select(["topic", "partition", "offset"])
+    for row in rows:  # a user's index may have another format
+        row["timestamp"] = t if isinstance(t := row.get("timestamp"), int) else None
+    found = pa.Table.from_pylist(rows, _PLACE)
     return {topic: places(found, topic) for topic in found.column(0).unique().to_pylist()}
 
 
