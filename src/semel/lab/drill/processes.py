@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ QUICK = {
 }
 """Shorter timeouts than in production, so that a drill does not spend its time waiting."""
 _POLL = 0.03
+_LONGEST_PAUSE = 2.0
 
 
 class DrillFailed(SemelError):
@@ -172,8 +174,11 @@ class Processes(ABC):
         """
 
         def has_come() -> bool:
+            began = time.monotonic()
             if condition():
                 return True
+            # The look may have kept a store's file locked: leave it to the connector for as long.
+            time.sleep(min(time.monotonic() - began, _LONGEST_PAUSE))
             meanwhile()
             return False
 
