@@ -136,5 +136,5 @@ def test_tasks_run_on_executors_and_again_elsewhere_when_one_dies(
     produce(source, records(300, start=300))
     wait_until(lambda: offset(api, name) == 600)
     wait_until(lambda: len(places(api, name)) == 2 and first not in places(api, name))
-    assert second in places(api, name)
+    assert other.is_running()  # its task may have started again: a slow one loses its session
     assert_nothing_lost_nothing_twice(config, range(600))
