@@ -172,8 +172,11 @@ def test_a_letter_of_a_record_without_a_time_may_have_any_time() -> None:
     entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=1)
     holes = [Hole("t", 0, 0, 10, RECREATED)]
     given = replace(snapshot(places=HERE[:-1], holes=holes, dead=letters), entries=[entry])
-    (found,), _ = judged(given, times=[np.array([5] * 9 + [-1])])
+    times = [np.array([5] * 9 + [-1])]
+    (found,), _ = judged(replace(given, restamps=True), times=times)
     assert (found.lost, found.duplicated) == (0, 0)
+    (found,), _ = judged(given, times=times)
+    assert (found.lost, found.duplicated) == (1, 0)  # where letters keep their record's time
 
 
 @pytest.mark.parametrize("reason", [TRUNCATED, RECREATED])

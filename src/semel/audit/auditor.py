@@ -185,7 +185,7 @@ class Auditor:
             tp, mine = TopicPartition(poll.topic, partition), poll.partitions == partition
             refused, _ = letters(self._snapshot, tp, poll.offsets[mine], stamps[mine])
             given_up = self._given_up(tp, poll.offsets)
-            keep &= ~((poll.partitions == partition) & (np.isin(poll.offsets, refused) | given_up))
+            keep &= ~(mine & (np.isin(poll.offsets, refused) | given_up))
         return keep
 
     def _given_up(self, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
@@ -196,10 +196,8 @@ class Auditor:
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry = self._entries[tp]
-        dead, former = letters(self._snapshot, tp, seen.all(), seen.all_times())
-        dead, former = (d[d >= entry.start_position] for d in (dead, former))
-        unread = self._holes_of(tp, RETENTION, DAMAGED)  # counts as lost, not as failed
-        dead, former = (d[~within(d, unread)] for d in (dead, former))
+        found = letters(self._snapshot, tp, seen.all(), seen.all_times())
+        dead, former = (d[d >= entry.start_position] for d in found)
         rows, known, odd = self._rows(entry, seen, dead)
         kafka = seen.all()
         distinct = np.unique(rows)

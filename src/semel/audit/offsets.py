@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.ledger import RECREATED, TAKEN_OVER, TRUNCATED, Hole, OffsetRange, TopicPartition
+from semel.ledger import (
+    DAMAGED,
+    RECREATED,
+    RETENTION,
+    TAKEN_OVER,
+    TRUNCATED,
+    Hole,
+    OffsetRange,
+    TopicPartition,
+)
 from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Snapshot
 
@@ -122,16 +131,22 @@ def letters(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of a partition's dead letters, and those of letters from a log that the ledger
     knows to be gone. Their times show it: another record is at their offset, or none. Rows do not,
-    because rows of the former log may be there, too."""
+    because rows of the former log may be there, too.
+
+    Letters in a hole that was never read are left out, because its records are lost and have not
+    failed; of the former ones, only that which stands for the hole.
+    """
     dead = offsets_of(snapshot.dead.get(tp.topic), tp.partition)
     holes = [h for h in snapshot.holes if h.topic_partition == tp]
     gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
-    if times is None or not gone.any():
-        return dead, dead[:0]
-    timed = stamps > 0  # a producer gives its own time to the letter of a record that has none
-    former = gone & (mistimed(dead, times, kafka[timed], stamps[timed]) | ~np.isin(dead, kafka))
-    return dead[~former], dead[former]
+    former = np.zeros(len(dead), dtype=bool)
+    if times is not None and gone.any():
+        timed = stamps > 0 if snapshot.restamps else np.ones(len(kafka), dtype=bool)
+        former = gone & (mistimed(dead, times, kafka[timed], stamps[timed]) | ~np.isin(dead, kafka))
+    unread = [h for h in holes if h.reason in (RETENTION, DAMAGED)]
+    lost, begins = within(dead, unread), np.isin(dead, [h.from_offset for h in unread])
+    return dead[~former & ~lost], dead[former & ~begins]
 
 
 def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:

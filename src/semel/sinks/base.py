@@ -55,7 +55,8 @@ class Snapshot:
     of each topic; ``dead`` the same columns of each topic's dead letters. For the topics in
     ``incomplete`` the store may have dropped results by itself, so missing rows cannot be judged.
     ``elsewhere`` counts records whose rows are in another target. ``named`` holds, where records
-    name their targets, the target of each topic that they name.
+    name their targets, the target of each topic that they name. With ``restamps`` the dead letter
+    of a record without a time has the time at which it was written.
     """
 
     entries: Sequence[LedgerEntry]
@@ -70,6 +71,7 @@ class Snapshot:
     keys: Mapping[str, StoredKeys] = field(default_factory=dict)
     unjudged: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
+    restamps: bool = False
 
 
 class Sink(ABC):

@@ -51,7 +51,6 @@ def read(
                 found[tp].times.append(times)
                 if taken is not None:
                     refused, _ = letters(seen.snapshot, tp, poll.offsets[mine], times)
-                    refused = refused[~_unread(seen, tp, refused)]
                     keep &= ~(mine & np.isin(poll.offsets, refused))
             if taken is not None:
                 taken(poll.only(keep))
@@ -61,13 +60,10 @@ def read(
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
-    found: np.ndarray = dead[~_unread(seen, tp, dead)]
-    return found
-
-
-def _unread(seen: Look, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
     holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
-    return within(offsets, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
+    unread = within(dead, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
+    found: np.ndarray = dead[~unread]
+    return found
 
 
 def interval(

@@ -66,7 +66,7 @@ def take(
     dead = {}
     if letters is not None:
         letters.renew()
-        known = [c for c in PLACES if c in letters.columns.names]
+        known = [c for c in PLACES if c != "timestamp" or c in letters.columns.names]
         dead = places_of(connector.name, scan(letters, known))
     return Snapshot(
         entries,

@@ -48,7 +48,7 @@ def take(
     if letters is not None:
         letters.renew()
         if letters.columns.names:
-            known = [c for c in PLACES if c in letters.columns.names]
+            known = [c for c in PLACES if c != "timestamp" or c in letters.columns.names]
             dead = places_of(connector.name, scan(letters, known))
     return Snapshot(
         ledger.entries(),

@@ -72,6 +72,7 @@ def take(
         targets=targets,
         dead=_tables(found.dead),
         incomplete=frozenset(t for t, target in targets.items() if target in dropped),
+        restamps=True,
     )
 
 
