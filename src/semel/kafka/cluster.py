@@ -28,7 +28,7 @@ from semel.kafka import leaders
 from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, failure
-from semel.kafka.logids import Asked
+from semel.kafka.logids import Asked, known_cluster_id
 from semel.ledger import LogId, TopicPartition
 
 _TIMEOUT = 20.0
@@ -100,12 +100,12 @@ class Cluster:
 
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""
+        if known := known_cluster_id(self._admin):
+            return known
         try:
-            admin = self._admin
-            found = answer_of(admin, admin.describe_cluster(request_timeout=_TIMEOUT), _TIMEOUT)
+            return str(self._admin.list_topics(timeout=_TIMEOUT).cluster_id or "")
         except KafkaException as error:
             raise self._failed(error) from None
-        return str(found.cluster_id)
 
     def topics(self, timeout: float = _TIMEOUT) -> dict[str, int]:
         """Every topic with its number of partitions."""

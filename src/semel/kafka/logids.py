@@ -17,6 +17,18 @@ _NONE = "A" * 22
 """The id that brokers give to all topics if they know of none (before Kafka 2.8)."""
 
 
+def known_cluster_id(admin: AdminClient) -> str:
+    """The id of the cluster that a client has asked about anything; empty if it has none.
+
+    DescribeCluster is not asked: a broker that has just started may know of no broker, itself
+    included, and librdkafka ends the process at such an answer.
+    """
+    try:
+        return str(admin.cluster_id(timeout=0))
+    except KafkaException:
+        return ""
+
+
 class Asked:
     """A pending request about several topics; without ``cluster``, the answer lacks the cluster's
     id."""
@@ -26,9 +38,7 @@ class Asked:
     ) -> None:
         self._admin = admin
         self._until = time.monotonic() + timeout
-        self._cluster: Future[Any] | None = (
-            admin.describe_cluster(request_timeout=timeout) if cluster else None
-        )
+        self._cluster = cluster
         names = sorted(topics)
         self._topics: Mapping[str, Future[Any]] = (
             admin.describe_topics(TopicCollection(names), request_timeout=timeout) if names else {}
@@ -39,8 +49,7 @@ class Asked:
         be."""
         if time.monotonic() > self._until + LATE:
             return True
-        cluster = [self._cluster] if self._cluster is not None else []
-        return not wait([*cluster, *self._topics.values()], within).not_done
+        return not wait(self._topics.values(), within).not_done
 
     def answer(self) -> dict[str, LogId]:
         """The logs by topic; topics that do not exist are left out.
@@ -48,13 +57,11 @@ class Asked:
         Raises:
             KafkaException: no broker answers, or one refuses.
         """
-        cluster = ""
-        if self._cluster is not None:
-            cluster = str(self._of(self._cluster).cluster_id or "")
         found = {}
         for topic, future in self._topics.items():
             try:
                 topic_id = str(self._of(future).topic_id or "")
+                cluster = known_cluster_id(self._admin) if self._cluster else ""
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise

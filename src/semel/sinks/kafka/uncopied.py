@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
-from semel.kafka.answers import answer_of, answers_of
+from semel.kafka.answers import answers_of
 from semel.kafka.cluster import Cluster, admin_client
 from semel.ledger import TopicPartition
 
@@ -81,8 +81,8 @@ def _retention(client: Mapping[str, Any]) -> float | None:
     """The shortest time for which a broker keeps offsets, in seconds; None if unknown."""
     admin = admin_client(client)
     try:
-        cluster = answer_of(admin, admin.describe_cluster(request_timeout=_TIMEOUT), _TIMEOUT)
-        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(n.id)) for n in cluster.nodes]
+        ids = admin.list_topics(timeout=_TIMEOUT).brokers
+        brokers = [ConfigResource(ConfigResource.Type.BROKER, str(n)) for n in ids]
         # One request each: it must go to the broker that it asks about.
         asked = {b: admin.describe_configs([b], request_timeout=_TIMEOUT)[b] for b in brokers}
         configs = answers_of(admin, asked, _TIMEOUT).values()
