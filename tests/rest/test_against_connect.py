@@ -31,7 +31,7 @@ ENVELOPES = [
     json.dumps({"schema": {"type": "struct", "fields": _FIELDS}, "payload": row}).encode()
     for row in ({"id": i, "text": f"text {i}"} for i in range(20))
 ]
-"""Debezium's tasks fail at records without schemas, when they are given the next ones."""
+"""Debezium's tasks fail at records without schemas when they are given the next ones."""
 
 
 @dataclass
@@ -135,10 +135,10 @@ def systems(
         }
 
     with ConnectWorker(tmp_path / "connect", kafka.bootstrap_servers) as theirs:
-        # Kept alive, a connection was once closed under a request.
+        # A connection that was kept alive was once closed during a request.
         limits = httpx.Limits(max_keepalive_connections=0)
-        where = f"http://{LOOPBACK}:{theirs.port}"
-        client = httpx.Client(base_url=where, timeout=90, limits=limits)
+        url = f"http://{LOOPBACK}:{theirs.port}"
+        client = httpx.Client(base_url=url, timeout=90, limits=limits)
         names = [f"{source}-{system}" for system in ("connect", "semel")]
         files = [tmp_path / name for name in names]
         for file in files:
