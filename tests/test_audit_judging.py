@@ -165,6 +165,10 @@ def test_a_dead_letter_of_a_damaged_batch_says_nothing_of_the_record_that_is_the
     given = replace(snapshot(places=HERE[:-1], holes=holes, dead=dated), entries=[entry])
     (found,), _ = judged(given, times=[np.full(10, 5)])
     assert (found.lost, found.duplicated) == (0, 0)  # the filtered record has no row
+    letters = {"t": pa.table({"partition": [0], "offset": [0], "timestamp": [-1]})}
+    given = snapshot(places=HERE, holes=[Hole("t", 0, 0, 10, RECREATED)], dead=letters)
+    (found,), _ = judged(given, times=[np.full(10, 5)])  # SQL keeps one of two such holes
+    assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 0)
 
 
 def test_a_letter_of_a_record_without_a_time_may_have_any_time() -> None:

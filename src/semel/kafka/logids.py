@@ -18,7 +18,8 @@ _NONE = "A" * 22
 
 
 def known_cluster_id(admin: AdminClient) -> str:
-    """The id of the cluster that a client has asked about anything; empty if it has none.
+    """The cluster's id as of the client's last answer about topics or brokers; empty if there was
+    none, or if it had no id.
 
     DescribeCluster is not asked: a broker that has just started may know of no broker, itself
     included, and librdkafka ends the process at such an answer.
@@ -61,13 +62,13 @@ class Asked:
         for topic, future in self._topics.items():
             try:
                 topic_id = str(self._of(future).topic_id or "")
-                cluster = known_cluster_id(self._admin) if self._cluster else ""
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
             else:
-                found[topic] = LogId(cluster, "" if topic_id == _NONE else topic_id)
-        return found
+                found[topic] = "" if topic_id == _NONE else topic_id
+        cluster = known_cluster_id(self._admin) if self._cluster else ""
+        return {topic: LogId(cluster, topic_id) for topic, topic_id in found.items()}
 
     def _of(self, question: Future[Any]) -> Any:
         return answer_of(self._admin, question, self._until - time.monotonic())

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import Hole, Outcome, TopicPartition, firsts
+from semel.ledger import RECREATED, Hole, Outcome, Rebase, TopicPartition, firsts
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.files import LockFile
 from semel.sinks.sql.sink import SqlSink
@@ -149,6 +150,18 @@ def test_holes_are_recorded_with_the_position(make: MakeSink) -> None:
     sink.commit([advance(0, 7, lost=7)], Commit([]))
     assert list(sink.snapshot([]).holes) == [Hole("t", 0, 0, 7)]
     assert sink.entries()[0].records_lost == 7
+
+
+def test_a_hole_at_the_beginning_of_a_former_one_moves_the_position_too(make: MakeSink) -> None:
+    sink = started(make())
+    sink.commit([advance(0, 7)], Commit([]))
+    (old,) = sink.entries()
+    former = Hole("t", 0, 0, 7, RECREATED)
+    sink.rebase([Rebase(old, replace(old, position=0, topic_id="other"), former)])
+    assert sink.commit([advance(0, 3, lost=3)], Commit([])) is Outcome.APPLIED
+    assert list(sink.snapshot([]).holes) == [former]
+    (entry,) = sink.entries()
+    assert (entry.position, entry.records_lost) == (3, 3)
 
 
 def test_a_guarded_write_obeys_the_rule_without_moving_the_position(

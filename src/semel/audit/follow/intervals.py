@@ -29,8 +29,8 @@ class Interval:
     ``kafka`` holds the offsets of Kafka's records, and ``stamps`` their timestamps where rows have
     ``times`` or dead letters need them. ``replaced`` and ``unsure`` are as
     :meth:`semel.audit.replacing.Replacing.gone` finds them. ``dead`` holds the offsets of dead
-    letters, including those in holes. ``budget`` is the number of records without a row that the
-    ledger counts but does not name.
+    letters. ``budget`` is the number of records without a row that the ledger counts but does not
+    name.
     """
 
     kafka: np.ndarray

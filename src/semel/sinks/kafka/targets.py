@@ -140,7 +140,8 @@ class Targets:
         connector, config = self._connector, self._config
         if merged := self._merged(topics):
             raise ConfigError(*merged)
-        if self._elsewhere and self._source.cluster_id() == self._target.cluster_id():
+        there = self._target.cluster_id() if self._elsewhere else ""
+        if there and there == self._source.cluster_id():
             raise ConfigError(
                 f"connector {connector.name}: dest.kafka.bootstrap.servers={config.target_servers} "
                 f"is the cluster of bootstrap.servers={connector.bootstrap_servers}. Remove it"

@@ -84,7 +84,7 @@ class SqlLedger(Ledger):
                 f"{a.range.until_offset}, {f'{sets}, ' if sets else ''}"
                 f"updated_at = {self._dialect.now} WHERE {self._at(a.range.topic_partition)}"
             )
-            if a.hole is not None:
+            if a.hole is not None and not self._beginning_with(a.hole):  # of a former log
                 self._record_hole(a.hole)
         return outcome
 
@@ -96,12 +96,15 @@ class SqlLedger(Ledger):
     def _replace_hole(self, hole: Hole) -> None:
         """If two holes begin at the same offset, keep the end of the longer one and the reason of
         the later one."""
-        same = [h for h in self.holes() if h.topic_partition == hole.topic_partition]
-        ends = [h.until_offset for h in same if h.from_offset == hole.from_offset]
+        ends = [h.until_offset for h in self._beginning_with(hole)]
         where = f"{self._at(hole.topic_partition)} AND from_offset = {hole.from_offset}"
         self._dialect.execute(f"DELETE FROM {HOLES.quoted} WHERE {where}")
         until = max([hole.until_offset, *ends])
         self._record_hole(replace(hole, until_offset=until))
+
+    def _beginning_with(self, hole: Hole) -> list[Hole]:
+        same = [h for h in self.holes() if h.topic_partition == hole.topic_partition]
+        return [h for h in same if h.from_offset == hole.from_offset]
 
     def _record_hole(self, hole: Hole) -> None:
         columns = (*KEY, "from_offset", "until_offset", "reason", "recorded_at")
