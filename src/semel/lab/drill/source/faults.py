@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from semel import failpoints
 from semel.lab.drill.plan import Fault, Kind
+from semel.lab.drill.process import Process
 from semel.lab.drill.processes import PATIENCE, DrillFailed
 from semel.lab.drill.source.folder import Folder
 from semel.lab.drill.source.rows import Rows
@@ -156,15 +156,42 @@ class SourceInjector(Strikes[SourceMark]):
                 system.again(name, writer.unwritten(5))
                 return self._all_read()
         with self.settled():
-            failpoints.arm(self._stage.points, "sink.after_commit", "kill-driver")
-            process = self._stage.running
-            system.again(f"{fault.number:08}.{system.ending}", writer.unwritten(20))
-            self._stage.until(
-                lambda: process.status is not None, PATIENCE, "the driver did not die"
-            )
-            system.again(f"{fault.number:08}.{system.ending}", writer.unwritten(5))
+            name = f"{fault.number:08}.{system.ending}"
+            self._arm_commit()
+            system.again(name, writer.unwritten(20))
+            self._die_at_commit()
+            system.again(name, writer.unwritten(5))
             self._stage.start()
             return self._all_read()
+
+    def _arm_commit(self) -> None:
+        self._stage.arm("sink.after_commit", "kill-driver", 0)
+
+    def _die_at_commit(self) -> None:
+        """Let the driver die once everything is committed, if possible before it knows. A consumer
+        may see a commit before the driver passes the armed failpoint, so it may die at an earlier
+        one: then it is started again."""
+        stage, written = self._stage, self._stage.writer.sent
+
+        def committed() -> bool:
+            return stage.running.status is not None or stage.tally.has(written)
+
+        while True:
+            stage.until(
+                committed, PATIENCE, lambda: f"the new file is not read; see {stage.running.log}"
+            )
+            stage.disarm()
+            self._end(stage.running)
+            if not stage.read_again().lost:
+                return
+            self._arm_commit()
+            stage.start()
+
+    def _end(self, process: Process) -> None:
+        """Kill a driver if it has not died already."""
+        if process.status is None:
+            os.kill(process.pid, signal.SIGKILL)
+        self._stage.until(lambda: process.status is not None, PATIENCE, "the driver did not die")
 
     def _server_restarted(self, fault: Fault) -> float:
         return self._server_goes(fault, lambda server: server.stop())
@@ -186,13 +213,15 @@ class SourceInjector(Strikes[SourceMark]):
         self.wait_past(self.mark())
         return time.monotonic() - at
 
-    def _all_read(self) -> float:
+    def _all_read(self, otherwise: str = "the new file is not read") -> float:
+        """Wait until a consumer has seen all that is written."""
         mark = self.mark()
-        self._stage.until(
-            lambda: self._stage.tally.has(mark.written),
-            PATIENCE,
-            lambda: f"the new file is not read; see {self._stage.running.log}",
-        )
+
+        def read() -> bool:
+            self._runs()
+            return self._stage.tally.has(mark.written)
+
+        self._stage.until(read, PATIENCE, lambda: f"{otherwise}; see {self._stage.running.log}")
         return time.monotonic() - mark.at
 
     def _folder(self) -> Folder:
@@ -203,11 +232,7 @@ class SourceInjector(Strikes[SourceMark]):
         with self.settled():
             self._fill(self._file())
             self._stage.remember()
-            process = self._stage.running
-            os.kill(process.pid, signal.SIGKILL)
-            self._stage.until(
-                lambda: process.status is not None, PATIENCE, "the driver did not die"
-            )
+            self._end(self._stage.running)
             change()
             self._stage.start()
             return self._read_anew()
@@ -222,14 +247,8 @@ class SourceInjector(Strikes[SourceMark]):
 
     def _read_anew(self) -> float:
         """Write a little, and wait until it is read."""
-        mark = self.mark()
         self._stage.writer.by_hand(1)
-        self._stage.until(
-            lambda: self._stage.tally.has(mark.written + 1),
-            PATIENCE,
-            lambda: f"the file is not read from its beginning; see {self._stage.running.log}",
-        )
-        return time.monotonic() - mark.at
+        return self._all_read("the file is not read from its beginning")
 
     def _file(self) -> File:
         assert isinstance(self._stage.system, File)
