@@ -22,7 +22,7 @@ def known_cluster_id(admin: AdminClient) -> str:
     none, or if it had no id.
 
     DescribeCluster is not asked: a broker that has just started may know of no broker, itself
-    included, and librdkafka ends the process at such an answer.
+    included, and such an answer makes librdkafka abort the process.
     """
     try:
         return str(admin.cluster_id(timeout=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -53,6 +53,12 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
     stamps = pa.array([x.timestamp for x in letters], TIMESTAMP_TYPE).cast(_TIME)
     arrays = {n: pa.array(v, SCHEMA.field(n).type) for n, v in columns.items()}
     return pa.table(arrays | {"timestamp": stamps}).select(SCHEMA.names)
+
+
+def readable(columns: Collection[str]) -> list[str]:
+    """Those of ``PLACES`` that a table of dead letters can have: an earlier semel may have made it
+    without times."""
+    return [name for name in PLACES if name != "timestamp" or name in columns]
 
 
 def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:

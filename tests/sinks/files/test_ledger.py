@@ -406,7 +406,7 @@ def test_the_times_of_dead_letters_are_read_in_each_format(folder: Folder, kind:
     ]
 
 
-def test_a_dead_letter_of_the_year_10000_keeps_no_audit_from_reading_its_place(
+def test_the_place_of_a_dead_letter_of_the_year_10000_is_read_without_its_time(
     folder: Folder,
 ) -> None:
     keys = {"errors.deadletterqueue.table": "dead", "errors.tolerance": "all", "format": "csv"}

@@ -84,7 +84,8 @@ class SqlLedger(Ledger):
                 f"{a.range.until_offset}, {f'{sets}, ' if sets else ''}"
                 f"updated_at = {self._dialect.now} WHERE {self._at(a.range.topic_partition)}"
             )
-            if a.hole is not None and not self._beginning_with(a.hole):  # of a former log
+            # A hole of a former log may begin there: it stays.
+            if a.hole is not None and not self._beginning_with(a.hole):
                 self._record_hole(a.hole)
         return outcome
 
