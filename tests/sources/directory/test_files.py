@@ -20,6 +20,7 @@ from tests import s3
 from tests.sources.directory.conftest import Reading, names
 
 Make = Callable[..., DirectorySource]
+Rename = Callable[[Path, Path], Path]
 
 
 def lines(count: int, start: int = 0) -> list[str]:
@@ -28,6 +29,24 @@ def lines(count: int, start: int = 0) -> list[str]:
 
 def write(path: Path, values: list[str]) -> None:
     path.write_text("".join(f"{v}\n" for v in values))
+
+
+def replace(path: Path, values: list[str]) -> None:
+    """Rename another file over it."""
+    other = path.parent.parent / "other"
+    write(other, values)
+    other.replace(path)
+
+
+def across(rename: Rename) -> Rename:
+    """A rename between two file systems, one of them in each directory."""
+
+    def refuse(source: Path, target: Path) -> Path:
+        if source.parent != target.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(source, target)
+
+    return refuse
 
 
 def test_files_are_read_in_their_order_and_moved_when_they_are_committed(
@@ -226,6 +245,73 @@ def test_a_replacement_that_may_not_be_read_is_not_deleted(
     assert names(folder) == []
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_file_replaced_before_it_is_opened_is_read_once(
+    make: Make, folder: Path, begun: bool
+) -> None:
+    write(folder / "b.txt", lines(30, 100))
+    reading = Reading(make(batch_size="9"))
+    if begun:
+        reading.step()
+    write(folder / "a.txt", lines(9))
+    reading.restart()
+    reading.step()  # both files are listed, and a.txt is read
+    assert reading.values[-9:] == lines(9)
+    replace(folder / "b.txt", lines(20, 200))
+    assert reading.all()[-20:] == lines(20, 200)
+    assert len(reading.values) == 29 + (9 if begun else 0)
+
+
+@pytest.mark.parametrize("policy", ["MOVE", "DELETE"])
+def test_a_file_that_replaces_a_finished_one_after_the_restart_is_read(
+    make: Make, folder: Path, policy: str
+) -> None:
+    write(folder / "b.txt", ["finished"])
+    reading = Reading(make(batch_size="9", cleanup_policy=policy))
+    while reading.step(cleans=False):
+        pass
+    write(folder / "a.txt", lines(9))
+    reading.restart()
+    reading.step()  # both files are listed, and a.txt is read
+    replace(folder / "b.txt", ["another"])
+    assert reading.all() == ["finished", *lines(9), "another"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "disk", "left"),
+    [("MOVE", "same", ["a.txt"]), ("MOVE", "other", ["a.txt", "a.txt.1"]), ("DELETE", "same", [])],
+)
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_takes_the_name_at_the_very_end_is_read(
+    make: Make,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    disk: str,
+    left: list[str],
+    links: bool,
+) -> None:
+    """It is renamed to the finished one's name just before that is moved or deleted."""
+    path, late = folder / "a.txt", [["another"]]
+    rename: Rename = Path.rename if disk == "same" else across(Path.rename)
+
+    def renamed(source: Path, target: Path) -> Path:
+        if source == path and late and (disk == "same" or target.parent == folder):
+            replace(path, late.pop())
+        return rename(source, target)
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    write(path, lines(3))
+    monkeypatch.setattr(Path, "rename", renamed)
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    assert Reading(make(cleanup_policy=policy)).all() == [*lines(3), "another"]
+    assert names(folder) == []
+    assert names(folder.parent / "done") == left
+
+
 def test_a_file_is_not_moved_over_another_one(make: Make, folder: Path) -> None:
     done = folder.parent / "done"
     write(done / "a.txt", ["earlier"])
@@ -337,27 +423,31 @@ def test_another_number_of_tasks_reads_no_file_again(make: Make, folder: Path) -
 def test_a_finished_path_on_another_disk_is_copied_to(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
     write(folder / "a.txt", lines(3))
-    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(Path, "rename", across(Path.rename))
     assert Reading(make()).all() == lines(3)
     assert names(folder) == []
     assert (folder.parent / "done" / "a.txt").read_text() == "line 0\nline 1\nline 2\n"
 
 
 def test_a_move_that_another_run_makes_at_the_same_time_is_no_error(
-    make: Make, folder: Path
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has been replaced may wake up between its commit and its move."""
     write(folder / "a.txt", lines(3))
     reading = Reading(make())
-    found = reading.source._places.find("input.path", "a.txt")
-    assert found is not None
-    reading.all()
-    reading.source._finish(found, reading.stored["a.txt"])
-    assert names(folder.parent / "done") == ["a.txt"]
+    while reading.step(cleans=False):
+        pass
+    versions, done = reading.source._versions, folder.parent / "done"
+    same = versions.same
+
+    def late(*given: Any, **named: Any) -> bool:
+        (folder / "a.txt").rename(done / "a.txt")
+        return same(*given, **named)
+
+    monkeypatch.setattr(versions, "same", late)
+    reading.source.committed({"fileName": "a.txt"}, reading.stored["a.txt"])
+    assert names(done) == ["a.txt"]
 
 
 def test_a_place_that_may_not_be_written_to_is_told(

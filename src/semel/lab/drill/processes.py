@@ -132,6 +132,21 @@ class Processes(ABC):
         if self.process is not None:
             self._seen.update(self.process.family())
 
+    def kill(self) -> None:
+        """SIGKILL the connector's processes, and wait until they have ended."""
+        self.remember()
+        process, crew = self.running, self.running.crew()
+        if process.status is None:
+            os.kill(process.pid, signal.SIGKILL)
+        for member in crew:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        self.until(
+            lambda: process.status is not None and not psutil.wait_procs(crew, timeout=0)[1],
+            PATIENCE,
+            "the connector did not die",
+        )
+
     def adopt(self, process: Process) -> None:
         """Note a process that no longer belongs to the connector."""
         self._seen.update(process.family())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.places import Found, Places
+from semel.sources.directory.places import ASIDE, Found, Places
 
 _ORDERS: Mapping[str, Callable[[Found], Any]] = {
     "Name": lambda found: found.name,
@@ -42,6 +42,6 @@ class Listing:
 
     def _takes(self, found: Found) -> bool:
         own_name = found.name.rpartition("/")[2]
-        if own_name.endswith(self._config.processing):
+        if own_name.endswith(self._config.processing) or own_name.startswith(ASIDE):
             return False
         return self._pattern.fullmatch(own_name) is not None

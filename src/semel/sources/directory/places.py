@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import uuid
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ except ModuleNotFoundError as missing:
     raise ConfigError(
         f"the directory source needs the package {package}: pip install 'semel[files]'"
     ) from missing
+
+ASIDE = ".semel-"
+"""How names of files begin that are about to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +108,17 @@ class Places:
                 return None
             return _object(name, info)
 
-    def open(self, place: str, name: str) -> BinaryIO:
-        """Raises FileNotFoundError: it is gone."""
-        with self._store.translated():
-            if self._is_local:
-                return Path(self._folders[place], name).open("rb")
-            path = self._store.path(self._name(place, name))
-            stream: BinaryIO = self._store.filesystem.open(path, "rb")
-            return stream
+    def open(self, place: str, found: Found) -> BinaryIO:
+        """Open a file.
+
+        Raises:
+            FileNotFoundError: it is gone, or it is local and another file has taken its name.
+        """
+        file = self._opened(place, found.name)
+        if self._is_local and _found(found.name, os.fstat(file.fileno())) != found:
+            file.close()
+            raise FileNotFoundError(errno.ENOENT, "another file has its name", found.name)
+        return file
 
     def checksum(self, place: str, name: str) -> int | None:
         """The CRC-32 of a local file; None for other files, or if it is gone or may not be read."""
@@ -131,16 +138,17 @@ class Places:
         """A context in which the store's errors become semel's."""
         return self._store.translated()
 
-    def delete(self, place: str, name: str) -> None:
+    def delete(self, place: str, found: Found) -> None:
+        """Delete a file. Another local file that takes its name meanwhile stays."""
         if not self._is_local:
-            self._store.delete([self._name(place, name)])
+            self._store.delete([self._name(place, found.name)])
             return
         with self._store.translated():
-            Path(self._folders[place], name).unlink(missing_ok=True)
+            _delete(Path(self._folders[place], found.name), found)
 
     def move(self, found: Found, source: str, target: str, folder: str = "") -> str:
         """Move a file to another place, into a folder there, without replacing another file.
-        Returns its name there."""
+        Returns its name there. Another local file that takes its name meanwhile stays."""
         below = f"{folder}/{found.name}" if folder else found.name
         name, number = below, 0
         while (other := self.find(target, name)) is not None:
@@ -150,17 +158,18 @@ class Places:
             name = f"{below}.{number}"
         if self._is_local:
             with self._store.translated():
-                _move(Path(self._folders[source], found.name), Path(self._folders[target], name))
+                of, to = self._folders[source], self._folders[target]
+                _move(Path(of, found.name), Path(to, name), found)
         else:
-            to = self._name(target, name)
-            self._store.move(self._name(source, found.name), to, found.size)
+            paths = self._name(source, found.name), self._name(target, name)
+            self._store.move(*paths, found.size)
         return name
 
     def _same(self, source: str, name: str, target: str, other: str) -> bool:
         with (
             self._store.translated(),
-            self.open(source, name) as one,
-            self.open(target, other) as two,
+            self._opened(source, name) as one,
+            self._opened(target, other) as two,
         ):
             while True:
                 block = one.read(1 << 20)
@@ -168,6 +177,14 @@ class Places:
                     return False
                 if not block:
                     return True
+
+    def _opened(self, place: str, name: str) -> BinaryIO:
+        with self._store.translated():
+            if self._is_local:
+                return Path(self._folders[place], name).open("rb")
+            path = self._store.path(self._name(place, name))
+            stream: BinaryIO = self._store.filesystem.open(path, "rb")
+            return stream
 
     def _name(self, place: str, name: str) -> str:
         """A file's path, relative to the store's root."""
@@ -215,16 +232,40 @@ def _object(name: str, info: Mapping[str, Any]) -> Found:
     return Found(name, int(info["size"]), int(seconds * 1000), tag)
 
 
-def _move(source: Path, target: Path) -> None:
+def _move(source: Path, target: Path, found: Found) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        source.rename(target)
-    except FileNotFoundError:
-        return  # it has been moved
+        _rename(source, target, found)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
         whole = target.with_name(f".{target.name}.part")  # another file system
         shutil.copy2(source, whole)
         whole.replace(target)
-        source.unlink()
+        _delete(source, found)
+
+
+def _delete(path: Path, found: Found) -> None:
+    aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
+    if _rename(path, aside, found):
+        aside.unlink()
+
+
+def _rename(source: Path, target: Path, found: Found) -> bool:
+    """Rename this very file; False if it is gone. No call does that only if it is this file, so
+    look afterwards, and give another one its name back."""
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        return False
+    if _found(found.name, target.stat()).version == found.version:
+        return True
+    try:
+        os.link(target, source)  # unlike a rename, it replaces nothing
+    except OSError:  # a third file has the name, or the file system has no links
+        if source.exists():
+            raise
+        target.rename(source)
+    else:
+        target.unlink()
+    return False

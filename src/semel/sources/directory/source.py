@@ -199,12 +199,7 @@ class DirectorySource(Source):
 
     def committed(self, partition: SourcePartition, offset: SourceOffset) -> None:
         """Once a file is done, apply the cleanup policy."""
-        reached = self._reached(offset)
-        if not reached.state or not self._moves(reached):
-            return
-        found = self._places.find(_INPUT, str(partition[FILE_NAME]))
-        if found is not None:
-            self._finish(found, offset)
+        self._finish(str(partition[FILE_NAME]), offset)
 
     def _read_files(
         self, ready: Sequence[Found], stored: StoredOffset, given: dict[str, SourceOffset]
@@ -215,7 +210,7 @@ class DirectorySource(Source):
             offset = given.get(found.name)
             if offset is None and (offset := stored(partition)) is not None:
                 given[found.name] = offset
-                self._finish(found, offset)  # a crash came between the commit and this
+                self._finish(found.name, offset)  # a crash came between the commit and this
             for records, reached in self._on(found, offset):
                 given[found.name] = reached.offset(found)
                 gathered.add(records, partition, given[found.name])
@@ -248,7 +243,7 @@ class DirectorySource(Source):
                 reached = chunk.reached
                 yield self._records(chunk.values, found), reached
         except FileNotFoundError:
-            self._warn(f"file {found.name} is gone before its end was read")
+            self._warn(f"file {found.name} was moved or replaced before its end was read")
             return
         except Broken as broken:
             if broken.chunk is not None:
@@ -262,7 +257,7 @@ class DirectorySource(Source):
 
     def _chunks(self, place: str, found: Found, reached: Reached) -> Iterator[Chunk]:
         """Raises Broken, or FileNotFoundError."""
-        with self._places.open(place, found.name) as file:
+        with self._places.open(place, found) as file:
             chunks = self._formats.format().read(file, found.name, reached)
             while True:
                 with self._places.reading():
@@ -324,12 +319,13 @@ class DirectorySource(Source):
         ready = self._listing.ready(mine)
         return len(ready) < len(mine), ready
 
-    def _finish(self, found: Found, offset: SourceOffset) -> None:
+    def _finish(self, name: str, offset: SourceOffset) -> None:
         """Move or delete a file whose end is committed. It may have been replaced since."""
         reached = self._reached(offset)
         if not reached.state or not self._moves(reached):
             return
-        if not self._versions.same(offset, found, unread=False):
+        found = self._places.find(_INPUT, name)
+        if found is None or not self._versions.same(offset, found, unread=False):
             return
         with contextlib.suppress(FileNotFoundError):  # an earlier run does the same
             self._clean(found, reached)
@@ -338,7 +334,7 @@ class DirectorySource(Source):
         if reached.state == BROKEN:
             self._places.move(found, _INPUT, _ERROR)
         elif self._config.cleanup == DELETE:
-            self._places.delete(_INPUT, found.name)
+            self._places.delete(_INPUT, found)
         else:
             changed = datetime.fromtimestamp(found.modified_ms / 1000, UTC)
             folder = f"{changed:%Y-%m-%d}" if self._config.cleanup == MOVE_BY_DATE else ""

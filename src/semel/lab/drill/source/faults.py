@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 import psutil
 
 from semel.lab.drill.plan import Fault, Kind
-from semel.lab.drill.process import Process
 from semel.lab.drill.processes import PATIENCE, DrillFailed
 from semel.lab.drill.source.folder import Folder
 from semel.lab.drill.source.rows import Rows
@@ -165,6 +163,7 @@ class SourceInjector(Strikes[SourceMark]):
             return self._all_read()
 
     def _arm_commit(self) -> None:
+        self._stage.remember()
         self._stage.arm("sink.after_commit", "kill-driver", 0)
 
     def _die_at_commit(self) -> None:
@@ -181,17 +180,13 @@ class SourceInjector(Strikes[SourceMark]):
                 committed, PATIENCE, lambda: f"the new file is not read; see {stage.running.log}"
             )
             stage.disarm()
-            self._end(stage.running)
+            if stage.running.status not in (None, -signal.SIGKILL):
+                self._runs()
+            stage.kill()
             if not stage.read_again().lost:
                 return
             self._arm_commit()
             stage.start()
-
-    def _end(self, process: Process) -> None:
-        """Kill a driver if it has not died already."""
-        if process.status is None:
-            os.kill(process.pid, signal.SIGKILL)
-        self._stage.until(lambda: process.status is not None, PATIENCE, "the driver did not die")
 
     def _server_restarted(self, fault: Fault) -> float:
         return self._server_goes(fault, lambda server: server.stop())
@@ -231,8 +226,7 @@ class SourceInjector(Strikes[SourceMark]):
     def _while_stopped(self, change: Callable[[], None]) -> float:
         with self.settled():
             self._fill(self._file())
-            self._stage.remember()
-            self._end(self._stage.running)
+            self._stage.kill()
             change()
             self._stage.start()
             return self._read_anew()
