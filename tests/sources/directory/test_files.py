@@ -312,6 +312,61 @@ def test_a_file_that_takes_the_name_at_the_very_end_is_read(
     assert names(folder.parent / "done") == left
 
 
+@pytest.mark.parametrize("policy", ["MOVE", "DELETE"])
+def test_a_file_that_is_replaced_twice_at_the_very_end_stops_the_connector(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    path, late, rename = folder / "a.txt", [["second"], ["third"]], Path.rename
+
+    def renamed(source: Path, target: Path) -> Path:
+        if source == path:
+            replace(path, late.pop(0))
+        moved = rename(source, target)
+        if source == path:
+            write(path, late.pop(0))
+        return moved
+
+    write(path, lines(3))
+    monkeypatch.setattr(Path, "rename", renamed)
+    with pytest.raises(ServiceError, match="was replaced twice") as stopped:
+        Reading(make(cleanup_policy=policy)).all()
+    second = Path(str(stopped.value).partition("moved: ")[2].partition(" is one")[0])
+    assert (path.read_text(), second.read_text()) == ("third\n", "second\n")
+
+
+def test_a_directory_without_renames_has_its_finished_files_deleted(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert Reading(make(cleanup_policy="DELETE")).all() == lines(3)
+    assert names(folder) == []
+
+
+def test_a_file_whose_links_change_before_it_is_opened_is_read(make: Make, folder: Path) -> None:
+    write(folder / "b.txt", ["waits"])
+    write(folder / "a.txt", lines(9))
+    reading = Reading(make(batch_size="9"))
+    reading.step()  # both files are listed, and a.txt is read
+    (folder / "b.txt").chmod(0o600)
+    while reading.step():
+        pass
+    assert reading.values == [*lines(9), "waits"]
+
+
+def test_a_file_that_is_in_the_finished_path_already_leaves_the_input(
+    make: Make, folder: Path
+) -> None:
+    write(folder / "a.txt", lines(3))
+    (folder.parent / "done" / "a.txt").hardlink_to(folder / "a.txt")
+    assert Reading(make()).all() == lines(3)
+    assert names(folder) == []
+    assert names(folder.parent / "done") == ["a.txt"]
+
+
 def test_a_file_is_not_moved_over_another_one(make: Make, folder: Path) -> None:
     done = folder.parent / "done"
     write(done / "a.txt", ["earlier"])

@@ -57,7 +57,7 @@ class Process:
     def crew(self) -> list[psutil.Process]:
         """Its child processes except those that make an archive of classes in the background: they
         outlive the driver, at the lowest priority, and touch no store."""
-        return [process for process in self.family() if not _makes_archive(process)]
+        return [process for process in self.family() if not makes_archive(process)]
 
     def workers(self) -> list[psutil.Process]:
         """The Python workers that run tasks: children of Spark's daemon, which Java forks."""
@@ -99,7 +99,15 @@ class Process:
         return words in " ".join(self.log.read_text(errors="replace").split())
 
 
-def _makes_archive(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether a process runs or is stopped: nobody may wait for one that has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def makes_archive(process: psutil.Process) -> bool:
+    """Whether a process makes an archive of classes in the background."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return any(_WARM_UP in p.cmdline() for p in (process, *process.parents()))
     return False

@@ -20,7 +20,7 @@ import pyspark
 
 from semel import archives, failpoints
 from semel.errors import ConfigError, SemelError
-from semel.lab.drill.process import Process
+from semel.lab.drill.process import Process, lives, makes_archive
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.process import comes_true
 
@@ -135,17 +135,18 @@ class Processes(ABC):
     def kill(self) -> None:
         """SIGKILL the connector's processes, and wait until they have ended."""
         self.remember()
-        process, crew = self.running, self.running.crew()
+        process = self.running
         if process.status is None:
             os.kill(process.pid, signal.SIGKILL)
-        for member in crew:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-        self.until(
-            lambda: process.status is not None and not psutil.wait_procs(crew, timeout=0)[1],
-            PATIENCE,
-            "the connector did not die",
-        )
+
+        def ended() -> bool:
+            left = [p for p in self._seen if lives(p) and not makes_archive(p)]
+            for member in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            return process.status is not None and not left
+
+        self.until(ended, PATIENCE, "the connector did not die")
 
     def adopt(self, process: Process) -> None:
         """Note a process that no longer belongs to the connector."""

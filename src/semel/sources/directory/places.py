@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, ServiceError
 
 try:
     from semel.sinks.files.places import open_store
@@ -115,9 +115,15 @@ class Places:
             FileNotFoundError: it is gone, or it is local and another file has taken its name.
         """
         file = self._opened(place, found.name)
-        if self._is_local and _found(found.name, os.fstat(file.fileno())) != found:
-            file.close()
-            raise FileNotFoundError(errno.ENOENT, "another file has its name", found.name)
+        if self._is_local:
+            with contextlib.ExitStack() as failing:
+                failing.callback(file.close)
+                with self._store.translated():
+                    now = _found(found.name, os.fstat(file.fileno()))
+                # chmod or a hard link make it no other file
+                if now != found and (now.version, now.inode) != (found.version, found.inode):
+                    raise FileNotFoundError(errno.ENOENT, "another file has its name", found.name)
+                failing.pop_all()
         return file
 
     def checksum(self, place: str, name: str) -> int | None:
@@ -247,8 +253,15 @@ def _move(source: Path, target: Path, found: Found) -> None:
 
 def _delete(path: Path, found: Found) -> None:
     aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
-    if _rename(path, aside, found):
-        aside.unlink()
+    try:
+        renamed = _rename(path, aside, found)
+    except OSError:
+        if aside.exists():
+            raise
+        path.unlink(missing_ok=True)  # the directory may allow no renames
+    else:
+        if renamed:
+            aside.unlink()
 
 
 def _rename(source: Path, target: Path, found: Found) -> bool:
@@ -258,14 +271,21 @@ def _rename(source: Path, target: Path, found: Found) -> bool:
         source.rename(target)
     except FileNotFoundError:
         return False
-    if _found(found.name, target.stat()).version == found.version:
+    now = _found(found.name, target.stat())
+    if now.version == found.version or now.inode == found.inode:
+        with contextlib.suppress(FileNotFoundError):
+            if source.samefile(target):  # rename leaves two links to one file alone
+                source.unlink()
         return True
     try:
         os.link(target, source)  # unlike a rename, it replaces nothing
+        target.unlink()
     except OSError:  # a third file has the name, or the file system has no links
         if source.exists():
-            raise
+            raise ServiceError(
+                f"{source} was replaced twice while it was moved: {target} is one of these files, "
+                f"and has not been read. Move it to {source.parent} under a new name, then start "
+                "the connector again"
+            ) from None
         target.rename(source)
-    else:
-        target.unlink()
     return False

@@ -243,7 +243,7 @@ class DirectorySource(Source):
                 reached = chunk.reached
                 yield self._records(chunk.values, found), reached
         except FileNotFoundError:
-            self._warn(f"file {found.name} was moved or replaced before its end was read")
+            self._warn(f"file {found.name} was moved or replaced before it could be read")
             return
         except Broken as broken:
             if broken.chunk is not None:

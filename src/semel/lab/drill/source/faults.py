@@ -163,7 +163,6 @@ class SourceInjector(Strikes[SourceMark]):
             return self._all_read()
 
     def _arm_commit(self) -> None:
-        self._stage.remember()
         self._stage.arm("sink.after_commit", "kill-driver", 0)
 
     def _die_at_commit(self) -> None:
@@ -173,6 +172,7 @@ class SourceInjector(Strikes[SourceMark]):
         stage, written = self._stage, self._stage.writer.sent
 
         def committed() -> bool:
+            stage.remember()  # it may die at any moment, and leave a task behind
             return stage.running.status is not None or stage.tally.has(written)
 
         while True:
