@@ -38,6 +38,12 @@ def replace(path: Path, values: list[str]) -> None:
     other.replace(path)
 
 
+def create(path: Path, values: list[str]) -> None:
+    """Create another file of its name, which may get its inode."""
+    path.unlink()
+    write(path, values)
+
+
 def across(rename: Rename) -> Rename:
     """A rename between two file systems, one of them in each directory."""
 
@@ -282,6 +288,7 @@ def test_a_file_that_replaces_a_finished_one_after_the_restart_is_read(
     [("MOVE", "same", ["a.txt"]), ("MOVE", "other", ["a.txt", "a.txt.1"]), ("DELETE", "same", [])],
 )
 @pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("another", [replace, create, write])
 def test_a_file_that_takes_the_name_at_the_very_end_is_read(
     make: Make,
     folder: Path,
@@ -289,15 +296,16 @@ def test_a_file_that_takes_the_name_at_the_very_end_is_read(
     policy: str,
     disk: str,
     left: list[str],
+    another: Callable[[Path, list[str]], None],
     links: bool,
 ) -> None:
-    """It is renamed to the finished one's name just before that is moved or deleted."""
+    """It gets the finished one's name just before that is moved or deleted."""
     path, late = folder / "a.txt", [["another"]]
     rename: Rename = Path.rename if disk == "same" else across(Path.rename)
 
     def renamed(source: Path, target: Path) -> Path:
         if source == path and late and (disk == "same" or target.parent == folder):
-            replace(path, late.pop())
+            another(path, late.pop())
         return rename(source, target)
 
     def refuse(*_arguments: object) -> None:
@@ -310,6 +318,130 @@ def test_a_file_that_takes_the_name_at_the_very_end_is_read(
     assert Reading(make(cleanup_policy=policy)).all() == [*lines(3), "another"]
     assert names(folder) == []
     assert names(folder.parent / "done") == left
+
+
+@pytest.mark.parametrize("another", [replace, create, write])
+def test_a_file_that_changes_while_it_is_copied_to_another_disk_is_read(
+    make: Make,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    another: Callable[[Path, list[str]], None],
+) -> None:
+    path, late, copystat = folder / "a.txt", [["another"]], shutil.copystat
+
+    def copied(*given: Any) -> None:
+        if late:
+            another(path, late.pop())
+        copystat(*given)
+
+    write(path, lines(3))
+    monkeypatch.setattr(Path, "rename", across(Path.rename))
+    monkeypatch.setattr(shutil, "copystat", copied)
+    assert Reading(make()).all() == [*lines(3), "another"]
+    assert names(folder) == []
+    assert names(folder.parent / "done") == ["a.txt"]
+    assert (folder.parent / "done" / "a.txt").read_text() == "another\n"
+
+
+def test_a_copy_that_does_not_succeed_is_removed(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", across(Path.rename))
+    monkeypatch.setattr(shutil, "copystat", fail)
+    with pytest.raises(TransientError, match="Input/output error"):
+        Reading(make()).all()
+    assert names(folder) == ["a.txt"]
+    assert names(folder.parent / "done") == []
+
+
+def test_a_file_that_cannot_be_looked_at_after_its_rename_is_kept(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = Path.stat
+
+    def failing(path: Path, **given: Any) -> os.stat_result:
+        if path.name.startswith(".semel-") and given.get("follow_symlinks", True):
+            failing_once.undo()
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, **given)
+
+    write(folder / "a.txt", lines(3))
+    with monkeypatch.context() as failing_once:
+        failing_once.setattr(Path, "stat", failing)
+        with pytest.raises(TransientError, match=r"Input/output error: .*/in/\.semel-"):
+            Reading(make(cleanup_policy="DELETE")).all()
+    (left,) = names(folder)
+    assert (folder / left).read_text() == "line 0\nline 1\nline 2\n"
+
+
+@pytest.mark.parametrize("policy", ["MOVE", "DELETE"])
+def test_a_rename_that_changes_the_time_changes_no_file(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """As on some mounted object stores."""
+    rename = Path.rename
+
+    def renamed(source: Path, target: Path) -> Path:
+        moved = rename(source, target)
+        os.utime(moved, (0, 0))
+        return moved
+
+    write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert Reading(make(cleanup_policy=policy)).all() == lines(3)
+    assert names(folder) == []
+
+
+def test_a_rename_that_is_sent_twice_is_no_error(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS does if the first answer is lost."""
+    rename = Path.rename
+
+    def renamed(source: Path, target: Path) -> Path:
+        rename(source, target)
+        return rename(source, target)
+
+    write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert Reading(make(cleanup_policy="DELETE")).all() == lines(3)
+    assert names(folder) == []
+
+
+def test_files_of_the_same_content_are_all_kept(make: Make, folder: Path) -> None:
+    reading = Reading(make())
+    for second in (1, 2):
+        write(folder / "a.txt", ["heartbeat"])
+        os.utime(folder / "a.txt", (second, second))
+        assert reading.all() == ["heartbeat"] * second
+        assert before(make(), "a.txt", reading.stored["a.txt"]) == ["heartbeat"]
+    assert names(folder.parent / "done") == ["a.txt", "a.txt.1"]
+
+
+def test_a_copy_in_the_finished_path_stays_there(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier move has left it; another file takes the name while this one is moved again."""
+    path, late, rename = folder / "a.txt", [["another"]], Path.rename
+    done = folder.parent / "done"
+
+    def renamed(source: Path, target: Path) -> Path:
+        if source == path and late:
+            replace(path, late.pop())
+        return rename(source, target)
+
+    write(path, lines(3))
+    shutil.copy2(path, done)
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert Reading(make()).all() == [*lines(3), "another"]
+    assert [(done / n).read_text() for n in names(done)] == [
+        "".join(f"{line}\n" for line in lines(3)),
+        "another\n",
+    ]
 
 
 @pytest.mark.parametrize("policy", ["MOVE", "DELETE"])
@@ -344,6 +476,55 @@ def test_a_directory_without_renames_has_its_finished_files_deleted(
     monkeypatch.setattr(Path, "rename", refuse)
     assert Reading(make(cleanup_policy="DELETE")).all() == lines(3)
     assert names(folder) == []
+
+
+def test_a_file_that_takes_the_name_where_there_are_no_renames_is_read(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, late = folder / "a.txt", [["another"]]
+
+    def refuse(*_arguments: object) -> None:
+        if late:
+            replace(path, late.pop())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(path, lines(3))
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert Reading(make(cleanup_policy="DELETE")).all() == [*lines(3), "another"]
+    assert names(folder) == []
+
+
+def test_a_file_that_somebody_moves_on_at_once_is_finished(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def renamed(source: Path, target: Path) -> Path:
+        moved = rename(source, target)
+        write(source, ["another"])
+        moved.unlink()
+        return moved
+
+    write(folder / "a.txt", lines(3))
+    with monkeypatch.context() as hurried:
+        hurried.setattr(Path, "rename", renamed)
+        reading = Reading(make(cleanup_policy="DELETE"))
+        while reading.step():
+            hurried.setattr(Path, "rename", rename)
+    assert reading.all() == [*lines(3), "another"]
+
+
+def test_a_file_that_a_crash_left_aside_is_reported(
+    make: Make, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / ".semel-1", lines(3))
+    reading = Reading(make())
+    assert reading.all() == []
+    assert "a crash left file" not in caplog.text, "it may be about to be deleted"
+    monkeypatch.setattr("semel.sources.directory.listing._ASIDE_S", 0)
+    assert reading.all() == []
+    assert caplog.text.count("a crash left file .semel-1 in input.path") == 1
+    assert names(folder) == [".semel-1"]
 
 
 def test_a_file_whose_links_change_before_it_is_opened_is_read(make: Make, folder: Path) -> None:
@@ -679,7 +860,7 @@ class TestS3:
     def test_objects_are_read_once_and_moved(self, endpoint: str, make: Make) -> None:
         bucket = s3.Bucket(endpoint)
         client = bucket._client
-        for name in ("lake/in/a.txt", "lake/in/b.txt", "lake/in/sub/c.txt"):
+        for name in ("lake/in/a.txt", "lake/in/.semel-b.txt", "lake/in/sub/c.txt"):
             client.put_object(Bucket=bucket.name, Key=name, Body=f"{name}\n".encode() * 20)
         where = bucket.where
         keys = {
@@ -693,12 +874,34 @@ class TestS3:
         }
         reading = Reading(make(**keys))
         reading.step()
-        assert "etag" in reading.stored["a.txt"]
+        assert "etag" in reading.stored[".semel-b.txt"]
         reading.restart()
-        assert reading.all() == ["lake/in/a.txt"] * 20 + ["lake/in/b.txt"] * 20
-        assert bucket.all() == ["done/a.txt", "done/b.txt", "in/sub/c.txt"]
+        assert reading.all() == ["lake/in/.semel-b.txt"] * 20 + ["lake/in/a.txt"] * 20
+        assert bucket.all() == ["done/.semel-b.txt", "done/a.txt", "in/sub/c.txt"]
         again = Reading(make(**keys), reading.stored)
         assert again.all() == []
         client.put_object(Bucket=bucket.name, Key="lake/in/a.txt", Body=b"new\n")
         assert again.all() == ["new"]
         assert "done/a.txt.1" in bucket.all()
+
+    def test_an_object_replaced_before_it_is_opened_is_read_once(
+        self, endpoint: str, make: Make
+    ) -> None:
+        bucket = s3.Bucket(endpoint)
+        client = bucket._client
+        for name in ("a", "b"):
+            client.put_object(Bucket=bucket.name, Key=f"lake/in/{name}.txt", Body=b"old\n" * 15)
+        keys = {
+            "input_path": f"{bucket.where}/in",
+            "finished_path": "",
+            "error_path": "",
+            "cleanup_policy": "none",
+            "batch_size": "15",
+            "storage.options.key": "k",
+            "storage.options.secret": "s",
+            "storage.options.endpoint_url": endpoint,
+        }
+        reading = Reading(make(**keys))
+        reading.step()  # both are listed, and a.txt is read
+        client.put_object(Bucket=bucket.name, Key="lake/in/b.txt", Body=b"new\n" * 15)
+        assert reading.all() == ["old"] * 15 + ["new"] * 15

@@ -100,7 +100,7 @@ class Process:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process runs or is stopped: nobody may wait for one that has ended."""
+    """Whether a process runs or is stopped; one that has ended may stay a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

@@ -143,6 +143,7 @@ class Processes(ABC):
             left = [p for p in self._seen if lives(p) and not makes_archive(p)]
             for member in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
+                    self._seen.update(member.children())  # it may have forked since
                     member.kill()
             return process.status is not None and not left
 

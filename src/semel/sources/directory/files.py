@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from semel.sources.directory.places import Found, Places
+from semel.sources.directory.found import Found
+from semel.sources.directory.places import Places
 
 FILE_NAME, OFFSET = "fileName", "offset"
 """The names of kafka-connect-spooldir in the source partition and offset."""

@@ -9,7 +9,8 @@ from typing import Any
 from semel.errors import ServiceError
 from semel.sources.base import SourceOffset
 from semel.sources.directory import files
-from semel.sources.directory.places import Found, Places
+from semel.sources.directory.found import Found
+from semel.sources.directory.places import Places
 
 
 class Kept:

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.sources.directory.config import DirectoryConfig
-from semel.sources.directory.places import ASIDE, Found, Places
+from semel.sources.directory.found import Found
+from semel.sources.directory.places import Places
+from semel.sources.directory.removal import ASIDE
+
+_ASIDE_S = 60
+"""A file that has lain aside for longer was left there by a crash."""
 
 _ORDERS: Mapping[str, Callable[[Found], Any]] = {
     "Name": lambda found: found.name,
@@ -20,10 +25,15 @@ _ORDERS: Mapping[str, Callable[[Found], Any]] = {
 class Listing:
     """Chooses among the files of a place."""
 
-    def __init__(self, places: Places, place: str, config: DirectoryConfig) -> None:
+    def __init__(
+        self, places: Places, place: str, config: DirectoryConfig, warn: Callable[[str], None]
+    ) -> None:
         self._places = places
         self._place = place
         self._config = config
+        self._warn = warn
+        self._aside: dict[str, float] = {}
+        """When files that are about to be deleted were first seen."""
         self._pattern = re.compile(config.pattern)
 
     def files(self) -> list[Found] | None:
@@ -42,6 +52,14 @@ class Listing:
 
     def _takes(self, found: Found) -> bool:
         own_name = found.name.rpartition("/")[2]
-        if own_name.endswith(self._config.processing) or own_name.startswith(ASIDE):
+        if found.changed and own_name.startswith(ASIDE):  # it is local, too
+            now = time.monotonic()
+            if now - self._aside.setdefault(found.name, now) >= _ASIDE_S:
+                self._warn(
+                    f"a crash left file {found.name} in {self._place}. semel ignores it: before "
+                    "you delete it, check that its records were read"
+                )
+            return False
+        if own_name.endswith(self._config.processing):
             return False
         return self._pattern.fullmatch(own_name) is not None

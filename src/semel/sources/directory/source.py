@@ -37,10 +37,11 @@ from semel.sources.directory import filepulse, files
 from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, DirectoryConfig
 from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached, Versions
 from semel.sources.directory.formats import formats_of
+from semel.sources.directory.found import Found
 from semel.sources.directory.gathering import Gathered
 from semel.sources.directory.kept import Kept, told
 from semel.sources.directory.listing import Listing
-from semel.sources.directory.places import Found, Places
+from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
 
@@ -81,7 +82,7 @@ class DirectorySource(Source):
         }
         self._places = Places(self._paths, options_of(connector.originals))
         self._versions = Versions(self._places, _INPUT)
-        self._listing = Listing(self._places, _INPUT, config)
+        self._listing = Listing(self._places, _INPUT, config, self._warn)
         self._kept = Kept(connector.name, self._places, self._paths)
         self._said: set[str] = set()
         self._broken = ""
@@ -332,13 +333,13 @@ class DirectorySource(Source):
 
     def _clean(self, found: Found, reached: Reached) -> None:
         if reached.state == BROKEN:
-            self._places.move(found, _INPUT, _ERROR)
+            self._places.move(found, reached.checksum, _INPUT, _ERROR)
         elif self._config.cleanup == DELETE:
-            self._places.delete(_INPUT, found)
+            self._places.delete(_INPUT, found, reached.checksum)
         else:
             changed = datetime.fromtimestamp(found.modified_ms / 1000, UTC)
             folder = f"{changed:%Y-%m-%d}" if self._config.cleanup == MOVE_BY_DATE else ""
-            self._places.move(found, _INPUT, _FINISHED, folder)
+            self._places.move(found, reached.checksum, _INPUT, _FINISHED, folder)
 
     def _moves(self, reached: Reached) -> bool:
         if reached.state == BROKEN:

@@ -1,0 +1,117 @@
+"""Removes finished local files from the input, but none that have taken their names.
+
+No system call moves or deletes a file only if it is a given one. So a file is checked before it is
+renamed and once more afterwards, and another one is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+import zlib
+from pathlib import Path
+
+from semel.errors import ServiceError
+from semel.sources.directory.found import Found, is_same, local_file
+
+ASIDE = ".semel-"
+"""The prefix of files that are about to be deleted."""
+
+
+def checksum_of(path: Path) -> int:
+    """The CRC-32 of a file."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def move(source: Path, target: Path, found: Found, checksum: int | None) -> None:
+    """Move a file, if it is the one that was found. ``checksum`` is that of its content, if known.
+
+    Raises:
+        FileNotFoundError: it is gone, or another file has taken its name.
+        ServiceError: another file has taken its name, and cannot be put back.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _rename(source, target, found, checksum)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(source, target, found)  # another file system
+        delete(source, found, checksum)
+
+
+def delete(path: Path, found: Found, checksum: int | None) -> None:
+    """Delete a file, if it is the one that was found. See ``move``."""
+    aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
+    try:
+        _rename(path, aside, found, checksum)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if aside.exists():
+            raise
+        if not is_same(local_file(found.name, path.stat()), found):
+            raise _another(found) from None
+        path.unlink()  # the directory allows no new names, or the disk is full
+    else:
+        aside.unlink(missing_ok=True)
+
+
+def _rename(source: Path, target: Path, found: Found, checksum: int | None) -> None:
+    if not is_same(local_file(found.name, source.stat()), found):
+        raise _another(found)
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        if not target.exists():  # NFS reports this, too, if it has sent a request twice
+            raise
+    now = local_file(found.name, target.stat())
+    if now.version == found.version:
+        return
+    # some mounted stores change a file's time when it is renamed
+    if now.size == found.size and checksum is not None and checksum_of(target) == checksum:
+        return
+    _put_back(target, source)
+    raise _another(found)
+
+
+def _put_back(moved: Path, path: Path) -> None:
+    try:
+        os.link(moved, path)  # unlike a rename, it replaces nothing
+    except OSError:  # the name is taken, or the file system has no links
+        if not path.exists():
+            moved.rename(path)
+            return
+        if not path.samefile(moved):
+            raise ServiceError(
+                f"{path} was replaced twice while it was moved: {moved} is one of these files, "
+                f"and has not been read. Move it to {path.parent} under a new name, then start "
+                "the connector again"
+            ) from None
+    moved.unlink()
+
+
+def _copy(source: Path, target: Path, found: Found) -> None:
+    """Copy a file, unless it changes meanwhile."""
+    part = target.with_name(f".{target.name}.part")
+    with contextlib.ExitStack() as failing:
+        failing.callback(part.unlink, missing_ok=True)
+        with source.open("rb") as file, part.open("wb") as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+            shutil.copystat(source, part)
+            for now in (os.fstat(file.fileno()), source.stat()):
+                if not is_same(local_file(found.name, now), found):
+                    raise _another(found)
+        part.replace(target)
+        failing.pop_all()
+
+
+def _another(found: Found) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "another file has its name", found.name)
