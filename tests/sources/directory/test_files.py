@@ -15,6 +15,7 @@ import pytest
 
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sources.base import Measurable, Repeatable, Sharded
+from semel.sources.directory import removal
 from semel.sources.directory.source import DirectorySource
 from tests import s3
 from tests.sources.directory.conftest import Reading, names
@@ -308,7 +309,7 @@ def test_a_file_that_takes_the_name_at_the_very_end_is_read(
             another(path, late.pop())
         return rename(source, target)
 
-    def refuse(*_arguments: object) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     write(path, lines(3))
@@ -358,24 +359,104 @@ def test_a_copy_that_does_not_succeed_is_removed(
     assert names(folder.parent / "done") == []
 
 
-def test_a_file_that_cannot_be_looked_at_after_its_rename_is_kept(
+@pytest.mark.parametrize("coarse", [False, True])
+def test_a_move_to_another_disk_that_is_repeated_leaves_one_copy(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, coarse: bool
+) -> None:
+    path, copystat, copied = folder / "a.txt", shutil.copystat, folder.parent / "done" / "a.txt"
+
+    def rounded(source: Path, target: Path) -> None:
+        copystat(source, target)
+        os.utime(target, (86_402, 86_402))
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    write(path, lines(3))
+    os.utime(path, (86_400, 86_403.5))
+    modified = path.stat().st_mtime_ns
+    reading = Reading(make())
+    monkeypatch.setattr(Path, "rename", across(Path.rename))
+    if coarse:
+        monkeypatch.setattr(shutil, "copystat", rounded)
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "unlink", fail)
+        failing.setattr(Path, "rename", across(fail))
+        with pytest.raises(TransientError, match="Input/output error"):
+            reading.all()
+    assert copied.stat().st_mtime_ns == (86_402_000_000_000 if coarse else modified)
+    reading.restart()
+    assert reading.all() == lines(3)
+    assert names(folder) == []
+    assert names(copied.parent) == ["a.txt"]
+
+
+def test_a_file_that_takes_the_name_and_may_not_be_read_is_put_back(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stat = Path.stat
+    path, rename = folder / "a.txt", Path.rename
 
-    def failing(path: Path, **given: Any) -> os.stat_result:
-        if path.name.startswith(".semel-") and given.get("follow_symlinks", True):
-            failing_once.undo()
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        return stat(path, **given)
+    def refuse(*_arguments: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def renamed(source: Path, target: Path) -> Path:
+        replace(source, lines(3, 3))
+        os.utime(source, (1, 1))
+        return rename(source, target)
+
+    write(path, lines(3))
+    with monkeypatch.context() as replaced:
+        replaced.setattr(Path, "rename", renamed)
+        replaced.setattr(removal, "checksum_of", refuse)
+        with pytest.raises(ServiceError, match="access is denied"):
+            Reading(make()).all()
+    assert names(folder.parent / "done") == []
+    assert names(folder) == ["a.txt"]
+    assert path.read_text() == "line 3\nline 4\nline 5\n"
+
+
+def test_a_rename_that_changes_the_time_of_a_file_of_spooldir_changes_no_file(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def renamed(source: Path, target: Path) -> Path:
+        moved = rename(source, target)
+        os.utime(moved, (0, 0))
+        return moved
 
     write(folder / "a.txt", lines(3))
+    monkeypatch.setattr(Path, "rename", renamed)
+    source = make()
+    source.committed({"fileName": "a.txt"}, {"offset": 3, "state": "done"})
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_deleted_file_is_looked_at_again_if_that_failed(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    path, rename, stat = folder / "a.txt", Path.rename, Path.stat
+
+    def renamed(source: Path, target: Path) -> Path:
+        if is_replaced:
+            replace(source, ["another"])
+        return rename(source, target)
+
+    def failing(path: Path, **given: Any) -> os.stat_result:
+        if path.name.startswith(".semel-"):
+            failing_once.undo()
+            raise OSError(errno.EIO, "Input/output error")
+        return stat(path, **given)
+
+    write(path, lines(3))
     with monkeypatch.context() as failing_once:
+        failing_once.setattr(Path, "rename", renamed)
         failing_once.setattr(Path, "stat", failing)
-        with pytest.raises(TransientError, match=r"Input/output error: .*/in/\.semel-"):
-            Reading(make(cleanup_policy="DELETE")).all()
-    (left,) = names(folder)
-    assert (folder / left).read_text() == "line 0\nline 1\nline 2\n"
+        reading = Reading(make(cleanup_policy="DELETE"))
+        reading.step()
+    assert reading.all() == [*lines(3), *(["another"] if is_replaced else [])]
+    assert names(folder) == []
 
 
 @pytest.mark.parametrize("policy", ["MOVE", "DELETE"])
@@ -414,10 +495,10 @@ def test_a_rename_that_is_sent_twice_is_no_error(
 
 def test_files_of_the_same_content_are_all_kept(make: Make, folder: Path) -> None:
     reading = Reading(make())
-    for second in (1, 2):
+    for day in (1, 2):
         write(folder / "a.txt", ["heartbeat"])
-        os.utime(folder / "a.txt", (second, second))
-        assert reading.all() == ["heartbeat"] * second
+        os.utime(folder / "a.txt", (day * 86_400, day * 86_400))
+        assert reading.all() == ["heartbeat"] * day
         assert before(make(), "a.txt", reading.stored["a.txt"]) == ["heartbeat"]
     assert names(folder.parent / "done") == ["a.txt", "a.txt.1"]
 
@@ -469,7 +550,7 @@ def test_a_file_that_is_replaced_twice_at_the_very_end_stops_the_connector(
 def test_a_directory_without_renames_has_its_finished_files_deleted(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     write(folder / "a.txt", lines(3))
@@ -520,10 +601,10 @@ def test_a_file_that_a_crash_left_aside_is_reported(
     write(folder / ".semel-1", lines(3))
     reading = Reading(make())
     assert reading.all() == []
-    assert "a crash left file" not in caplog.text, "it may be about to be deleted"
+    assert ".semel-1" not in caplog.text, "it may be about to be deleted"
     monkeypatch.setattr("semel.sources.directory.listing._ASIDE_S", 0)
     assert reading.all() == []
-    assert caplog.text.count("a crash left file .semel-1 in input.path") == 1
+    assert caplog.text.count("file .semel-1 was left in input.path") == 1
     assert names(folder) == [".semel-1"]
 
 

@@ -13,7 +13,7 @@ from semel.sources.directory.places import Places
 from semel.sources.directory.removal import ASIDE
 
 _ASIDE_S = 60
-"""A file that has lain aside for longer was left there by a crash."""
+"""A file that lies aside for longer was left there."""
 
 _ORDERS: Mapping[str, Callable[[Found], Any]] = {
     "Name": lambda found: found.name,
@@ -39,7 +39,10 @@ class Listing:
     def files(self) -> list[Found] | None:
         """The files that the configuration names; None if the place does not exist."""
         listed = self._places.files(self._place, recursive=self._config.recursive)
-        return None if listed is None else [found for found in listed if self._takes(found)]
+        if listed is None:
+            return None
+        self._report([found.name for found in listed if _is_aside(found)])
+        return [found for found in listed if not _is_aside(found) and self._takes(found)]
 
     def ready(self, listed: Sequence[Found]) -> list[Found]:
         """Those that are old enough to be read, in the order in which they are read."""
@@ -52,14 +55,22 @@ class Listing:
 
     def _takes(self, found: Found) -> bool:
         own_name = found.name.rpartition("/")[2]
-        if found.changed and own_name.startswith(ASIDE):  # it is local, too
-            now = time.monotonic()
-            if now - self._aside.setdefault(found.name, now) >= _ASIDE_S:
-                self._warn(
-                    f"a crash left file {found.name} in {self._place}. semel ignores it: before "
-                    "you delete it, check that its records were read"
-                )
-            return False
         if own_name.endswith(self._config.processing):
             return False
         return self._pattern.fullmatch(own_name) is not None
+
+    def _report(self, aside: Sequence[str]) -> None:
+        """Warn of files that lie aside for long: they are deleted in an instant, or stay."""
+        now = time.monotonic()
+        self._aside = {name: self._aside.get(name, now) for name in aside}
+        for name, since in self._aside.items():
+            if now - since >= _ASIDE_S:
+                self._warn(
+                    f"file {name} was left in {self._place} by a crash or an error. semel ignores "
+                    "it: before you delete it, check that its records were read"
+                )
+
+
+def _is_aside(found: Found) -> bool:
+    """Whether a file is about to be deleted. In other stores, that needs no such names."""
+    return bool(found.changed) and found.name.rpartition("/")[2].startswith(ASIDE)

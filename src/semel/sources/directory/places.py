@@ -24,6 +24,9 @@ except ModuleNotFoundError as missing:
         f"the directory source needs the package {package}: pip install 'semel[files]'"
     ) from missing
 
+_COARSE_MS = 2_000
+"""How far the times of a file and of its copy are apart at most: FAT's are even seconds."""
+
 
 class Places:
     """The input, finished and error paths of a connector, all in one store."""
@@ -96,7 +99,8 @@ class Places:
         if self._is_local:
             with self._store.translated():
                 return is_same(local_file(found.name, os.fstat(file.fileno())), found)
-        details = getattr(file, "details", None)  # most of fsspec's files know their object
+        with self._store.translated():
+            details = getattr(file, "details", None)  # most of fsspec's files know their object
         return not details or stored_object(found.name, details).version == found.version
 
     def checksum(self, place: str, name: str) -> int | None:
@@ -146,8 +150,9 @@ class Places:
                 removal.delete(of, found, checksum)
 
     def _is_copy(self, other: Found, found: Found) -> bool:
-        """Whether it may be. Local copies keep the time, which an audit looks for."""
-        return other.version == found.version if self._is_local else other.size == found.size
+        """Whether it may be one. Local copies keep the time, which an audit looks for."""
+        is_another = self._is_local and abs(other.modified_ms - found.modified_ms) >= _COARSE_MS
+        return other.size == found.size and not is_another
 
     def _same(self, source: str, name: str, target: str, other: str) -> bool:
         with (

@@ -72,19 +72,29 @@ def _rename(source: Path, target: Path, found: Found, checksum: int | None) -> N
     except FileNotFoundError:
         if not target.exists():  # NFS reports this, too, if it has sent a request twice
             raise
-    now = local_file(found.name, target.stat())
+    try:
+        is_renamed = _is_renamed(target, found, checksum)
+    except OSError:
+        _put_back(target, source)
+        raise
+    if not is_renamed:
+        _put_back(target, source)
+        raise _another(found)
+
+
+def _is_renamed(path: Path, found: Found, checksum: int | None) -> bool:
+    now = local_file(found.name, path.stat())
     if now.version == found.version:
-        return
+        return True
+    if now.size != found.size:
+        return False
     # some mounted stores change a file's time when it is renamed
-    if now.size == found.size and checksum is not None and checksum_of(target) == checksum:
-        return
-    _put_back(target, source)
-    raise _another(found)
+    return now.inode == found.inode if checksum is None else checksum_of(path) == checksum
 
 
 def _put_back(moved: Path, path: Path) -> None:
     try:
-        os.link(moved, path)  # unlike a rename, it replaces nothing
+        os.link(moved, path, follow_symlinks=False)  # unlike a rename, it replaces nothing
     except OSError:  # the name is taken, or the file system has no links
         if not path.exists():
             moved.rename(path)
@@ -103,8 +113,9 @@ def _copy(source: Path, target: Path, found: Found) -> None:
     part = target.with_name(f".{target.name}.part")
     with contextlib.ExitStack() as failing:
         failing.callback(part.unlink, missing_ok=True)
-        with source.open("rb") as file, part.open("wb") as copy:
-            shutil.copyfileobj(file, copy, 1 << 20)
+        with source.open("rb") as file:
+            with part.open("wb") as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
             shutil.copystat(source, part)
             for now in (os.fstat(file.fileno()), source.stat()):
                 if not is_same(local_file(found.name, now), found):
