@@ -313,7 +313,7 @@ def produce(request: pytest.FixtureRequest) -> Produce:
                 "max.in.flight.requests.per.connection": 1,
                 "request.timeout.ms": int(PATIENCE * 1000),
                 "message.timeout.ms": int(PATIENCE * 1000),
-                "linger.ms": 5,
+                "linger.ms": 1000,  # one batch, also on a slow machine; flush() does not wait
                 "queue.buffering.max.messages": 1_000_000,
             }
         )

@@ -136,3 +136,26 @@ def test_a_group_whose_coordinator_moves_is_asked_for_again(
     refusals.append(code)
     with pytest.raises(TransientError):
         groups.offsets("g", [ZERO])
+
+
+@pytest.mark.parametrize(("silences", "is_told"), [(1, True), (2, False)])
+def test_a_coordinator_that_does_not_answer_is_asked_once_more_with_a_new_client(
+    monkeypatch: pytest.MonkeyPatch, silences: int, is_told: bool
+) -> None:
+    monkeypatch.setattr(groups_module, "_PAUSE", 0)
+    groups = Groups({"bootstrap.servers": "localhost:1"})
+    parted: list[bool] = []
+
+    class Reader:
+        def committed(self, asked: list[KafkaPartition], _timeout: float) -> list[KafkaPartition]:
+            if len(parted) < silences:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return [KafkaPartition(p.topic, p.partition, 7) for p in asked]
+
+    monkeypatch.setattr(groups, "_reader", lambda _group, _stable: Reader())
+    monkeypatch.setattr(groups, "part", lambda: parted.append(True))
+    if is_told:
+        assert groups.offsets("g", [ZERO]) == ({ZERO: (7, "")}, set())
+    else:
+        with pytest.raises(TransientError, match="Timed out"):
+            groups.offsets("g", [ZERO])

@@ -35,6 +35,8 @@ network."""
 _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
+_TRIES = 2
+"""How often to ask a question that only reads, while no answer comes."""
 
 _MOVES_FOR = 30.0
 """Seconds that another broker gets to take a group over."""
@@ -62,7 +64,8 @@ class Groups:
         """
         wanted = list(partitions)
         try:
-            return self._asking(lambda: self._committed(group, wanted, stable)), set()
+            tries = 1 if stable else _TRIES
+            return self._asking(lambda: self._committed(group, wanted, stable), tries), set()
         except KafkaException as error:
             if not stable or error.args[0].code() not in _UNSTABLE:
                 raise self._failed(error) from None
@@ -121,7 +124,7 @@ class Groups:
             return found
 
         try:
-            return self._asking(ask)
+            return self._asking(ask, _TRIES)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
@@ -165,14 +168,18 @@ class Groups:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise self._failed(error) from None
 
-    def _asking(self, ask: Callable[[], T]) -> T:
-        """Ask again while another broker takes the group over, as Java's clients do."""
+    def _asking(self, ask: Callable[[], T], tries: int = 1) -> T:
+        """Ask again while another broker takes the group over, as Java's clients do. ``tries`` is
+        how often to ask, with a new client each time, while no answer comes."""
         deadline = time.monotonic() + _MOVES_FOR
         while True:
             try:
                 return ask()
             except KafkaException as error:
-                if error.args[0].code() not in COORDINATOR_MOVED or time.monotonic() > deadline:
+                code = error.args[0].code()
+                if code == KafkaError._TIMED_OUT and tries > 1:
+                    tries -= 1
+                elif code not in COORDINATOR_MOVED or time.monotonic() > deadline:
                     raise
                 log.debug("%s; asking again", error)
             self.part()
