@@ -36,7 +36,7 @@ _TIMEOUT = 5.0
 """A client that has seen a broker restart may ask its old coordinator for ever; a new one does
 not."""
 _TRIES = 2
-"""How often to ask a question that only reads, while no answer comes."""
+"""How often to ask for offsets while no answer comes: starts depend on it."""
 
 _MOVES_FOR = 30.0
 """Seconds that another broker gets to take a group over."""
@@ -124,7 +124,7 @@ class Groups:
             return found
 
         try:
-            return self._asking(ask, _TRIES)
+            return self._asking(ask)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
