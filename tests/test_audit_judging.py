@@ -204,6 +204,17 @@ def test_dead_letters_of_a_log_that_is_gone_say_nothing_of_the_records_there_now
     assert (found.lost, found.duplicated) == (1, 0)  # both letters are of records that are gone
 
 
+def test_a_dead_letter_behind_the_position_excuses_no_record_before_it() -> None:
+    """Letters are committed first, and are read after the ledger."""
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_filtered=1)
+    letters = {"t": pa.table({"partition": [0, 0], "offset": [10, 12]})}
+    given = replace(snapshot(places=HERE[:-1], dead=letters), entries=[entry])
+    (found,), _ = judged(given)
+    assert (found.lost, found.duplicated) == (0, 0)  # the filtered record has no row
+    (found,), _ = judged(replace(given, records={"t": given.records["t"].slice(1)}))
+    assert (found.lost, found.duplicated) == (1, 0)
+
+
 def test_a_row_that_a_record_left_out_now_may_have_replaced_is_not_lost() -> None:
     """Record 7 has a row, and the transform leaves it out now: it has replaced record 2's row."""
     here = [place for place in HERE if place[1] != 2]
