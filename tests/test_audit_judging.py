@@ -215,6 +215,17 @@ def test_a_dead_letter_behind_the_position_excuses_no_record_before_it() -> None
     assert (found.lost, found.duplicated) == (1, 0)
 
 
+@pytest.mark.parametrize(("offset", "lost"), [(12, 0), (9, 1)])
+def test_a_dead_letter_behind_the_position_names_no_record_that_has_failed(
+    offset: int, lost: int
+) -> None:
+    """Without provenance, a failed record without a letter may be the one that has no row."""
+    entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=1)
+    letters = {"t": pa.table({"partition": [0], "offset": [offset]})}
+    given = replace(snapshot(rows=9, dead=letters), entries=[entry])
+    assert judged(given, live=LiveKeys(10, 10))[0][0].lost == lost
+
+
 def test_a_row_that_a_record_left_out_now_may_have_replaced_is_not_lost() -> None:
     """Record 7 has a row, and the transform leaves it out now: it has replaced record 2's row."""
     here = [place for place in HERE if place[1] != 2]

@@ -375,7 +375,7 @@ class Auditor:
     def _failed(self, topic: str, entries: Sequence[LedgerEntry]) -> int:
         """The number of records that failed without a dead letter that names them."""
         dead = self._snapshot.dead.get(topic)
-        named = 0 if dead is None else dead.num_rows
+        named = sum(int((offsets_of(dead, e.partition) < e.position).sum()) for e in entries)
         return max(0, sum(e.records_failed for e in entries) - named)
 
     def _why_not(
