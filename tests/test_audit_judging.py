@@ -204,7 +204,7 @@ def test_dead_letters_of_a_log_that_is_gone_say_nothing_of_the_records_there_now
     assert (found.lost, found.duplicated) == (1, 0)  # both letters are of records that are gone
 
 
-def test_a_dead_letter_behind_the_position_excuses_no_record_before_it() -> None:
+def test_a_dead_letter_beyond_the_position_excuses_no_record_before_it() -> None:
     """Letters are committed first, and are read after the ledger."""
     entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_filtered=1)
     letters = {"t": pa.table({"partition": [0, 0], "offset": [10, 12]})}
@@ -216,7 +216,7 @@ def test_a_dead_letter_behind_the_position_excuses_no_record_before_it() -> None
 
 
 @pytest.mark.parametrize(("offset", "lost"), [(12, 0), (9, 1)])
-def test_a_dead_letter_behind_the_position_names_no_record_that_has_failed(
+def test_a_dead_letter_beyond_the_position_names_no_record_that_has_failed(
     offset: int, lost: int
 ) -> None:
     """Without provenance, a failed record without a letter may be the one that has no row."""

@@ -56,6 +56,17 @@ def across(rename: Rename) -> Rename:
     return refuse
 
 
+def retiming(rename: Rename) -> Rename:
+    """A rename that changes the file's time, as on some mounted object stores."""
+
+    def renamed(source: Path, target: Path) -> Path:
+        moved = rename(source, target)
+        os.utime(moved, (0, 0))
+        return moved
+
+    return renamed
+
+
 def test_files_are_read_in_their_order_and_moved_when_they_are_committed(
     make: Make, folder: Path
 ) -> None:
@@ -418,15 +429,8 @@ def test_a_file_that_takes_the_name_and_may_not_be_read_is_put_back(
 def test_a_rename_that_changes_the_time_of_a_file_of_spooldir_changes_no_file(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = Path.rename
-
-    def renamed(source: Path, target: Path) -> Path:
-        moved = rename(source, target)
-        os.utime(moved, (0, 0))
-        return moved
-
     write(folder / "a.txt", lines(3))
-    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "rename", retiming(Path.rename))
     source = make()
     source.committed({"fileName": "a.txt"}, {"offset": 3, "state": "done"})
     assert names(folder) == []
@@ -463,16 +467,8 @@ def test_a_deleted_file_is_looked_at_again_if_that_failed(
 def test_a_rename_that_changes_the_time_changes_no_file(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    """As on some mounted object stores."""
-    rename = Path.rename
-
-    def renamed(source: Path, target: Path) -> Path:
-        moved = rename(source, target)
-        os.utime(moved, (0, 0))
-        return moved
-
     write(folder / "a.txt", lines(3))
-    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "rename", retiming(Path.rename))
     assert Reading(make(cleanup_policy=policy)).all() == lines(3)
     assert names(folder) == []
 

@@ -99,13 +99,6 @@ class Process:
         return words in " ".join(self.log.read_text(errors="replace").split())
 
 
-def lives(process: psutil.Process) -> bool:
-    """Whether a process runs or is stopped; one that has ended may stay a zombie."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
 def makes_archive(process: psutil.Process) -> bool:
     """Whether a process makes an archive of classes in the background."""
     with contextlib.suppress(psutil.NoSuchProcess):

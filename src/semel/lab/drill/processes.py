@@ -20,9 +20,9 @@ import pyspark
 
 from semel import archives, failpoints
 from semel.errors import ConfigError, SemelError
-from semel.lab.drill.process import Process, lives, makes_archive
+from semel.lab.drill.process import Process, makes_archive
 from semel.lab.embedded import Kafka
-from semel.lab.embedded.process import comes_true
+from semel.lab.embedded.process import comes_true, ended
 
 PATIENCE = 300.0
 BROKERS = 2.0
@@ -139,15 +139,15 @@ class Processes(ABC):
         if process.status is None:
             os.kill(process.pid, signal.SIGKILL)
 
-        def ended() -> bool:
-            left = [p for p in self._seen if lives(p) and not makes_archive(p)]
+        def all_ended() -> bool:
+            left = [p for p in self._seen if not ended(p) and not makes_archive(p)]
             for member in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     self._seen.update(member.children())  # it may have forked since
                     member.kill()
             return process.status is not None and not left
 
-        self.until(ended, PATIENCE, "the connector did not die")
+        self.until(all_ended, PATIENCE, "the connector did not die")
 
     def adopt(self, process: Process) -> None:
         """Note a process that no longer belongs to the connector."""

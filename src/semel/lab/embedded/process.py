@@ -138,7 +138,7 @@ class ServerProcess:
             same = abs(process.create_time() - record["started"]) < 0.1
         except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
             return None
-        return process if same and not _ended(process) else None
+        return process if same and not ended(process) else None
 
     def _forget(self) -> None:
         if self._child is not None:
@@ -147,7 +147,7 @@ class ServerProcess:
         self._record.unlink(missing_ok=True)
 
 
-def _ended(process: psutil.Process) -> bool:
+def ended(process: psutil.Process) -> bool:
     """Whether a process has ended. A zombie has, although its parent may take a while to reap it.
 
     It has not while it still has threads: those of a killed JVM can hold its port and files a
@@ -163,7 +163,7 @@ def _ended(process: psutil.Process) -> bool:
 
 def _end(process: psutil.Process, timeout: float) -> bool:
     """Waits for a process to end. Returns False if it does not end in time."""
-    return comes_true(lambda: _ended(process), timeout, 0.005)
+    return comes_true(lambda: ended(process), timeout, 0.005)
 
 
 def comes_true(condition: Callable[[], bool], timeout: float, pause: float = 0.02) -> bool:

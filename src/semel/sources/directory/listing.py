@@ -13,7 +13,7 @@ from semel.sources.directory.places import Places
 from semel.sources.directory.removal import ASIDE
 
 _ASIDE_S = 60
-"""A file that lies aside for longer was left there."""
+"""A file that stays aside for longer was left behind."""
 
 _ORDERS: Mapping[str, Callable[[Found], Any]] = {
     "Name": lambda found: found.name,
@@ -60,7 +60,7 @@ class Listing:
         return self._pattern.fullmatch(own_name) is not None
 
     def _report(self, aside: Sequence[str]) -> None:
-        """Warn of files that lie aside for long: they are deleted in an instant, or stay."""
+        """Warn of files that stay aside: a file is there for an instant, or was left behind."""
         now = time.monotonic()
         self._aside = {name: self._aside.get(name, now) for name in aside}
         for name, since in self._aside.items():
@@ -72,5 +72,5 @@ class Listing:
 
 
 def _is_aside(found: Found) -> bool:
-    """Whether a file is about to be deleted. In other stores, that needs no such names."""
+    """Whether a file is about to be deleted. Only local files are renamed first."""
     return bool(found.changed) and found.name.rpartition("/")[2].startswith(ASIDE)

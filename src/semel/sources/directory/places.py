@@ -25,7 +25,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 _COARSE_MS = 2_000
-"""How far the times of a file and of its copy are apart at most: FAT's are even seconds."""
+"""The times of a file and its copy differ by less: FAT rounds them to two seconds."""
 
 
 class Places:
@@ -96,10 +96,9 @@ class Places:
         return file
 
     def _is_open(self, file: BinaryIO, found: Found) -> bool:
-        if self._is_local:
-            with self._store.translated():
-                return is_same(local_file(found.name, os.fstat(file.fileno())), found)
         with self._store.translated():
+            if self._is_local:
+                return is_same(local_file(found.name, os.fstat(file.fileno())), found)
             details = getattr(file, "details", None)  # most of fsspec's files know their object
         return not details or stored_object(found.name, details).version == found.version
 
@@ -150,7 +149,7 @@ class Places:
                 removal.delete(of, found, checksum)
 
     def _is_copy(self, other: Found, found: Found) -> bool:
-        """Whether it may be one. Local copies keep the time, which an audit looks for."""
+        """Whether a file may be a copy. Local copies keep the time, which an audit looks for."""
         is_another = self._is_local and abs(other.modified_ms - found.modified_ms) >= _COARSE_MS
         return other.size == found.size and not is_another
 

@@ -1,7 +1,7 @@
-"""Removes finished local files from the input, but none that have taken their names.
+"""Removes finished local files from the input, but no files that have taken their names.
 
 No system call moves or deletes a file only if it is a given one. So a file is checked before it is
-renamed and once more afterwards, and another one is put back.
+renamed and once more afterwards, and put back if it is another one.
 """
 
 from __future__ import annotations
@@ -73,13 +73,11 @@ def _rename(source: Path, target: Path, found: Found, checksum: int | None) -> N
         if not target.exists():  # NFS reports this, too, if it has sent a request twice
             raise
     try:
-        is_renamed = _is_renamed(target, found, checksum)
+        if not _is_renamed(target, found, checksum):
+            raise _another(found)
     except OSError:
         _put_back(target, source)
         raise
-    if not is_renamed:
-        _put_back(target, source)
-        raise _another(found)
 
 
 def _is_renamed(path: Path, found: Found, checksum: int | None) -> bool:
