@@ -584,7 +584,7 @@ def test_mappings_are_normalised() -> None:
         (
             "c.json",
             b'{"name": "x", "config": {"name": "y"}}',
-            r"name='x' outside of config and 'y' in it: the ledger goes by the name",
+            r"name='x' outside of config and 'y' in it: the ledger is kept under the name",
         ),
         ("c.json", b"\xff", r"cannot read .*c.json"),
         ("c.properties", b"a=\\u12", r"c.properties is not a .properties file"),

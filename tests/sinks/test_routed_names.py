@@ -1,4 +1,4 @@
-"""A router that goes by the topic names the targets of sinks."""
+"""A router that looks only at the topic names the targets of sinks."""
 
 from __future__ import annotations
 

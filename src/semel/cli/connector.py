@@ -226,7 +226,7 @@ def describe(
 ) -> None:
     """Explain what a connector does, which guarantee holds, and why."""
     if (file is None) == (not keys):
-        raise typer.BadParameter("name a configuration, or a class by --keys", param_hint="file")
+        raise typer.BadParameter("name a configuration, or a class with --keys", param_hint="file")
     if file is None:
         list_keys(keys, as_json=as_json)
         return

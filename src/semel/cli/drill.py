@@ -61,7 +61,7 @@ def drill(
         int,
         typer.Option(
             metavar="WORKERS",
-            help="Instead: run the sink of FILE and a source on so many workers of a cluster, "
+            help="Instead: run the sink of FILE and a source on this many workers of a cluster, "
             "which are killed, frozen, cut off, added and restarted.",
         ),
     ] = 0,

@@ -99,7 +99,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "log.truncated",
         "stop",
         "When a partition's log lost records that were read, as after an unclean leader election: "
-        "stop, or continue (record it, go on from where the logs part).",
+        "stop, or continue (record it, go on from where the logs diverge).",
         choices=("stop", "continue"),
         importance=MEDIUM,
         group="Positions",
@@ -107,8 +107,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     target_changed: str = key(
         "target.changed",
         "stop",
-        "When a topic's results have gone to another target until now: stop, or continue (record "
-        "it, go on in the new target without the older results).",
+        "When a topic's results went to another target before: stop, or continue (record it, go "
+        "on in the new target without the older results).",
         choices=("stop", "continue"),
         importance=MEDIUM,
         group="Positions",

@@ -71,7 +71,8 @@ class DeadLetterConfig(ErrorHandlingConfig):
     dead_letter_table: str = key(
         "errors.deadletterqueue.table",
         "",
-        "Table that receives bad records in the same transaction, exactly once.",
+        "Table that receives bad records, exactly once: in the transaction of the results if the "
+        "store has transactions.",
         importance=MEDIUM,
         group="Error Handling",
     )

@@ -63,7 +63,7 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
         if "name" in flat and str(inner.setdefault("name", flat["name"])) != str(flat["name"]):
             raise ConfigError(
                 f"{where}: name={flat['name']!r} outside of config and {inner['name']!r} in it: "
-                "the ledger goes by the name. Remove one"
+                "the ledger is kept under the name. Remove one"
             )
         flat = inner
     strange = [k for k in flat if not isinstance(k, str)]

@@ -33,7 +33,7 @@ def limit_caches() -> None:
 
 
 def give_back() -> None:
-    """Return unused memory to the system. It takes some milliseconds."""
+    """Return unused memory to the system. It takes a few milliseconds."""
     pa.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -291,11 +291,11 @@ def _truncated(
             f"connector {connector.name}: "
             + "; ".join(_cut(entries[tp], at, ends[tp][0]) for tp, at in sorted(cut.items()))
             + (
-                ". Where the logs part is not known: find the next offset to read, and set it with "
-                "semel offsets set"
+                ". Where the logs diverge is not known: find the next offset to read, and set it "
+                "with semel offsets set"
                 if lost
-                else ". To read on from where the logs part, set log.truncated=continue: the rows "
-                "of lost records stay, and the ledger says which they are"
+                else ". To read on from where the logs diverge, set log.truncated=continue: the "
+                "rows of lost records stay, and the ledger says which they are"
             )
         )
     rebases = []
@@ -337,9 +337,9 @@ def _cut(entry: LedgerEntry, fork: int, end: int) -> str:
         )
     return (
         f"{tp}: the log was truncated, as after an unclean leader election: the stored position is "
-        f"{at}, but from offset {fork} on the log is another one. {at - fork} records that were "
-        f"read are gone from Kafka (offsets {_span(fork, at)}), {max(0, end - fork)} were not read "
-        f"(offsets {_span(fork, end)})"
+        f"{at}, but from offset {fork} on the log is a different one. {at - fork} records that "
+        f"were read are gone from Kafka (offsets {_span(fork, at)}), {max(0, end - fork)} were not "
+        f"read (offsets {_span(fork, end)})"
     )
 
 

@@ -254,7 +254,7 @@ def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
     if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
         raise ConfigError(
             f"connector {name}: consumer.override.{HEARTBEAT}={heartbeat} must be less than "
-            f"consumer.override.{SESSION}={session}, best a third of it"
+            f"consumer.override.{SESSION}={session}, ideally a third of it"
         )
 
 

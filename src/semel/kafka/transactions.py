@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, Any] = {
     "queue.buffering.max.kbytes": 2_147_483_647,
     # The brokers decide whether a record is too large: what one topic took, another may take, too.
     "message.max.bytes": 67_108_864,
-    # Between two transactions the coordinator is busy for some milliseconds; librdkafka would wait
+    # Between two transactions the coordinator is busy for a few milliseconds; librdkafka would wait
     # 100 ms before it asks again.
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 500,

@@ -74,7 +74,7 @@ class JdbcKeys:
     normalize: bool = key(
         "table.name.normalize",
         False,
-        "Replace all but letters, digits and _ in topics by _.",
+        "Replace all but letters, digits and _ in topics with _.",
         importance=LOW,
         group="Data Mapping",
     )

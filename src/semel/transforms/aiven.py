@@ -170,12 +170,12 @@ class FilterByFieldValue(Reading):
         name = self._config.field
         if not name:
             if contents.has_schema:
-                refuse_all(contents.array, "a whole that has a schema cannot be filtered by")
+                refuse_all(contents.array, "what has a schema cannot be filtered as a whole")
             return column("", contents.array)
         array = required(contents, "filtering", nulls=True)
         given = columns(array).get(name)
         if given is None and contents.has_schema:
-            refuse_all(array, f"field {name}, which is filtered by, is missing")
+            refuse_all(array, f"field {name}, by which records are filtered, is missing")
         return given or column(name, pa.nulls(len(array), pa.string()))
 
     def _matching(self, found: Column, contents: Contents, present: np.ndarray) -> np.ndarray:
@@ -185,7 +185,7 @@ class FilterByFieldValue(Reading):
             missing = np.flatnonzero(null & present)
             if len(missing):
                 what = f"field {self._config.field}" if self._config.field else "the whole"
-                raise Refused(reasons(missing, f"{what}, which is filtered by, is null"))
+                raise Refused(reasons(missing, f"{what}, by which records are filtered, is null"))
         texts = java_text(found.array, has_schema=contents.has_schema).dictionary_encode()
         encoded = [self._holds(text, found.type) for text in texts.dictionary.to_pylist()]
         holds = pa.array(encoded, pa.bool_()).take(texts.indices)

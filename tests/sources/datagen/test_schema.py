@@ -194,7 +194,7 @@ def test_another_seed_makes_other_records() -> None:
         ),
         (record("string", regex="[a"), r"field f: regex '\[a' is not a regular expression"),
         (record("string", regex="(?=a)b"), "has assert, for which no text can be made"),
-        (record("string", regex="a{9999}"), "makes too long texts"),
+        (record("string", regex="a{9999}"), "makes strings that are too long"),
         (record("string", regex="a", length=3), "regex and length exclude each other"),
         (record("int", options=[]), "options must be a list that is not empty"),
         (record("int", options=["a"]), "an option is not of type int"),

@@ -134,7 +134,7 @@ def test_a_file_replaced_under_its_name_is_read_anew_and_told(
     assert reading.all() == lines(3)
     write(folder / "a.txt", ["another"])
     assert reading.all() == [*lines(3), "another"]
-    assert "file a.txt is another one than before (size 8, " in caplog.text
+    assert "file a.txt is not the same as before (size 8, " in caplog.text
     reading.restart()
     assert reading.all() == [*lines(3), "another"]
 
@@ -154,7 +154,7 @@ def test_a_replacement_of_the_same_size_and_time_is_read_and_a_chmod_changes_not
     write(path, ["six", "ten"])
     os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
     assert reading.all() == ["one", "two", "six", "ten"]
-    assert "file a.txt is another one than before (size 8, " in caplog.text
+    assert "file a.txt is not the same as before (size 8, " in caplog.text
     reading.stored["a.txt"] = {  # as an earlier semel has stored it
         n: v for n, v in reading.stored["a.txt"].items() if n not in ("changed", "checksum")
     }
@@ -206,7 +206,7 @@ def test_a_replacement_of_the_same_size_and_time_of_a_file_that_is_read_begins_a
         reading.stored = committed
         reading.restart()
         reading.step()
-    assert "file a.txt is another one than before" in caplog.text
+    assert "file a.txt is not the same as before" in caplog.text
     reading.restart()
     assert reading.all()[-21:] == lines(21, 59)
     assert names(folder.parent / "done") == ["a.txt"]

@@ -56,7 +56,7 @@ class Registration:
         """The subject of a schema. ``record`` is its full name, if it has one.
 
         Raises:
-            ConfigError: the strategy goes by a name, and there is none.
+            ConfigError: the strategy needs a name, and there is none.
         """
         if self.strategy == _STRATEGIES[0]:
             return f"{topic}-{'key' if self.is_key else 'value'}"

@@ -179,8 +179,8 @@ class BoundedWorker(RunWorker):
         for topic, log_id in logs.items():
             if log_id.contradicts(self._consumer_log.fetched(topic)):
                 raise TransientError(
-                    f"connector {self.spec.connector.name}: the consumer reads another topic "
-                    f"{topic} than the ledger knows. Was it created again?"
+                    f"connector {self.spec.connector.name}: the topic {topic} that "
+                    "the consumer reads is not the one that the ledger knows. Was it created again?"
                 )
 
     def _read(self, wanted: Sequence[OffsetRange]) -> Iterator[list[RawRecords]]:

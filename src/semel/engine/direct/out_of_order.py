@@ -24,7 +24,7 @@ _SURE = 5
 class OutOfOrderPolls:
     """What one task has seen since the partitions in question last moved.
 
-    ``tell`` writes a line to the log; ``pause`` waits some seconds, or until the task must stop.
+    ``tell`` writes a line to the log; ``pause`` waits a few seconds, or until the task must stop.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class LogWatch:
         known = {t: self._logs[t] for t in topics if t in self._logs and self._logs[t].topic_id}
         for topic, expected in known.items():
             if expected.contradicts(fetched(topic)):
-                raise Recreated(f"the consumer reads another topic {topic} than the ledger knows")
+                raise Recreated(f"the topic {topic} in Kafka is not the one that the ledger knows")
         return Check(self._cluster, known)
 
     def changed(self, *, seldom: bool = False) -> bool:

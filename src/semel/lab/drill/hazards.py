@@ -146,7 +146,7 @@ class Hazards(Recovery):
     # Steps of the faults
 
     def _down(self) -> None:
-        """SIGKILL the driver and wait until its tasks end. For some seconds they still commit what
+        """SIGKILL the driver and wait until its tasks end. For a few seconds they still commit what
         they hold."""
         self._stage.remember()
         process = self._stage.running

@@ -103,8 +103,8 @@ class DeltaSink(StagingSink):
                 Problem(
                     "topics.regex",
                     f"connector {connector.name}: topics.regex needs ${{topic}} in "
-                    f"table.name.format={self._config.table_name_format!r}, for the ledger's "
-                    "topics are found by it",
+                    f"table.name.format={self._config.table_name_format!r}: a "
+                    "topic's ledger is found by it",
                 )
             )
         if problems:

@@ -51,8 +51,8 @@ def _check_bytes(connector: ConnectorConfig, config: FilesConfig) -> None:
     if connector.dead_letter_table:
         raise ConfigError(
             f"connector {connector.name}: errors.deadletterqueue.table="
-            f"{connector.dead_letter_table}: dead letters have columns, which format=bytes has "
-            "not. Set errors.deadletterqueue.topic.name, or another format"
+            f"{connector.dead_letter_table}: dead letters have columns, which format=bytes "
+            "cannot hold. Set errors.deadletterqueue.topic.name, or another format"
         )
 
 

@@ -97,7 +97,7 @@ class FilesSink(StagingSink):
     def capabilities(self) -> Capabilities:
         config = self._config
         return Capabilities(
-            engines=frozenset({"bounded", "direct"}),
+            engines=frozenset({"bounded"}),
             uses_key=False,
             key_metadata=frozenset(),
             routes=True,

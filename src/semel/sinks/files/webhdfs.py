@@ -103,7 +103,7 @@ class WebHdfsStore(Store):
         self._forget(beside)
         if self.exists(name):
             raise FileExistsError(name)
-        raise TransientError(f"{self.where}: {name} was not created; why is not said")
+        raise TransientError(f"{self.where}: {name} was not created, and the server gave no reason")
 
     def open(self, name: str) -> BinaryIO:
         """The file is sent when it is complete: fsspec would append each part, which needs more
@@ -175,7 +175,7 @@ class WebHdfsStore(Store):
         if not address.startswith(("http://", "https://")):
             raise ConfigError(
                 f"{self.where}: the NameNode sends files to {address.partition('?')[0]}, which is "
-                "not an http:// address. Let storage.options.data_proxy replace it by one"
+                "not an http:// address. Let storage.options.data_proxy replace it with one"
             )
         headers = {} if content is None else {"content-type": "application/octet-stream"}
         return filesystem.session.request(method, address, data=content, headers=headers)
@@ -203,8 +203,8 @@ def _check(where: str, parts: SplitResult, options: Mapping[str, Any]) -> None:
     proxy = options.get("data_proxy", {})
     if not isinstance(proxy, Mapping) or not all(isinstance(v, str) for v in proxy.values()):
         raise ConfigError(
-            "storage.options.data_proxy must be an object in JSON that replaces addresses by "
-            'others, such as {"http://datanode:9864": "https://gateway:8443"}'
+            "storage.options.data_proxy must be an object in JSON that replaces addresses "
+            'with others, such as {"http://datanode:9864": "https://gateway:8443"}'
         )
 
 

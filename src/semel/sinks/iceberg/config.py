@@ -149,9 +149,9 @@ class IcebergConfig(IcebergKeys):
                 Problem(
                     where,
                     f"{asked} with several tables or a "
-                    "route-field: a record that goes to another table than the one before it "
-                    "of its key would leave the old row there. Run a connector for each "
-                    "table, and leave records out in a transform",
+                    "route-field: if two records of a key went to different tables, the first "
+                    "table would keep the older row. Run a connector for each table, and leave "
+                    "records out in a transform",
                 )
             )
         if self.case_insensitive:
@@ -167,7 +167,7 @@ class IcebergConfig(IcebergKeys):
                 Problem(
                     "delete.enabled",
                     "delete.enabled=true needs iceberg.tables.upsert-mode-enabled=true and "
-                    "pk.mode=record_key, for a tombstone has a key and no value",
+                    "pk.mode=record_key, because a tombstone has a key and no value",
                 )
             )
         if problems:

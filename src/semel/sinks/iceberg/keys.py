@@ -45,7 +45,7 @@ class IcebergKeys:
         "iceberg.tables.cdc-field",
         "",
         "The field that says what happened to a row: D deletes it, anything else writes it. Rows "
-        "go by the id columns.",
+        "are matched by the id columns.",
         importance=LOW,
         group="Tables",
     )

@@ -90,7 +90,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
     def capabilities(self) -> Capabilities:
         config = self._config
         return Capabilities(
-            engines=frozenset({"direct", "bounded"}) if config.several else ALL_ENGINES,
+            engines=frozenset({"bounded"}) if config.several else ALL_ENGINES,
             ignores_topics=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
@@ -284,7 +284,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
     @contextlib.contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
         if self._config.several:
-            raise NotShown("which of several tables a row belongs to is not looked at")
+            raise NotShown("with several tables, it is not checked which one a row belongs to")
         target = self._tables.all()[0]
         table = target.anew()
         if table is None:

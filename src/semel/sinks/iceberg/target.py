@@ -159,8 +159,8 @@ class TargetTable:
             wanted = "cdc-field" if config.cdc_field else "upsert-mode-enabled=true"
             raise ConfigError(
                 f"connector {self._connector.name}: iceberg.tables.{wanted} needs "
-                f"id columns: set iceberg.tables.default-id-columns, for table {self.name} has no "
-                "identifier fields"
+                "id columns: set iceberg.tables.default-id-columns, because table "
+                f"{self.name} has no identifier fields"
             )
         return replace(config, id_columns=known)
 
@@ -271,8 +271,8 @@ class TargetTable:
                 there = table.io.new_input(file.path).exists()
             if not there:
                 raise TargetChanged(
-                    f"Iceberg table {table.where}: the staged file {file.path} is gone. Were "
-                    "orphan files removed that are younger than a trigger?"
+                    f"Iceberg table {table.where}: the staged file {file.path} is gone. Did "
+                    "something remove orphan files that were younger than a trigger?"
                 )
 
 

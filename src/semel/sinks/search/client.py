@@ -328,7 +328,7 @@ def _check_settings(given: Mapping[str, str]) -> None:
     others = sorted(given.keys() - {*_TLS, _HOSTNAME})
     if others:
         raise ConfigError(
-            f"{', '.join(PREFIX + name for name in others)}: not available. TLS goes by PEM files "
+            f"{', '.join(PREFIX + name for name in others)}: not available. TLS needs PEM files "
             f"without passwords, named in {', '.join(PREFIX + name for name in _TLS)}. Remove it"
         )
     algorithm = given.get(_HOSTNAME, "https").strip()

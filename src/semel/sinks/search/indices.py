@@ -132,9 +132,9 @@ def check(index: Index, where: str, *, durable: bool, deletes: bool) -> None:
     """
     if durable and index.settings.get("index.translog.durability") == "async":
         raise ConfigError(
-            f"{where}: index {index.name} has index.translog.durability=async: after a crash of "
-            "the server, documents would be missing that it has acknowledged. Set it to request, "
-            "or declare delivery=at-most-once"
+            f"{where}: index {index.name} has index.translog.durability=async: a crash of the "
+            "server could lose documents that it has acknowledged. Set it to request, or declare "
+            "delivery=at-most-once"
         )
     kept = index.settings.get("index.gc_deletes")
     if deletes and kept is not None and _seconds(kept) < GC_DELETES:

@@ -142,8 +142,9 @@ class Dialect(Database):
         unlike = [n for n in key if n in target.columns and not target.columns[n].exact]
         if unlike and not self.compares_keys:
             raise ConfigError(
-                f"table {target.name}: key column {unlike[0]} has a collation, by which "
-                f"{self.system} compares texts, but not in its indexes. Declare it without COLLATE"
+                f"table {target.name}: key column {unlike[0]} has a collation that "
+                f"{self.system} applies to comparisons but not to its indexes. Declare it without "
+                "COLLATE"
             )
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
@@ -294,7 +295,7 @@ def fetched_blocks(
     cursor: Any, count: int = _FEW, array: Callable[[str, Sequence[Any]], pa.Array] | None = None
 ) -> Iterator[pa.Table]:
     """Rows of a query that a DB-API cursor has run, in the types that their values have: ``count``
-    of them first, then as many as fit into some megabytes if they are like those before.
+    of them first, then as many as fit into a few megabytes if they are like those before.
     ``array`` makes a named column from its values."""
     while rows := cursor.fetchmany(count):
         found = _table(cursor, rows, array)

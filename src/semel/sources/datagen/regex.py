@@ -59,7 +59,7 @@ class _Places:
     def next(self) -> int:
         self._count += 1
         if self._count > _LONGEST:
-            raise ValueError("makes too long texts: bound its repetitions")
+            raise ValueError("makes strings that are too long: limit its repetitions")
         return salt(*self._place, self._count)
 
 

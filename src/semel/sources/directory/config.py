@@ -37,7 +37,7 @@ IGNORED = {
     "cleanup.policy.maintain.relative.path": "folders below input.path stay",
     "csv.keep.carriage.return": "line ends are not part of values",
     "csv.verify.reader": "files are looked at when they are read",
-    "file.buffer.size.bytes": "files are read in blocks of some megabytes",
+    "file.buffer.size.bytes": "files are read in blocks of a few megabytes",
     "schema.generation.key.name": "schemas have no name",
     "schema.generation.value.name": "schemas have no name",
     "task.count": "files are dealt out by their names",
@@ -238,16 +238,16 @@ class DirectoryConfig(TextKeys):
             found.append(
                 Problem(
                     "finished.path",
-                    f"finished.path is required with cleanup.policy={self.cleanup}: where files "
-                    "are moved to",
+                    f"finished.path is required with cleanup.policy={self.cleanup}: finished "
+                    "files are moved there",
                 )
             )
         if not self.halt and not self.error_path:
             found.append(
                 Problem(
                     "error.path",
-                    "error.path is required with halt.on.error=false: where files are moved to "
-                    "that cannot be read",
+                    "error.path is required with halt.on.error=false: files that cannot be "
+                    "read are moved there",
                 )
             )
         root = f"{self.input_path.rstrip('/')}/"

@@ -233,7 +233,7 @@ class DirectorySource(Source):
             reached = self._reached(offset)
         elif offset is not None:
             self._warn(
-                f"file {found.name} is another one than before ({told(found.facts)} instead of "
+                f"file {found.name} is not the same as before ({told(found.facts)} instead of "
                 f"{told(offset)}): reading it from its beginning"
             )
         if reached.state:

@@ -86,8 +86,8 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
             values.append(shown(array, granularity))
         except pa.ArrowInvalid:
             raise Unreadable(
-                f"column {name} has a time before 1677 or after 2262, of which timestamp."
-                f"granularity={granularity} has no number. Set it to micros_long"
+                f"column {name} has a time before 1677 or after 2262, which timestamp."
+                f"granularity={granularity} cannot express. Set it to micros_long"
             ) from None
     return Rows(struct(values, shape.columns), numbers, times)
 
@@ -173,6 +173,6 @@ def _check(waiting: list[Rows], why: str) -> None:
     if size > LARGEST:
         raise Unreadable(
             f"{sum(map(len, waiting)):,} rows of {size:,} bytes {why} and would have to be "
-            f"committed together, but {LARGEST:,} bytes are the most. Set "
+            f"committed together, but the limit is {LARGEST:,} bytes. Set "
             "mode=timestamp+incrementing or mode=incrementing, or delivery=at-least-once"
         )

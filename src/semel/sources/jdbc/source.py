@@ -107,8 +107,8 @@ class JdbcSource(Source):
         if config.mode == TIMESTAMP and config.query_suffix:
             return Support(
                 False,
-                "query.suffix may end a query between rows that have the same time, of which the "
-                "others would be lost. Remove it, or set mode=timestamp+incrementing",
+                "query.suffix may end a query between rows that have the same time, and the rest "
+                "of them would be lost. Remove it, or set mode=timestamp+incrementing",
             )
         return Support(True, WHY[config.mode])
 
