@@ -55,7 +55,7 @@ def test_nothing_is_said_of_calls_that_end(told: list[str]) -> None:
 
 def test_a_client_that_bounds_its_own_requests_is_only_spoken_of(told: list[str]) -> None:
     with waiting("Delta table t"):
-        (dog,) = [d for d in watchdog._watcher.dogs() if d._where == "Delta table t"]
+        (dog,) = [d for d in watchdog._watcher.watchdogs() if d._where == "Delta table t"]
         dog.look(time.monotonic() + 3600, stopping=time.monotonic())
     assert [line.rpartition(" for ")[0] for line in told] == ["waiting for Delta table t"]
     assert not dog.ended

@@ -236,7 +236,7 @@ def stops_with(connector: str, stop: threading.Event) -> None:
 
 def waits() -> list[str]:
     """What the calls in progress wait for."""
-    return [found for dog in _watcher.dogs() if (found := dog.waits)]
+    return [found for dog in _watcher.watchdogs() if (found := dog.waits)]
 
 
 def watch(look: Callable[[float], bool]) -> None:
@@ -286,7 +286,7 @@ class _Watcher:
         with self._lock:
             self._dogs.add(dog)
 
-    def dogs(self) -> list[Watchdog]:
+    def watchdogs(self) -> list[Watchdog]:
         with self._lock:
             return list(self._dogs)
 
@@ -315,7 +315,7 @@ class _Watcher:
             time.sleep(_TICK)
             gap, now = time.monotonic() - now, time.monotonic()
             if gap > _FROZEN:
-                for dog in self.dogs():
+                for dog in self.watchdogs():
                     dog.freeze(gap)
             if not self._look(now):
                 self._sleep()
@@ -326,9 +326,9 @@ class _Watcher:
         for connector, stop in list(self.stops.items()):
             if stop.is_set():
                 self.stopping.setdefault(connector, now)
-        for dog in self.dogs():
+        for dog in self.watchdogs():
             _guarded(dog.look, now, self.stopping.get(dog._connector))
-        more = any(dog.is_busy for dog in self.dogs())
+        more = any(dog.is_busy for dog in self.watchdogs())
         for reference in list(self.looks):
             look = reference()
             if look is None:

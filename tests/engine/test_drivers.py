@@ -140,7 +140,7 @@ def test_it_is_told_once_that_no_task_has_reached_the_driver(
     supervisor = Supervisor(Orders(), None)  # type: ignore[arg-type]
     spec: Any = SimpleNamespace(control=Address("driver", 7077, b""))
     for _ in range(3):
-        supervisor._complain(_server(reached=reached), spec, 0.0)
+        supervisor._warn_if_unreached(_server(reached=reached), spec, 0.0)
     said = caplog.text.count("no task has reached this driver at driver:7077")
     assert said == (0 if reached else 1)
 
@@ -230,14 +230,14 @@ def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
     supervisor = Supervisor(Orders(share=share), None)  # type: ignore[arg-type]
     server: Any = SimpleNamespace(stop_task=lambda _n, **_how: None, want_task=lambda _n: None)
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
-    supervisor._heed_share(server, spec, 2)
+    supervisor._apply_share(server, spec, 2)
     for task in supervisor._tasks.values():
         task.job = SimpleNamespace(ended=False)  # type: ignore[assignment]
     share.want([0])
-    assert not supervisor._heed_share(server, spec, 2)
+    assert not supervisor._apply_share(server, spec, 2)
     assert share.holds(1)
     supervisor._tasks[1].job = None
-    assert supervisor._heed_share(server, spec, 2)
+    assert supervisor._apply_share(server, spec, 2)
     assert not share.holds(1)
 
 

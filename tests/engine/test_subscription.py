@@ -47,7 +47,7 @@ def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None])
     os.kill(os.getpid(), signal.SIGSTOP)
     wait_until(lambda: subscription.consumer.memberid() != member)  # the consumer has noticed
     subscription.consumer.assign([])
-    wait_until(lambda: subscription.consumer.poll(0.1) or subscription.said())
+    wait_until(lambda: subscription.consumer.poll(0.1) or subscription.take_events())
     subscription.close()
 
 
@@ -135,7 +135,7 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
         assert subscription.excuse(fence) == "nobody else has taken its place"
         subscription._connect_anew()
         assert subscription.excuse(fence) == LATE
-        subscription.said()
+        subscription.take_events()
         _take_what_it_gives(subscription)
         late.subscribe([source])
         _poll_until(late, late.assignment)
@@ -214,7 +214,7 @@ def test_what_the_group_says_within_close_is_not_answered(
 
     monkeypatch.setattr(direct, "close", late)
     subscription.close()
-    assert (heard, subscription.said()) == ([], [])
+    assert (heard, subscription.take_events()) == ([], [])
 
 
 def _take_what_it_gives(subscription: Subscription) -> None:
@@ -223,7 +223,7 @@ def _take_what_it_gives(subscription: Subscription) -> None:
     while subscription.member is None and time.monotonic() < deadline:
         subscription.find_back({})
         subscription.consumer.poll(0.1)
-    [event] = subscription.said()
+    [event] = subscription.take_events()
     assert isinstance(event, Assigned)
     owned = event.member.partitions
     subscription.consumer.assign([KafkaPartition(*tp) for tp in owned])

@@ -192,7 +192,7 @@ class Herder(ABC):
         return plugins.validated(plugin, config, self._worker)
 
     def _check(self, config: Mapping[str, str]) -> None:
-        plugins.complain(plugins.checked(config, self._worker))
+        plugins.raise_errors(plugins.checked(config, self._worker))
 
     def _known(self, name: str) -> None:
         if name not in self._configs:

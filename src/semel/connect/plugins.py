@@ -93,7 +93,7 @@ def checked(config: Mapping[str, str], worker: WorkerConfig, name: str = "") -> 
     return infos
 
 
-def complain(infos: ConfigInfos) -> None:
+def raise_errors(infos: ConfigInfos) -> None:
     """Raise the errors of an answer, as a worker does when it gets such a configuration.
 
     Raises:

@@ -100,7 +100,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self.reached = False
         self._open = 0
-        self._word = "resume"
+        self._command = "resume"
         self._plan: _Plan | None = None
         self._unwanted: set[int] = set()
         self._closed = False
@@ -113,16 +113,16 @@ class ControlServer:
     def stop_tasks(self) -> None:
         """Ask every task, including those that have not connected yet, to finish its current
         work."""
-        self._say("stop")
+        self._broadcast("stop")
 
     def pause_tasks(self) -> None:
         """Ask every task, including those that have not connected yet, to read nothing until it is
         resumed."""
-        self._say("pause")
+        self._broadcast("pause")
 
     def resume_tasks(self) -> None:
         """Resume paused tasks."""
-        self._say("resume")
+        self._broadcast("resume")
 
     def wake(self) -> None:
         """End the wait for reports: there is something else to look at."""
@@ -164,11 +164,11 @@ class ControlServer:
         elif self._plan is not None:
             _send(line, self._plan)
 
-    def _say(self, word: str) -> None:
+    def _broadcast(self, command: str) -> None:
         with self._lock:
-            self._word = word
+            self._command = command
             for line in self._lines:
-                _send(line, word)
+                _send(line, command)
 
     def close(self) -> None:
         """Close all connections; tasks that are still running stop."""
@@ -210,8 +210,8 @@ class ControlServer:
         with self._lock:
             self._lines.add(line)
             self.reached = True
-            if self._word != "resume":
-                _send(line, self._word)
+            if self._command != "resume":
+                _send(line, self._command)
             if self._closed:
                 _hang_up(line)
         with contextlib.suppress(OSError, EOFError):
@@ -319,11 +319,11 @@ class ControlLine:
 
     def _listen(self) -> None:
         try:
-            while (word := self._line.recv()) != "stop":
-                if isinstance(word, _Plan):
-                    self._plan = word
+            while (command := self._line.recv()) != "stop":
+                if isinstance(command, _Plan):
+                    self._plan = command
                     self._has_plan.set()
-                elif word == "pause":
+                elif command == "pause":
                     self.paused.set()
                 else:
                     self.paused.clear()
@@ -333,9 +333,9 @@ class ControlLine:
         self._has_plan.set()
 
 
-def _send(line: Connection[Any, Any], word: str | _Plan) -> None:
+def _send(line: Connection[Any, Any], command: str | _Plan) -> None:
     try:
-        line.send(word)
+        line.send(command)
     except OSError:  # it takes nothing: frozen, perhaps, with part of a plan unread
         _hang_up(line)
 

@@ -169,14 +169,14 @@ class TaskJobs:
         if not self.job.ended:
             if self._again and now > self._due + SETTLE:
                 self.cancel()
-            self._wait_for_word(passed)
+            self._watch_silence(passed)
             return
         self._ended = self._ended or now
         if self.job.gone is None and speaks and now - self._ended < _LAST_WORDS:
             return
         self._note_end(self.job, now, stopping)
 
-    def _wait_for_word(self, passed: float) -> None:
+    def _watch_silence(self, passed: float) -> None:
         """End a process that gives no sign of life. Time in which the driver itself stood still
         does not count."""
         self._silence += min(passed, _STANDS_STILL)

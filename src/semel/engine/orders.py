@@ -68,41 +68,41 @@ class Share:
             return task in self._held or self._wanted is None or task in self._wanted
 
 
-class Bell:
-    """Wakes up those that wait for news about a run. May be rung from any thread."""
+class Notifier:
+    """Wakes up those that wait for news about a run. Any thread may notify."""
 
     def __init__(self) -> None:
-        self._heard_by: list[Callable[[], None]] = []
+        self._subscribers: list[Callable[[], None]] = []
 
     @contextmanager
-    def heard_by(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call ``wake`` each time it is rung meanwhile."""
-        self._heard_by.append(wake)
+    def subscribed(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` for each notification meanwhile."""
+        self._subscribers.append(wake)
         try:
             yield
         finally:
-            self._heard_by.remove(wake)
+            self._subscribers.remove(wake)
 
     @contextmanager
-    def rung_by(self, event: threading.Event) -> Iterator[None]:
-        """Ring when the event is set meanwhile, whoever sets it."""
+    def notified_by(self, event: threading.Event) -> Iterator[None]:
+        """Notify when the event is set meanwhile, whoever sets it."""
         over = threading.Event()
 
         def follow() -> None:
             while not over.is_set():
                 if event.wait(_FOLLOWS):
-                    self.ring()
+                    self.notify()
                     return
 
-        threading.Thread(target=follow, daemon=True, name="semel-bell").start()
+        threading.Thread(target=follow, daemon=True, name="semel-notifier").start()
         try:
             yield
         finally:
             over.set()
 
-    def ring(self) -> None:
-        """Wake all waiters."""
-        for wake in list(self._heard_by):
+    def notify(self) -> None:
+        """Wake all subscribers."""
+        for wake in list(self._subscribers):
             wake()
 
 
@@ -114,8 +114,8 @@ class Orders:
     the numbers of tasks to start anew: all three may change while it runs. ``until_caught_up`` ends
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
     the others running. ``observe`` is called with the totals several times a second while records
-    flow. ``share`` are the tasks that run in this process; it may change, too. ``bell`` is rung
-    after a change, which would otherwise be noticed after some seconds.
+    flow. ``share`` are the tasks that run in this process; it may change, too. ``notifier``
+    reports a change at once; otherwise it is noticed after a few seconds.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -125,22 +125,22 @@ class Orders:
     keeps_going: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
     share: Share = field(default_factory=Share)
-    bell: Bell = field(default_factory=Bell)
+    notifier: Notifier = field(default_factory=Notifier)
 
     def pause(self) -> None:
         """Keep the tasks from reading."""
         self.paused.set()
-        self.bell.ring()
+        self.notifier.notify()
 
     def resume(self) -> None:
         """Let the tasks read again."""
         self.paused.clear()
-        self.bell.ring()
+        self.notifier.notify()
 
     def restart(self, task: int) -> None:
         """Start a task anew."""
         self.restarts.put(task)
-        self.bell.ring()
+        self.notifier.notify()
 
     def drop_restarts(self) -> bool:
         """Forget which tasks to start anew, because all of them begin again; returns whether there

@@ -34,7 +34,7 @@ _TIDIES_AFTER = 2.0
 _LISTENS = 0.1
 """The most seconds to wait for news before the next look, while not all tasks run."""
 _CALM = 10.0
-"""The same while all of them run: any change then rings the bell or sends a report."""
+"""The same while all of them run: they are told of any change then."""
 
 
 class Supervisor:
@@ -74,7 +74,7 @@ class Supervisor:
         self.progress.tasks.clear()
         self._tasks, self._leaving, self._jobs = {}, {}, {}
         self._begun = True
-        self._heed_share(server, spec, count)
+        self._apply_share(server, spec, count)
         self._look((), stopping=False)
 
     def give_up(self, server: ControlServer) -> None:
@@ -101,7 +101,7 @@ class Supervisor:
             SemelError: what ended the run.
         """
         server.disconnected = server.wake
-        with self._orders.bell.heard_by(server.wake):
+        with self._orders.notifier.subscribed(server.wake):
             return self._supervise(server, spec, count, over, plan, calm)
 
     def _supervise(
@@ -119,13 +119,13 @@ class Supervisor:
                 self.begin(server, spec, count)
             self._begun = False
             self._follow_orders(server)  # one that is paused must not read before
-            self._heed_share(server, spec, count)  # one that has moved away must not begin
+            self._apply_share(server, spec, count)  # one that has moved away must not begin
             if self._orders.stop.is_set():  # those that have begun must fence nobody any more
                 server.stop_tasks()
             else:
                 server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
-                are_new = deadline is None and self._heed_share(server, spec, count)
+                are_new = deadline is None and self._apply_share(server, spec, count)
                 speak = {n for n in self._tasks if server.speaks(n)}
                 rests = all(task.rests(speaks=n in speak) for n, task in self._tasks.items())
                 ends_soon = deadline is not None or self._orders.stop.is_set()
@@ -134,7 +134,7 @@ class Supervisor:
                 self._listen(server, 0.0 if are_new else wait)
                 self._look(speak, stopping=deadline is not None)
                 self._follow_orders(server)
-                self._complain(server, spec, began)
+                self._warn_if_unreached(server, spec, began)
                 if not is_tidy and time.monotonic() - began > _TIDIES_AFTER:
                     is_tidy = True
                     memory.give_back()  # what the preparation has used
@@ -153,7 +153,7 @@ class Supervisor:
             raise self._error
         return self.progress
 
-    def _heed_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
+    def _apply_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
         """Add the tasks that must run here now, and end those that no longer must. Returns whether
         some were added or have ended: then the next look must not wait for others' reports."""
         wanted = self._orders.share.hold(count, self._tasks)
@@ -222,13 +222,13 @@ class Supervisor:
                     server.stop_task(task.index)
                     task.restart()
 
-    def _complain(self, server: ControlServer, spec: TaskSpec, began: float) -> None:
+    def _warn_if_unreached(self, server: ControlServer, spec: TaskSpec, began: float) -> None:
         if server.reached or self._warned or time.monotonic() - began < _SILENT:
             return
         self._warned = True
         log.warning(
             "no task has reached this driver at %s:%d for %.0f s: are there executors, and "
-            "does spark.driver.host reach this host from them?",
+            "can they reach this host at spark.driver.host?",
             *(spec.control.host, spec.control.port, _SILENT),
         )
 

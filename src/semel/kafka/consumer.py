@@ -138,7 +138,7 @@ class Poll:
         came = self._sizes.gather(
             consumer.consume, self.messages, most=most, room=self._room, wait=wait
         )
-        self._heed(consumer, came)
+        self._check(consumer, came)
 
     def take_first(self, consumer: Consumer, wait: float) -> bool:
         """Add the first record or event that comes within ``wait`` seconds; returns whether one
@@ -153,10 +153,10 @@ class Poll:
             return False
         self._sizes.note(came)
         self.messages += came
-        self._heed(consumer, came)
+        self._check(consumer, came)
         return True
 
-    def _heed(self, consumer: Consumer, came: list[Message]) -> None:
+    def _check(self, consumer: Consumer, came: list[Message]) -> None:
         self._find_error(came)
         if not self._log.fatal:
             return

@@ -46,7 +46,7 @@ def is_there(client: Mapping[str, Any], name: str, *, expected: bool) -> bool:
         if describe(admin, client, name) is not None:
             return True
         looks += 1
-        exists = _controllers_word(admin, client, name)
+        exists = _ask_controller(admin, client, name)
         agreed = looks >= _AGREED_TIMES and time.monotonic() - asked > _AGREED_AFTER
         if exists is False or (exists is None and agreed):
             if not expected:
@@ -81,7 +81,7 @@ def describe(admin: AdminClient, client: Mapping[str, Any], name: str) -> TopicD
         raise failure(str(client["bootstrap.servers"]), error) from None
 
 
-def _controllers_word(admin: AdminClient, client: Mapping[str, Any], name: str) -> bool | None:
+def _ask_controller(admin: AdminClient, client: Mapping[str, Any], name: str) -> bool | None:
     """Whether the controller knows a topic, found out by validating a creation that is never
     carried out; None if this user may not ask."""
     topic = NewTopic(name, 1, -1)

@@ -112,7 +112,7 @@ class Connector:
         """Run only these tasks here, or all of them; others end after their current work."""
         self._share.want(tasks)
         if (run := self._run) is not None:
-            run.orders.bell.ring()
+            run.orders.notifier.notify()
 
     def holds(self, task: int) -> bool:
         """Whether this task runs here, or may start at any moment. Never waits."""

@@ -73,7 +73,7 @@ def drive(
     run = replace(orders, observe=latest.note)
     what = f"running connector {planned.connector.name}"
     work = Started(what, lambda: _work(planned, spark, transform, run), then=news.set)
-    with orders.bell.heard_by(news.set), orders.bell.rung_by(orders.stop):
+    with orders.notifier.subscribed(news.set), orders.notifier.notified_by(orders.stop):
         try:
             _wait(work, orders.stop, latest)
         except BaseException:  # Ctrl-C, or an observer that fails
@@ -84,7 +84,7 @@ def drive(
         work.abandon()
         log.warning(
             "connector %s: its current work does not finish%s. A commit happens as a whole or "
-            "not at all; the next start reads from the ledger which",
+            "not at all; the next start sees in the ledger whether this one did",
             planned.connector.name,
             "".join(f"; {wait}" for wait in watchdog.waits()[:1]),
         )

@@ -172,7 +172,7 @@ class ConnectorRun:
                 wait_for_topics(planned, orders)
                 pause = 0.0
             woken = threading.Event()
-            with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
+            with orders.notifier.subscribed(woken.set), orders.notifier.notified_by(orders.stop):
                 if orders.restarts.empty():
                     woken.wait(pause)
             if orders.stop.is_set():

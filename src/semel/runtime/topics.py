@@ -26,7 +26,7 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
     told, woken = "", threading.Event()
-    with orders.bell.heard_by(woken.set), orders.bell.rung_by(orders.stop):
+    with orders.notifier.subscribed(woken.set), orders.notifier.notified_by(orders.stop):
         while not orders.stop.is_set() and orders.restarts.empty():
             # As in Kafka Connect, tasks without a topic are running. Other workers of a cluster
             # would take the first task's state for a sign that it has prepared the store.

@@ -100,7 +100,7 @@ def test_absence_is_believed_when_the_controller_says_so_or_all_brokers_for_a_wh
     assert not presence.is_there(client, "no-such-topic", expected=False)
     looks: list[float] = []
     monkeypatch.setattr(presence, "describe", lambda *_: looks.append(time.monotonic()))
-    monkeypatch.setattr(presence, "_controllers_word", lambda *_: None)  # no right to ask
+    monkeypatch.setattr(presence, "_ask_controller", lambda *_: None)  # no right to ask
     monkeypatch.setattr(presence, "_AGREED_AFTER", 0.5)
     assert not presence.is_there(client, "no-such-topic", expected=False)
     assert len(looks) >= 3

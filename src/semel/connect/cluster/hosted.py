@@ -63,7 +63,7 @@ class Hosted:
             return True
         self._wants = wanted
         self._thread = threading.Thread(
-            target=self._bring, args=(wanted,), daemon=True, name=f"semel-hosted-{self.name}"
+            target=self._reconcile, args=(wanted,), daemon=True, name=f"semel-hosted-{self.name}"
         )
         self._thread.start()
         return False
@@ -139,7 +139,7 @@ class Hosted:
     def _connector(self) -> Connector | None:
         return self._runtime.connectors.get(self.name)
 
-    def _bring(self, wanted: Wanted | None) -> None:
+    def _reconcile(self, wanted: Wanted | None) -> None:
         before, self._again = self._has, False
         try:
             self._change(before, wanted)

@@ -163,8 +163,8 @@ class Reader:
             SemelError: the consumer can no longer be used, or the commit in progress has failed.
             OutOfOrder: the positions must be read from the ledger again.
         """
-        if said := self._subscription.said():
-            return said
+        if events := self._subscription.take_events():
+            return events
         connector, subscription = self._connector, self._subscription
         consumer = subscription.consumer
         poll = Poll(connector, subscription.index, self._sizes, subscription.consumer_log)
@@ -179,8 +179,8 @@ class Reader:
                 # Records that arrive while the open commit ends fit into this batch.
                 self._commits.wait()
                 poll.take(consumer, most, 0)
-        if said := self._subscription.said():
-            return said
+        if events := self._subscription.take_events():
+            return events
         tell, at = self._reporter.tell, self.positions
         found = without_events(messages, tell) if poll.has_events else Events(messages)
         ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
@@ -200,7 +200,7 @@ class Reader:
         else:
             for _ in range(1 if returns_soon else _CALM_POLLS):
                 came = poll.take_first(consumer, _CALM)
-                if came or subscription.has_said or self._line.has_order:
+                if came or subscription.has_events or self._line.has_order:
                     return
 
     def _is_small(self, messages: Sequence[Message]) -> bool:

@@ -82,7 +82,7 @@ class Subscription:
         self._let_go = let_go
         self.member: Membership | None = None
         """The task as a member of the group; None while it has no place there."""
-        self._said: list[Assigned | Revoked] = []
+        self._events: list[Assigned | Revoked] = []
         self._mistaken_until = float("-inf")
         """Until when a consumer that was given up may join in the task's place."""
         self._admin = client_config(connector, "admin")
@@ -107,9 +107,9 @@ class Subscription:
             self.cluster.topics(timeout=_MEETS_IN)
 
     @property
-    def has_said(self) -> bool:
-        """Whether :meth:`said` has events."""
-        return bool(self._said)
+    def has_events(self) -> bool:
+        """Whether :meth:`take_events` has events."""
+        return bool(self._events)
 
     @property
     def rejoins(self) -> bool:
@@ -117,10 +117,10 @@ class Subscription:
         may join the group, and so give them up, before it says so: no commit may begin."""
         return self.member is not None and not self._has_place
 
-    def said(self) -> list[Assigned | Revoked]:
+    def take_events(self) -> list[Assigned | Revoked]:
         """The group's events since the last call, in order."""
-        said, self._said = self._said, []
-        return said
+        events, self._events = self._events, []
+        return events
 
     def ask(self, topics: Collection[str]) -> None:
         """Subscribe to topics. ``topics.regex`` is a Python pattern here and in the driver;
@@ -182,7 +182,7 @@ class Subscription:
             if stands == "unconfirmed":
                 trouble = f"{group} has not confirmed its membership for {waited}"
             elif stands == "in":
-                trouble = self._deaf(positions)
+                trouble = self._stalled(positions)
             else:
                 Cluster(self._admin).topics()
                 trouble = f"has not been a member of {group} for {waited}"
@@ -197,7 +197,7 @@ class Subscription:
             alive.replaced()
             self._connect_anew()
 
-    def _deaf(self, positions: Mapping[TopicPartition, int]) -> str:
+    def _stalled(self, positions: Mapping[TopicPartition, int]) -> str:
         """Why the consumer must be replaced although it has its place; empty if it need not be."""
         if not self.cluster.is_met:
             self.meet()  # connecting may take as long as the request
@@ -235,7 +235,7 @@ class Subscription:
         """Kafka gives a static member that returns soon the partitions that it had before, even if
         it now asks for other topics (KIP-345): those of topics that it no longer asks for are left
         alone."""
-        if not self._hears(consumer):
+        if not self._matters(consumer):
             return
         consumer.assign([])
         if self._closing:
@@ -249,10 +249,10 @@ class Subscription:
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
         self.member = Membership(me, owned, consumer.consumer_group_metadata())
-        self._said.append(Assigned(self.member))
+        self._events.append(Assigned(self.member))
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        if self._hears(consumer):
+        if self._matters(consumer):
             if self._closing:
                 self.stay_out()
             self._give_up(away=self._liveness.was_away)
@@ -260,14 +260,14 @@ class Subscription:
 
     def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         """Handle the end of a session: Kafka was silent for too long."""
-        if self._hears(consumer):
+        if self._matters(consumer):
             if self._closing:
                 self.stay_out()
             self._liveness.lost()
             self._give_up(away=True)
             self._given(False)
 
-    def _hears(self, consumer: Consumer) -> bool:
+    def _matters(self, consumer: Consumer) -> bool:
         """Whether an answer still matters. Within close() it does not, and requests to the group
         may never be answered: librdkafka drops them once the group's part has ended, and the call
         waits for ever while it holds the GIL."""
@@ -282,8 +282,8 @@ class Subscription:
             trouble = error
         held = frozenset() if self.member is None else self.member.partitions
         self.member = None
-        earlier = [event for event in self._said if isinstance(event, Revoked)]
-        self._said = [*earlier, Revoked(held, trouble)]
+        earlier = [event for event in self._events if isinstance(event, Revoked)]
+        self._events = [*earlier, Revoked(held, trouble)]
         self.consumer.unassign()
 
     def stay_out(self) -> None:

@@ -114,7 +114,7 @@ class MicroBatches:
                     pending.remove(result.index)
                     stops += [result.stop] if result.stop is not None else []
                 else:
-                    self._heed(result, refused)
+                    self._apply(result, refused)
             self._pause(results, retries)
         self._overdue.end()
         if stops:
@@ -129,7 +129,7 @@ class MicroBatches:
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 
-    def _heed(self, result: Result, refused: Rejections) -> None:
+    def _apply(self, result: Result, refused: Rejections) -> None:
         """Prepare the next attempt."""
         if result.kind == "failed" and result.failure is not None:
             raise _naming(self._connector.name, result.failure)

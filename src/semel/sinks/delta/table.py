@@ -190,8 +190,8 @@ class Table:
         if found is None or found.id != self.id:
             now = "is gone" if found is None else "was removed, and another one was made there"
             raise RolledBack(
-                f"Delta table {self.where} {now}, and its positions with it. Start the connector "
-                "again: it begins there by auto.offset.reset"
+                f"Delta table {self.where} {now}, and its positions with it. To write everything "
+                "again, run semel offsets reset with the connector's file, and start it"
             )
         self._table = found.raw
         self._read()
@@ -242,7 +242,7 @@ class Table:
         """The operations of the versions after ``since``, as far as the log still has them."""
         filesystem = self.filesystem()
 
-        def said(version: int) -> Operation | None:
+        def operation(version: int) -> Operation | None:
             try:
                 with filesystem.open_input_stream(f"_delta_log/{version:020}.json") as stream:
                     return operation_of(stream.read())
@@ -250,7 +250,7 @@ class Table:
                 return None
 
         with unjudged(self.where):
-            found = {v: said(v) for v in range(since + 1, self.version + 1)}
+            found = {v: operation(v) for v in range(since + 1, self.version + 1)}
         return {version: each for version, each in found.items() if each is not None}
 
     def logs(self, version: int) -> bool:
