@@ -78,7 +78,7 @@ def test_what_the_consumer_fetches_counts_whatever_a_broker_answers() -> None:
     kafka = Kafka(BEFORE)
     found = watching(kafka)
     found.check(["orders"], of("before")).confirm()
-    with pytest.raises(Recreated, match="the consumer reads another topic orders"):
+    with pytest.raises(Recreated, match="the topic orders in Kafka is not the one"):
         found.check(["orders"], of("now"))
 
 

@@ -34,7 +34,7 @@ _TIDIES_AFTER = 2.0
 _LISTENS = 0.1
 """The most seconds to wait for news before the next look, while not all tasks run."""
 _CALM = 10.0
-"""The same while all of them run: they are told of any change then."""
+"""The same while all of them run: any change then wakes the driver."""
 
 
 class Supervisor:

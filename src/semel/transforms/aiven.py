@@ -184,7 +184,7 @@ class FilterByFieldValue(Reading):
             null = np.asarray(found.array.is_null().to_numpy(zero_copy_only=False))
             missing = np.flatnonzero(null & present)
             if len(missing):
-                what = f"field {self._config.field}" if self._config.field else "the whole"
+                what = f"field {self._config.field}" if self._config.field else "the key or value"
                 raise Refused(reasons(missing, f"{what}, by which records are filtered, is null"))
         texts = java_text(found.array, has_schema=contents.has_schema).dictionary_encode()
         encoded = [self._holds(text, found.type) for text in texts.dictionary.to_pylist()]

@@ -104,7 +104,7 @@ def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configure
     log.produce(40, 100)
     with pytest.raises(
         OffsetOutOfRange,
-        match=r"the stored position is 50, but from offset 30 on the log is another one. 20 "
+        match=r"the stored position is 50, but from offset 30 on the log is a different one. 20 "
         r"records that were read are gone from Kafka \(offsets 30 to 49\), 40 were not read "
         r"\(offsets 30 to 69\)",
     ):

@@ -282,7 +282,7 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
                 "iceberg.tables.upsert-mode-enabled": "true",
                 "iceberg.tables.default-id-columns": "id",
             },
-            "would leave the old row there",
+            "table would keep the older row",
         ),
     ]
     for keys, message in wrong:

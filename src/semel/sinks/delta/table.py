@@ -191,7 +191,7 @@ class Table:
             now = "is gone" if found is None else "was removed, and another one was made there"
             raise RolledBack(
                 f"Delta table {self.where} {now}, and its positions with it. To write everything "
-                "again, run semel offsets reset with the connector's file, and start it"
+                "again, run semel offsets reset with the connector's file, then start the connector"
             )
         self._table = found.raw
         self._read()
