@@ -48,3 +48,12 @@ class TestServer:
             names = [name for (name,) in server.execute("SHOW DATABASES")]
             assert "od`d" not in names
             assert DATABASE in names
+
+    def test_a_start_leaves_the_temporary_tables_of_other_servers_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        others = tmp_path / "#sql-temptable-1-1-1.MAI"
+        others.touch()
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        with MariaDB(tmp_path / "server"):
+            assert others.exists()

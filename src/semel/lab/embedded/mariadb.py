@@ -32,6 +32,8 @@ class MariaDB(Server):
         super().__init__(directory, port, detached=detached)
         self.user = USER
         self.data = self.directory / "data"
+        # Servers that start empty the directory of temporary tables: each needs one of its own.
+        self._temporary = self.directory / "tmp"
 
     @property
     def jdbc_url(self) -> str:
@@ -80,13 +82,16 @@ class MariaDB(Server):
         _driver()
         server = program("mariadbd")
         self._check_ports()
-        user = [f"--user={USER}"] if os.geteuid() == 0 else []
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        common = [f"--datadir={self.data}", f"--tmpdir={self._temporary}"]
+        if os.geteuid() == 0:
+            common.append(f"--user={USER}")
         if not (self.data / "mysql").exists():
-            self._create_tables(user)
+            self._create_tables(common)
         self._process.launch(
             [
                 server,
-                *("--no-defaults", f"--datadir={self.data}", *user),
+                *("--no-defaults", *common),
                 *(f"--bind-address={LOOPBACK}", f"--port={self.port}", "--skip-name-resolve"),
                 f"--socket={self.directory / 'sock'}",
                 f"--pid-file={self.directory / 'mariadbd.pid'}",
@@ -97,13 +102,13 @@ class MariaDB(Server):
             death_signal=SIGKILL,
         )
 
-    def _create_tables(self, user: list[str]) -> None:
+    def _create_tables(self, common: list[str]) -> None:
         install = program("mariadb-install-db")
         shutil.rmtree(self.data, ignore_errors=True)  # what an interrupted one left
         done = subprocess.run(
             [
                 install,
-                *("--no-defaults", f"--datadir={self.data}", "--skip-test-db", *user),
+                *("--no-defaults", "--skip-test-db", *common),
                 "--auth-root-authentication-method=normal",
             ],
             stdin=subprocess.DEVNULL,
