@@ -197,7 +197,7 @@ def log(module_kafka: Kafka, produce: Produce, configure: Configure) -> Log:
     return Log(module_kafka, produce, configure)
 
 
-def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configured(
+def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_diverge_if_configured(
     log: Log,
 ) -> None:
     log.produce(50, 0)

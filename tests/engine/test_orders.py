@@ -9,7 +9,7 @@ from semel.engine.orders import Notifier
 from tests.patience import PATIENCE
 
 
-def test_the_bell_ends_a_wait_for_reports() -> None:
+def test_a_notification_ends_a_wait_for_reports() -> None:
     server, notifier = ControlServer("127.0.0.1"), Notifier()
     try:
         with notifier.subscribed(server.wake):
@@ -21,7 +21,7 @@ def test_the_bell_ends_a_wait_for_reports() -> None:
         server.close()
 
 
-def test_an_order_that_nobody_rings_for_is_heard() -> None:
+def test_an_event_that_is_set_without_a_notification_is_noticed() -> None:
     """Whoever runs a connector may hold the event that stops it."""
     heard, stop, notifier = threading.Event(), threading.Event(), Notifier()
     with notifier.subscribed(heard.set), notifier.notified_by(stop):

@@ -39,7 +39,7 @@ EITHER = object()
 """May be refused; if it is not, it must be what it was."""
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-FAR_ZERO = re.compile(r"-?0+(\.0+)?[eE]\+?\d{2,}")
+ZERO = re.compile(r"-?0+(\.0+)?[eE]\+?(\d+)")
 TIMESTAMP = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII
 )
@@ -82,7 +82,8 @@ def decimal(precision: int, scale: int) -> Callable[[str], Any]:
         number = json.loads(text) if text.startswith('"') else text
         if not NUMBER.fullmatch(str(number)):
             return REFUSED
-        if FAR_ZERO.fullmatch(str(number)):  # Arrow counts the digits of the exponent's shift
+        zero = ZERO.fullmatch(str(number))
+        if zero and int(zero[2]) > 36:  # Arrow counts the digits by which the exponent shifts it
             return EITHER
         units = Fraction(number) * 10**scale
         if units.denominator != 1 or abs(units) >= 10**precision:

@@ -94,7 +94,7 @@ def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read
 
 
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
-def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_part_if_so_configured(
+def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_diverge_if_configured(
     log: Log, configure: MakeConfig, query: Query, go: Go, transform: Any
 ) -> None:
     config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}

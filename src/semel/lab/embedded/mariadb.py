@@ -32,7 +32,7 @@ class MariaDB(Server):
         super().__init__(directory, port, detached=detached)
         self.user = USER
         self.data = self.directory / "data"
-        # Servers that start empty the directory of temporary tables: each needs one of its own.
+        # When a server starts, it deletes all temporary tables there, those of others, too.
         self._temporary = self.directory / "tmp"
 
     @property
