@@ -13,66 +13,52 @@ from adbc_driver_postgresql import dbapi
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-KAFKA = os.environ.get("KAFKA", "localhost:9092")
+KAFKA = {"bootstrap.servers": os.environ.get("KAFKA", "localhost:9092")}
 POSTGRES = os.environ.get("POSTGRES", "postgresql://semel:semel@127.0.0.1:5432/semel")
-TABLES = [
-    "CREATE TABLE IF NOT EXISTS payments (id bigint, amount bigint)",
-    "CREATE TABLE IF NOT EXISTS ledger (topic text PRIMARY KEY, position bigint NOT NULL)",
-    "INSERT INTO ledger VALUES ('payments', 0) ON CONFLICT DO NOTHING",
-]
+PAYMENTS = "CREATE TABLE IF NOT EXISTS payments (id bigint, amount bigint)"
+LEDGER = "CREATE TABLE IF NOT EXISTS ledger (topic text PRIMARY KEY, position bigint NOT NULL)"
+FIRST = "INSERT INTO ledger VALUES ('payments', 0) ON CONFLICT DO NOTHING"
+POSITION = "SELECT position FROM ledger WHERE topic = 'payments'"
 MOVE = "UPDATE ledger SET position = {} WHERE topic = 'payments' AND position = {} RETURNING 1"
 
 
-def stored_position(cursor: dbapi.Cursor) -> int:
-    cursor.execute("SELECT position FROM ledger WHERE topic = 'payments'")
-    return cursor.fetchone()[0]
-
-
-def commit(database: dbapi.Connection, start: int, until: int, rows: list[tuple]) -> str:
+def commit(start: int, until: int, rows: list[tuple[int, int]]) -> str:
     """Commit the rows of the offsets [start, until), all of them or none."""
-    with database.cursor() as cursor:
-        try:
-            cursor.execute(MOVE.format(until, start))  # statement one: compare and set
-            if cursor.fetchone():
-                cursor.executemany("INSERT INTO payments VALUES ($1, $2)", rows)  # statement two
-                database.commit()
-                return f"applied [{start}, {until}): {len(rows)} rows"
-            stored = stored_position(cursor)
-        finally:
-            database.rollback()  # does nothing after a commit
-    if stored == until:
+    cursor.execute(MOVE.format(until, start))  # statement one: compare and set
+    if cursor.fetchone():
+        cursor.executemany("INSERT INTO payments VALUES ($1, $2)", rows)  # statement two
+        database.commit()
+        return f"applied [{start}, {until}): {len(rows)} rows"
+    database.rollback()
+    if (stored := cursor.execute(POSITION).fetchone()[0]) == until:
         return f"replay of [{start}, {until}): these rows are already there"
-    raise RuntimeError(f"conflict: [{start}, {until}) does not start at the position, {stored}")
+    return f"conflict: [{start}, {until}) does not start at the position, {stored}"
 
 
-admin = AdminClient({"bootstrap.servers": KAFKA})
+admin = AdminClient(KAFKA)
 if "payments" not in admin.list_topics(timeout=10).topics:
     admin.create_topics([NewTopic("payments", 1)])["payments"].result()
-producer = Producer({"bootstrap.servers": KAFKA})
+producer = Producer(KAFKA)
 for number in range(10):
     producer.produce("payments", json.dumps({"id": number, "amount": 100}), partition=0)
 producer.flush()
 
 database = dbapi.connect(POSTGRES)
-with database.cursor() as cursor:
-    for statement in TABLES:
-        cursor.execute(statement)
-    position = stored_position(cursor)
+cursor = database.cursor()
+for statement in (PAYMENTS, LEDGER, FIRST):
+    cursor.execute(statement)
+position = cursor.execute(POSITION).fetchone()[0]
 database.commit()
 
-consumer = Consumer({"bootstrap.servers": KAFKA, "group.id": "by-hand"})
+consumer, messages = Consumer(KAFKA | {"group.id": "by-hand"}), []
 consumer.assign([TopicPartition("payments", 0, position)])  # the ledger decides, not the group
-messages = []
 while len(messages) < 10:
     messages += [m for m in consumer.consume(10, timeout=1) if not m.error()]
-consumer.close()
-rows = [(v["id"], v["amount"]) for v in (json.loads(m.value()) for m in messages)]
-until = messages[-1].offset() + 1
+values = [json.loads(m.value()) for m in messages]
+rows, until = [(v["id"], v["amount"]) for v in values], messages[-1].offset() + 1
 
-print(commit(database, position, until, rows))
-print(commit(database, position, until, rows))  # as after a crash with an unknown outcome
-try:
-    commit(database, position + 5, until + 5, rows)  # as a second writer, or after lost records
-except RuntimeError as error:
-    print(error)
+print(commit(position, until, rows))
+print(commit(position, until, rows))  # as after a crash with an unknown outcome
+print(commit(position + 5, until + 5, rows))  # as a second writer, or after lost records
+cursor.close()
 database.close()
