@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +19,7 @@ from semel.sinks.sql.files import LockFile
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlite_config import SqliteConfig
 from tests.disks import read_only
+from tests.patience import PATIENCE
 
 
 def sqlite(path: Path) -> Dialect:
@@ -50,3 +53,41 @@ def test_a_disk_that_is_read_only_is_waited_for(
 def test_a_lock_that_a_read_only_disk_refuses_is_waited_for(disk: Disk) -> None:
     with read_only(disk), pytest.raises(Unavailable, match="Read-only file system"):
         LockFile(disk.directory / "lock").acquire(shared=True, timeout=0)
+
+
+def test_an_owner_that_always_wants_the_lock_again_lets_others_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, refused = fcntl.flock, threading.Event()
+
+    def count_refusals(file: int, how: int) -> None:
+        try:
+            flock(file, how)
+        except BlockingIOError:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(fcntl, "flock", count_refusals)
+    turns: list[bool] = []
+
+    def take_turns() -> None:
+        other = LockFile(tmp_path / "lock")
+        for _ in range(5):
+            turns.append(other.acquire(shared=False, timeout=PATIENCE))
+            other.release()
+
+    busy = LockFile(tmp_path / "lock")
+    assert busy.acquire(shared=False, timeout=0)
+    waiting = threading.Thread(target=take_turns, daemon=True)
+    waiting.start()
+    for _ in range(100):
+        refused.clear()
+        assert refused.wait(PATIENCE)  # so the next attempt comes a while after the release
+        busy.release()
+        assert busy.acquire(shared=False, timeout=PATIENCE)
+        if len(turns) == 5:
+            break
+    taken = list(turns)
+    busy.release()
+    waiting.join(PATIENCE)
+    assert taken == [True] * 5

@@ -73,7 +73,7 @@ _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
 """Faults of tasks that commit."""
 _CLUSTER = 3
 _AT_ONCE = {"processingTime": "0 seconds"}
-_SHORT_WAIT = {"connection.lock.timeout.ms": "1000"}
+_SHORT_WAIT = {"connection.lock.timeout.ms": "3000"}
 
 
 @dataclass(frozen=True)

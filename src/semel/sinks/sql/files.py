@@ -14,7 +14,11 @@ from pathlib import Path
 from semel.errors import ConfigError, ServiceError, TransientError, Unavailable
 from semel.sinks import jdbc
 
-_PAUSE = 0.005
+_PAUSE = 0.002
+_YIELD = 0.01
+"""Seconds between two attempts to take a lock, and between two turns of the same owner: others that
+wait try several times meanwhile. Without this, an owner that is busy would keep them out for
+ever."""
 
 
 def database_path(url: str, system: str) -> Path:
@@ -72,6 +76,7 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
+        self._next_turn = 0.0
 
     def acquire(self, *, shared: bool, timeout: float) -> bool:
         """Take the lock, waiting for it; False if that takes too long."""
@@ -85,6 +90,7 @@ class LockFile:
                 raise ServiceError(told) from None
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout
+        time.sleep(max(0.0, self._next_turn - time.monotonic()))
         while True:
             try:
                 fcntl.flock(self._file, how | fcntl.LOCK_NB)
@@ -99,6 +105,7 @@ class LockFile:
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)
+            self._next_turn = time.monotonic() + _YIELD
 
 
 class RunLock:
