@@ -272,10 +272,10 @@ def test_a_log_cut_after_the_last_record_and_before_the_position_is_noticed(
     running.until(lambda p: p.positions.get(log.tp) == 16)
     log.cut(10)
     log.produce(10, 100)
-    parted = r"from offset 10 on .* \(offsets 10 to 15\), 10 were not read"
-    with pytest.raises(OffsetOutOfRange, match=parted):
+    parted = r"from offset 10 on .* \(offsets 10 to 15\), "
+    with pytest.raises(OffsetOutOfRange, match=parted):  # perhaps before there are new records
         running.wait()
-    with pytest.raises(OffsetOutOfRange, match=parted):
+    with pytest.raises(OffsetOutOfRange, match=parted + "10 were not read"):
         caught_up(log.config)
     caught_up({**log.config, "log.truncated": "continue"})
     assert ids(log.config["connection.url"], log.topic) == [*range(10), *range(100, 110)]

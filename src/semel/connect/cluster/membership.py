@@ -99,14 +99,16 @@ class Membership:
         """
         if self._failed is not None:
             raise self._failed
-        if time.monotonic() - self._seen.at > self._config.session_timeout_ms / 1000:
-            return Group()
-        return self._seen.group
+        return Group() if self._has_lapsed else self._seen.group
+
+    @property
+    def _has_lapsed(self) -> bool:
+        return time.monotonic() - self._seen.at > self._config.session_timeout_ms / 1000
 
     @property
     def absences(self) -> int:
-        """How often this worker has joined, or rejoined after it was not seen in the group for the
-        length of a session."""
+        """How often this worker has come into :attr:`group`: the first time, and each time that it
+        was not in there before."""
         return self._seen.absences
 
     def leave(self) -> None:
@@ -189,31 +191,30 @@ class Membership:
             log.info("group %s: %s", self._config.group_id, "; ".join([*changes, str(now)]))
 
     def _note(self, group: Group, asked: float) -> None:
-        session = self._config.session_timeout_ms / 1000
         has_joined = self._joins.is_set()
         is_double = self._me in (group.namesakes if has_joined else group.members)
         self._doubles = self._doubles + 1 if is_double else 0
-        if self._doubles * _LOOK > _SESSIONS * session:
+        if self._doubles * _LOOK > _SESSIONS * self._config.session_timeout_ms / 1000:
             self._failed = ServiceError(
                 f"group.id={self._config.group_id}: another worker of the group already uses "
                 f"{self._me}. Workers know one another by their addresses: set listeners to an "
                 "address of this machine, or rest.advertised.host.name"
             )
             return
-        self._seen.group = group
         if not has_joined:
             if self._me not in group.members:
                 self._joins.set()
         elif self._me in group.members:
-            if asked - self._seen.at > session:
+            if self._has_lapsed or self._me not in self._seen.group.members:
                 if self._seen.absences:
                     log.warning(
-                        "group %s: this worker was not seen in the group for %.0f s; others may "
+                        "group %s: this worker was not seen in the group for %.1f s; others may "
                         "have its work now",
                         *(self._config.group_id, asked - self._seen.at),
                     )
                 self._seen.absences += 1
             self._seen.at = asked
+        self._seen.group = group  # last: who reads it must know of the absence
 
 
 def _hold(consumer: Any, partitions: Any) -> None:
