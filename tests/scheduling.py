@@ -30,6 +30,10 @@ TOGETHER = {
 """Tests that share what is slow to start: one worker runs them."""
 
 FIRST = (
+    "tests/rest/test_cluster_faults.py",
+    "tests/test_image.py",
+    "tests/lab/test_drill_cluster.py",
+    "tests/lab/test_drill_peer.py",
     "micro-batches",
     "search servers",
     "catalogs",
@@ -51,6 +55,12 @@ FIRST = (
     "tests/engine/test_first_positions.py",
     "tests/cli/test_credentials.py",
     "tests/lab/test_drill_source.py",
+    "tests/lab/test_drill_registry.py",
+    "tests/rest/test_takeover.py",
+    "tests/rest/test_spark_cluster.py",
+    "tests/rest/test_against_connect.py",
+    "tests/cli/test_demo.py",
+    "tests/connect/cluster/test_membership.py",
     "tests/rest/test_app.py",
     "files",
     "tests/engine/test_third_party.py",
