@@ -30,6 +30,8 @@ TOGETHER = {
 """Tests that share what is slow to start: one worker runs them."""
 
 FIRST = (
+    "tests/lab/test_drill_source.py",
+    "tests/test_audit_any_records.py",
     "tests/rest/test_cluster_faults.py",
     "tests/test_image.py",
     "tests/lab/test_drill_cluster.py",
@@ -54,9 +56,15 @@ FIRST = (
     "tests/engine/test_drivers.py",
     "tests/engine/test_first_positions.py",
     "tests/cli/test_credentials.py",
-    "tests/lab/test_drill_source.py",
     "tests/lab/test_drill_registry.py",
     "tests/rest/test_takeover.py",
+    "tests/engine/test_takeover.py",
+    "tests/test_audit_scope.py",
+    "tests/sinks/test_lake_values.py",
+    "tests/test_docs_examples.py",
+    "tests/engine/test_delivery.py",
+    "tests/engine/test_beside_connect.py",
+    "tests/kafka/test_secured.py",
     "tests/rest/test_spark_cluster.py",
     "tests/rest/test_against_connect.py",
     "tests/cli/test_demo.py",
