@@ -50,12 +50,15 @@ for statement in (PAYMENTS, LEDGER, FIRST):
 position = cursor.execute(POSITION).fetchone()[0]
 database.commit()
 
-consumer, messages = Consumer(KAFKA | {"group.id": "by-hand"}), []
+consumer = Consumer(KAFKA | {"group.id": "by-hand"})
 consumer.assign([TopicPartition("payments", 0, position)])  # the ledger decides, not the group
+messages = []
 while len(messages) < 10:
     messages += [m for m in consumer.consume(10, timeout=1) if not m.error()]
+consumer.close()
 values = [json.loads(m.value()) for m in messages]
-rows, until = [(v["id"], v["amount"]) for v in values], messages[-1].offset() + 1
+rows = [(v["id"], v["amount"]) for v in values]
+until = messages[-1].offset() + 1
 
 print(commit(position, until, rows))
 print(commit(position, until, rows))  # as after a crash with an unknown outcome

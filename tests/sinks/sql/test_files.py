@@ -60,14 +60,14 @@ def test_an_owner_that_always_wants_the_lock_again_lets_others_take_turns(
 ) -> None:
     flock, refused = fcntl.flock, threading.Event()
 
-    def count_refusals(file: int, how: int) -> None:
+    def note_refusals(file: int, how: int) -> None:
         try:
             flock(file, how)
         except BlockingIOError:
             refused.set()
             raise
 
-    monkeypatch.setattr(fcntl, "flock", count_refusals)
+    monkeypatch.setattr(fcntl, "flock", note_refusals)
     turns: list[bool] = []
 
     def take_turns() -> None:

@@ -214,7 +214,7 @@ class Membership:
                     )
                 self._seen.absences += 1
             self._seen.at = asked
-        self._seen.group = group  # last: who reads it must know of the absence
+        self._seen.group = group  # last, so that whoever reads it knows of the absence
 
 
 def _hold(consumer: Any, partitions: Any) -> None:

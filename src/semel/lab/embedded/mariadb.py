@@ -32,7 +32,7 @@ class MariaDB(Server):
         super().__init__(directory, port, detached=detached)
         self.user = USER
         self.data = self.directory / "data"
-        # When a server starts, it deletes all temporary tables there, those of others, too.
+        # A server that starts deletes all temporary tables there, even those of other servers.
         self._temporary = self.directory / "tmp"
 
     @property

@@ -15,10 +15,10 @@ from semel.errors import ConfigError, ServiceError, TransientError, Unavailable
 from semel.sinks import jdbc
 
 _PAUSE = 0.002
+"""Seconds between two attempts to take a lock."""
 _YIELD = 0.01
-"""Seconds between two attempts to take a lock, and between two turns of the same owner: others that
-wait try several times meanwhile. Without this, an owner that is busy would keep them out for
-ever."""
+"""Seconds that an owner waits between two turns, so that others get theirs. A busy owner would
+otherwise keep them out for ever."""
 
 
 def database_path(url: str, system: str) -> Path:
