@@ -4,9 +4,10 @@ The task is a static member of the consumer group ``connect-<name>``. Kafka's gr
 it partitions; the ledger gives it positions. While one batch is being committed by a second
 thread, the next one is consumed and decoded; batches commit in order, one at a time.
 
-After any error whose outcome is unknown, and after a ledger conflict, the batches in hand are
-dropped and positions are read from the ledger again. Nothing that the task remembers is needed to
-go on, so killing it is always safe.
+A commit whose outcome is unknown is repeated: the ledger tells whether it took place. After a
+ledger conflict, or an error outside a commit, the batches in hand are dropped and positions are
+read from the ledger again. Nothing that the task remembers is needed to go on, so killing it is
+always safe.
 """
 
 from __future__ import annotations

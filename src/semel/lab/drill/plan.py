@@ -66,9 +66,9 @@ MEANING = {
     Kind.EXECUTOR_KILL: "SIGKILL of an executor; its task starts elsewhere",
     Kind.REPLACED_ZOMBIE: "SIGSTOP of a task, SIGKILL of its executor, SIGCONT when Spark has "
     "put another task in its place",
-    Kind.TABLE_OPTIMIZE: "the tables are rewritten, and what is old is removed",
+    Kind.TABLE_OPTIMIZE: "the tables are rewritten, and old files or snapshots are removed",
     Kind.CONCURRENT_WRITER: "another writer commits to the tables while a commit is under way, and "
-    "again while it is tried again",
+    "once more during its retry",
     Kind.DISK_FULL: "for a while, no space is left where a file or a commit is written",
     Kind.STORE_SILENT: "the store's open connections stop answering; new ones work",
     Kind.STORE_AWAY: "the store's server is down for 90 s",
