@@ -294,7 +294,7 @@ CASES = [
         "file",
         file("duckdb", b"text" * 999, connection_lock_timeout_ms="3600000"),  # not waited for
         3,
-        ("not a valid DuckDB database file. Put a sound copy", "connection.url"),
+        ("not a valid DuckDB database file. Replace it with an intact copy", "connection.url"),
     ),
     Case("duckdb", "table", file("duckdb"), 2, ("Create it, or set auto.create=true",)),
     Case(

@@ -107,4 +107,4 @@ def test_workers_of_a_driver_that_cannot_be_reached_do_their_work_all_the_same(
         nobody = Address("127.0.0.1", server.getsockname()[1], b"key")
     workers: Workers[Worker] = Workers()
     assert of(workers, spec("a", nobody)).heard == ["a"]
-    assert "the driver will not hear of calls that get no answer" in caplog.text
+    assert "the driver cannot be told about calls that get no answer" in caplog.text

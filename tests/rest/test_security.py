@@ -481,7 +481,7 @@ def test_secrets_are_hidden_in_answers_and_survive_a_change(
     ).is_success
     lost = send(keys, "PUT", "/connectors/other/config", json={**shown, "name": "other"})
     assert lost.status_code == 400
-    assert "there is none to keep" in lost.json()["message"]
+    assert "no secret is stored yet" in lost.json()["message"]
 
 
 def test_a_configuration_is_shown_as_it_was_sent_whatever_a_secrets_value_is(

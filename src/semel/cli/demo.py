@@ -39,7 +39,7 @@ def demo(
     crashes: Annotated[
         int, typer.Option(min=0, max=20, help="How often to SIGKILL the connectors.")
     ] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the moments of the crashes.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed for the times of the crashes.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the services running.")] = False,
     directory: Annotated[
         Path,

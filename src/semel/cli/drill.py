@@ -35,7 +35,7 @@ def drill(
         ),
     ] = None,
     faults: Annotated[int, typer.Option(min=1, help="How many faults to inject.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the faults and their moments.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed for the faults and their timing.")] = 1,
     only: Annotated[
         str,
         typer.Option(

@@ -361,7 +361,7 @@ class Herder(ABC):
         try:
             return within(bound, f"a request about connector {name}", done)
         except Abandoned:
-            outcome = ". It may still be done: ask for the offsets before you repeat it"
+            outcome = ". It may still take effect: check the offsets before you repeat it"
             raise Unanswered(
                 f"connector {name}: no answer from where it keeps its offsets within {bound:.0f} s"
                 + (outcome if changes else "")

@@ -230,7 +230,10 @@ def check_targets(
         except LedgerConflict as conflict:
             if moved or not lenient:
                 raise
-            log.info("the targets are entered at the next start: %s", conflict)
+            log.info(
+                "could not record the targets in the ledger; trying again at the next start: %s",
+                conflict,
+            )
 
 
 def _change(entry: LedgerEntry, target: Target | None) -> str:

@@ -139,7 +139,7 @@ def _line(spec: Spec) -> ControlLine | None:
     try:
         line = abandoned.within(_REACHED, "reaching the driver", partial(ControlLine, spec.control))
     except (abandoned.Abandoned, OSError, EOFError) as error:
-        log.warning("the driver will not hear of calls that get no answer: %s", error)
+        log.warning("the driver cannot be told about calls that get no answer: %s", error)
         return None
     watchdog.stops_with(spec.connector.name, line.stop)
     return line

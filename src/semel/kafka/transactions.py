@@ -18,7 +18,7 @@ _TIMEOUT = 30.0
 _SLICE = 0.1
 _STUCK = 10.0
 _UNCONFIRMED = (
-    f"no record was confirmed for {_STUCK:.0f} s: a broker is away or slow, or fewer replicas are "
+    f"no record was confirmed for {_STUCK:.0f} s: a broker is down or slow, or fewer replicas are "
     "in sync than min.insync.replicas demands"
 )
 

@@ -35,8 +35,8 @@ _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
     ("semel_rows", "Rows or records written.", lambda each: each.progress.rows),
     ("semel_bad_records", "Records that could not be processed.", lambda e: e.progress.failed),
     ("semel_commits", "Commits.", lambda each: each.progress.commits),
-    ("semel_replays", "Commits the ledger had.", lambda each: _deliveries(each).replays),
-    ("semel_conflicts", "Commits that it refused.", lambda each: _deliveries(each).conflicts),
+    ("semel_replays", "Commits the ledger already had.", lambda e: _deliveries(e).replays),
+    ("semel_conflicts", "Commits the ledger refused.", lambda e: _deliveries(e).conflicts),
     ("semel_commit_failures", "Commits that failed.", lambda e: _deliveries(e).failures),
     ("semel_task_restarts", "Tasks that were started again.", lambda e: e.progress.restarts),
     ("semel_fences", "Fences by another run.", lambda each: each.tally.fences),
@@ -186,7 +186,7 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
         yield total
     labels = ("connector", "topic", "partition")
     position = GaugeMetricFamily("semel_position", "Offset of the next record.", labels=labels)
-    behind = GaugeMetricFamily("semel_lag_records", "Records that are to be read.", labels=labels)
+    behind = GaugeMetricFamily("semel_lag_records", "Records still to be read.", labels=labels)
     for each in found:
         lag = lags.get(each.name, {})
         for tp, at in sorted(each.progress.positions.items()):

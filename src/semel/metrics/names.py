@@ -141,9 +141,9 @@ LAG_MAX = prometheus_name(SINK, "sink-record-lag-max")
 OF_REBALANCES = {
     "leader-name": "The worker that leads the cluster.",
     "epoch": "Number of the present assignment.",
-    "completed-rebalances-total": "Assignments that have changed.",
+    "completed-rebalances-total": "How often the assignment has changed.",
     "rebalancing": "Whether no worker leads.",
-    "time-since-last-rebalance-ms": "Time since the assignment has changed.",
+    "time-since-last-rebalance-ms": "Time since the assignment last changed.",
 }
 
 TASK_COUNTS = {

@@ -139,7 +139,7 @@ def _load_key(context: ssl.SSLContext, found: Settings) -> None:
             context.load_cert_chain(file, password=lambda: password)
         except (ssl.SSLError, ValueError, OSError) as error:
             why = getattr(error, "reason", None) or error
-            hint = "it must hold a private key and its certificates, and the password must fit"
+            hint = "it must hold a private key and its certificates, and the password must be right"
             raise found.wrong(where, f" cannot be used ({why}): {hint}") from None
 
 

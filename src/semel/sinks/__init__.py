@@ -86,8 +86,8 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:
         urls = (f"jdbc:{s}:" for s in _SYSTEMS)
         raise ConfigError(  # not the URL itself: it may hold a password
-            f"connection.url={url[: url.find(system)]}{_word(system)}...: semel writes to no such "
-            f"database. It begins with one of {', '.join(urls)}"
+            f"connection.url={url[: url.find(system)]}{_word(system)}...: semel does not write to "
+            f"this database. The URL must begin with one of {', '.join(urls)}"
         )
     return _load(name, known[name])
 

@@ -109,7 +109,7 @@ class GrowingFile:
         if size < place.position:
             what = f"has {size} bytes, fewer than the position {place.position}"
         elif place.tail is not None and zlib.crc32(behind) != place.tail:
-            what = f"has other bytes before the position {place.position} than it had"
+            what = f"differs from what was read before position {place.position}"
         elif place.tail is None and behind[-1:] not in ENDS:
             raise ConfigError(
                 f"connector {self._connector}: file {self._path}: no line begins at position "
@@ -191,7 +191,9 @@ class GrowingFile:
                 raise self._failed(error) from None
             if block and idle and not _continues(file, position + len(rest), behind + rest):
                 reached = Place(position, zlib.crc32(behind))
-                yield from self._moved_on("has other bytes than were read: it was cut", reached)
+                yield from self._moved_on(
+                    "no longer has the bytes that were read: it was cut", reached
+                )
                 return
             if block:
                 quiet_since, idle = time.monotonic(), False
@@ -243,7 +245,7 @@ class GrowingFile:
             except (OSError, zlib.error) as error:
                 raise ServiceError(
                     f"connector {self._connector}: file {self._path} is not a gzip file: "
-                    f"{error}. Name another file, or rename one that is plain"
+                    f"{error}. Name another file, or drop .gz from its name if it is plain text"
                 ) from None
             while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):
                 yield None

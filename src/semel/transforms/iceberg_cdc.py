@@ -90,7 +90,7 @@ class DebeziumTransform(Transform):
         if not there.any():
             return batch
         if not batch.values.is_struct or not {f.name for f in events.type} >= ENVELOPE:
-            raise Refused(reasons(np.flatnonzero(there), "the value is no change event"))
+            raise Refused(reasons(np.flatnonzero(there), "the value is not a change event"))
         found = columns(events)
         before, after = (self._opened(found, state) for state in ("before", "after"))
         op = java_text(found["op"].array, has_schema=True)

@@ -79,7 +79,7 @@ class ExtractTimestamp(Reading):
         there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
         others = np.flatnonzero(~there) if batch.values.is_struct else np.arange(len(batch))
         if len(others):
-            why = "the value is no object that a timestamp can be taken from"
+            why = "the value is not an object that a timestamp can be taken from"
             raise Refused(reasons(others, why), _UNSUPPORTED)
         found = columns(values).get(self._field)
         every = np.arange(len(batch))

@@ -237,7 +237,7 @@ def test_what_the_latest_version_does_not_describe_is_refused() -> None:
         ConfigError, match="field x: it is missing, and the latest version requires"
     ):
         made.encode(pa.array([{"id": 1}]))
-    with pytest.raises(ConfigError, match="field id: string does not become int64"):
+    with pytest.raises(ConfigError, match="field id: string cannot be read as int64"):
         made.encode(pa.array([{"id": "a", "x": "b"}]))
     fields = [
         pa.field("id", pa.int32(), nullable=False),

@@ -472,7 +472,9 @@ def test_a_topic_whose_files_no_disk_can_name_is_refused_and_an_object_store_tak
     folder: Folder, bucket: Folder
 ) -> None:
     topic = "x" * 249
-    with pytest.raises(ConfigError, match=r"path=.* of the 255 .* Use an object store, or a topic"):
+    with pytest.raises(
+        ConfigError, match=r"path=.* at most 255 .* Use an object store, or a topic"
+    ):
         folder.made(keys={"topics": topic}).prepare([topic])
     sink = bucket.made(keys={"topics": topic})
     sink.prepare([topic])
@@ -495,7 +497,7 @@ def test_a_file_that_no_disk_can_name_is_refused_before_its_commit(
         assert sink.stage(rows).files
         return
     before = folder.staged()
-    with pytest.raises(ConfigError, match=r"has 257 bytes of the 255"):
+    with pytest.raises(ConfigError, match=r"has 257 bytes; at most 255"):
         sink.stage(rows)
     assert folder.staged() == before
 

@@ -484,10 +484,10 @@ def test_names_that_are_no_tables_are_rejected(warehouse: Warehouse) -> None:
     assert {o: r.message for o, r in bad.items() if o < 5} == {
         0: f"field to: 'a' {form}",
         2: f"field to: 'db.' {form}",
-        3: "field to: db.ledger is not for records",
+        3: "field to: db.ledger is reserved for positions or dead letters",
         4: f"field to: '' {form}",
     }
-    assert bad[5].message == "field to: db.d is not for records"
+    assert bad[5].message == "field to: db.d is reserved for positions or dead letters"
     assert {t for _, t in warehouse.catalog.list_tables("db")} == {"a"}
 
 

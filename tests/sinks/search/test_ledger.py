@@ -203,5 +203,5 @@ def test_a_ledger_that_is_away_is_not_an_empty_one(
         return answer
 
     monkeypatch.setattr(sink._client, "request", half)
-    with pytest.raises(TransientError, match="is away"):
+    with pytest.raises(TransientError, match="is down"):
         sink.entries()

@@ -30,7 +30,9 @@ def test_the_url_of_a_jdbc_sink_chooses_the_database(name: str) -> None:
         assert sink_class(name, {"connection.url": url}) is sink
     assert sink_class(name) is PostgresSink
     for url in ("jdbc:oracle:thin:@h", "jdbc:db2://h;password=secret"):
-        with pytest.raises(ConfigError, match=r"no such database. It .* jdbc:mariadb:") as error:
+        with pytest.raises(
+            ConfigError, match=r"write to this database. The URL .* jdbc:mariadb:"
+        ) as error:
             sink_class(name, {"connection.url": url})
         assert f"connection.url=jdbc:{url.split(':')[1]}..." in str(error.value)
         assert "secret" not in str(error.value)

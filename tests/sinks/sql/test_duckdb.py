@@ -74,7 +74,7 @@ def test_a_file_that_another_process_has_open_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "way"),
-    [(b"text" * 9999, "Put a sound copy in its place"), (b"", "It is empty: remove it")],
+    [(b"text" * 9999, "Replace it with an intact copy"), (b"", "It is empty: remove it")],
 )
 def test_a_file_that_is_no_database_does_not_pass(content: bytes, way: str, tmp_path: Path) -> None:
     file = tmp_path / "d.duckdb"

@@ -211,7 +211,7 @@ def test_another_seed_makes_other_records() -> None:
         ),
         (
             '{"type":"record","name":"n","fields":[{"name":"n","type":"n"}]}',
-            "is nested without end",
+            "contains itself endlessly",
         ),
     ],
 )

@@ -849,7 +849,7 @@ class TestBroken:
         ({"format": ""}, "format is required: one of csv, json, text, parquet, avro"),
         ({"cleanup_policy": "KEEP"}, "must be one of none, delete, move, movebydate"),
         ({"input_file_pattern": "["}, "is not a regular expression"),
-        ({"files_sort_attributes": "Name"}, "must hold some of NameAsc"),
+        ({"files_sort_attributes": "Name"}, "must be one or more of NameAsc"),
         ({"file_charset": "klingon"}, "is not a character set"),
         ({"finished_path": "s3://bucket/done"}, "must be in one store"),
         ({"format": "csv"}, "value.schema is required, or csv.first.row.as.header=true"),

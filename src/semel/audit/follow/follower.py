@@ -193,8 +193,8 @@ class Follower:
             if why:
                 anew = True
                 self._tell(
-                    f"{tp}: the ledger's entry does not continue what was judged: {why} "
-                    "Starting again"
+                    f"{tp}: judging starts again, because the ledger's entry does not continue "
+                    f"from what was judged: {why}"
                 )
             if known is None:
                 self._progress[tp] = PartitionProgress.after(begun(entry))

@@ -144,7 +144,7 @@ def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str:
     """Why judging cannot continue from ``at`` with this entry of the ledger; empty if it can."""
     cluster, topic = entry.log
     if mark.cluster_id and cluster and mark.cluster_id != cluster:
-        return f"it belongs to Kafka cluster {cluster}, but what was judged to {mark.cluster_id}"
+        return f"its Kafka cluster is {cluster}, but {mark.cluster_id} was judged before"
     if mark.topic_id and topic and mark.topic_id != topic:
         return "the topic was created again"
     if entry.position < at:

@@ -31,7 +31,7 @@ def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
         case (Array(inner), Array(written)) | (Map(inner), Map(written)):
             yield from incompatible(inner, written, f"{path}[]")
         case _ if not _reads(reader, writer):
-            yield f"{told}{writer.type} does not become {reader.type}"
+            yield f"{told}{writer.type} cannot be read as {reader.type}"
 
 
 def _reads(reader: Node, writer: Node) -> bool:

@@ -156,9 +156,9 @@ def _incompatible(
         yield f"{told}it may be null, but not in the latest version"
     if ours in _WIDER and theirs in _WIDER:
         if _WIDER[theirs] < _WIDER[ours]:
-            yield f"{told}{ours} does not become {theirs}"
+            yield f"{told}{ours} cannot be read as {theirs}"
     elif ours != theirs:
-        yield f"{told}{ours} does not become {theirs}"
+        yield f"{told}{ours} cannot be read as {theirs}"
     elif ours == "struct":
         written = {f["field"]: f for f in writer.get("fields", ())}
         for field in reader["fields"]:

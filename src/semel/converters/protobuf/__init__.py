@@ -199,7 +199,7 @@ def _reading(config: Mapping[str, str], where: str) -> Reading:
 
 def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
     if message == indexes.DAMAGED:
-        return "what stands before the value, and says which message it is, cannot be read"
+        return "the message indexes before the value cannot be read"
     try:
         if isinstance(message, str):
             return linked.root(linked.full_name(message))

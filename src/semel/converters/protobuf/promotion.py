@@ -33,7 +33,7 @@ def _messages(reader: Node, writer: Node, path: str) -> Iterator[str]:
         case (Wrapped(), Wrapped()):
             yield from _messages(reader.value.node, writer.value.node, path)
         case _ if not _takes(reader, writer):
-            yield f"{told}{_name(writer)} does not become {_name(reader)}"
+            yield f"{told}{_name(writer)} cannot be read as {_name(reader)}"
 
 
 def _takes(reader: Node, writer: Node) -> bool:

@@ -106,9 +106,9 @@ class Store:
         size = len(file.encode())
         if self._has_folders and size > _LONGEST_PART:
             raise ConfigError(
-                f"path={self.where}: files of topic {topic} have its name in theirs, and "
-                f"{file[:40]}... has {size} bytes of the {_LONGEST_PART} that a file's name may "
-                "have there. Use an object store, or a topic with a shorter name"
+                f"path={self.where}: file names contain the name of topic {topic}, and "
+                f"{file[:40]}... has {size} bytes; at most {_LONGEST_PART} are allowed there. "
+                "Use an object store, or a topic with a shorter name"
             )
 
     def _reached(self) -> tuple[Any, str]:

@@ -32,7 +32,7 @@ IGNORED = {
     "iceberg.control.commit.max-consecutive-failures": "see max.retries",
     "iceberg.coordinator.transactional.prefix": _NO_CONTROL,
     "iceberg.connect.group-id": "the consumer group is connect-<name>",
-    "iceberg.tables.schema-force-optional": "new columns are optional, but for id columns",
+    "iceberg.tables.schema-force-optional": "new columns are optional, except id columns",
     "iceberg.tables.replace-null-with-default": "the converter decides what a null means",
     "iceberg.hadoop-conf-dir": "no Hadoop client is used",
 }

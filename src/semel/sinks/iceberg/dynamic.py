@@ -125,7 +125,7 @@ class DynamicTables(Tables):
         if len(name) > _LONGEST or not self._names.fullmatch(name):
             raise ConfigError(f"{name[:_LONGEST]!r} is not {self._form}")
         if name in (self._home.name.lower(), self._connector.dead_letter_table.lower()):
-            raise ConfigError(f"{name} is not for records")
+            raise ConfigError(f"{name} is reserved for positions or dead letters")
         target = self.of(name)
         if target.find() is None and not self._settings.config.auto_create:
             return None

@@ -119,7 +119,7 @@ class IcebergKeys:
     interval_ms: int | None = key(
         "iceberg.control.commit.interval-ms",
         None,
-        "Time from one trigger to the next, like processingTime, which wins over the default.",
+        "Time from one trigger to the next; the same as processingTime.",
         at_least=0,
         type=Type.INT,
         importance=MEDIUM,

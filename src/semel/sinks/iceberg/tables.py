@@ -108,7 +108,7 @@ class Tables:
             if common is None:
                 raise ConfigError(
                     f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} "
-                    f"have a column of one name and different types ({f.name}: {known} and "
+                    f"have a column with the same name but different types ({f.name}: {known} and "
                     f"{f.type}). Run a connector for each"
                 )
             kinds[f.name] = common

@@ -23,9 +23,9 @@ def _problems(connector: ConnectorConfig, config: SearchConfig, where: str) -> I
             name, value = "behavior.on.malformed.documents", config.malformed
         yield Problem(
             name,
-            f"{where}: {name}={value} leaves records out: set errors.tolerance=all, which says so "
-            "for all bad records, with errors.deadletterqueue.table or "
-            "errors.deadletterqueue.topic.name to keep them",
+            f"{where}: {name}={value} leaves records out, which errors.tolerance=none forbids: "
+            "set errors.tolerance=all, with errors.deadletterqueue.table or "
+            "errors.deadletterqueue.topic.name to keep bad records",
         )
     if connector.delivery is Delivery.AT_MOST_ONCE and config.makes_ids:
         yield Problem(

@@ -133,8 +133,7 @@ class Client:
             raise self.problem(answer.status, answer.kind, answer.reason) from None
         except exceptions.SerializationError as error:
             raise ServiceError(
-                f"{self._name}: {self.where} does not answer as a search server does: "
-                f"{_short(error)}"
+                f"{self._name}: {self.where} does not answer like a search server: {_short(error)}"
             ) from None
         return Answer(200, _object(found))
 
@@ -179,7 +178,7 @@ class Client:
                 page = answer.body
                 scroll = page["_scroll_id"]
                 if page["_shards"]["failed"]:
-                    raise TransientError(f"{self._name}: a shard of index {index} is away")
+                    raise TransientError(f"{self._name}: a shard of index {index} is down")
                 yield from page["hits"]["hits"]
                 if len(page["hits"]["hits"]) < _PAGE:
                     return

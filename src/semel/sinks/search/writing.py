@@ -284,7 +284,7 @@ def _check_distinct(topic: str, rows: pa.Table) -> None:
     if distinct.num_rows < rows.num_rows:
         raise ConfigError(
             f"the transform makes several rows of one record of topic {topic}, but ids are "
-            "their places in Kafka (key.ignore=true). Make one row of a record"
+            "their places in Kafka (key.ignore=true). Make one row per record"
         )
 
 

@@ -166,7 +166,7 @@ class Duckdb(Dialect):
                 "another file in connection.url"
             )
         if _NO_DATABASE.search(reason):
-            way = "Put a sound copy in its place" if self._is_filled else "It is empty: remove it"
+            way = "Replace it with an intact copy" if self._is_filled else "It is empty: remove it"
             return ServiceError(f"{text}. {way}, or name another file in connection.url")
         if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
             return TransientError(text)

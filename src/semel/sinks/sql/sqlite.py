@@ -107,7 +107,7 @@ class Sqlite(Dialect):
         if "is locked" in message:
             return TransientError(f"{text}{holder(self._path, self._beside('-shm'))}")
         if re.search("disk image is malformed|file is not a database", message):
-            return ServiceError(f"{text}. The file is damaged: put a sound copy in its place")
+            return ServiceError(f"{text}. The file is damaged: replace it with an intact copy")
         if re.search("disk is full|disk I/O error", message):
             return Unavailable(f"{text}{room(self._path)}")
         if "schema has changed" in message:

@@ -77,7 +77,7 @@ class DatagenConfig:
     iterations: int = key(
         "iterations",
         -1,
-        "How many records each task makes; without end if it is less than 1.",
+        "How many records each task makes; unlimited if less than 1.",
         importance=HIGH,
         group="Datagen",
     )

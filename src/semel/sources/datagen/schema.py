@@ -75,7 +75,7 @@ class _Reader:
     def maker(self, schema: Any, path: tuple[str, ...], *, repeated: bool = False) -> Maker:
         """The maker of a place's values; a place within an array is ``repeated``."""
         if len(path) > _DEEPEST:
-            raise Unusable(f"field {path[0]}: is nested without end")
+            raise Unusable(f"field {path[0]}: contains itself endlessly")
         if isinstance(schema, list):
             return self._union(schema, path, repeated)
         if isinstance(schema, str):

@@ -140,8 +140,8 @@ class DatagenSource(Source):
         if seed != self._seed and _OF_CONFLUENT not in offset:
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} was reached with "
-                f"random.seed={seed}, but it is {self._seed} now: the records before would be "
-                "others. Set random.seed back, or forget the offset with semel offsets reset"
+                f"random.seed={seed}, but it is {self._seed} now: the records before it would "
+                "differ. Set random.seed back, or forget the offset with semel offsets reset"
             )
         return found
 

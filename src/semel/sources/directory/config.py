@@ -56,7 +56,7 @@ def _pattern(text: str) -> None:
 def _attributes(names: Sequence[str]) -> None:
     wrong = [n for n in names if n not in ATTRIBUTES]
     if wrong:
-        raise ValueError(f"must hold some of {', '.join(ATTRIBUTES)}")
+        raise ValueError(f"must be one or more of {', '.join(ATTRIBUTES)}")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class DirectoryConfig(TextKeys):
     sort: tuple[str, ...] = key(
         "files.sort.attributes",
         ("NameAsc",),
-        "In which order files are read: NameAsc, NameDesc, LengthAsc, LengthDesc, "
+        "The order in which files are read: NameAsc, NameDesc, LengthAsc, LengthDesc, "
         "LastModifiedAsc, LastModifiedDesc.",
         validator=_attributes,
         importance=LOW,
@@ -198,14 +198,14 @@ class DirectoryConfig(TextKeys):
     key_schema: str = key(
         "key.schema",
         "",
-        "The fields of the key, as spooldir writes schemas.",
+        "The fields of the key, in spooldir's schema format.",
         importance=HIGH,
         group="Schema",
     )
     value_schema: str = key(
         "value.schema",
         "",
-        "The fields of the value, as spooldir writes schemas.",
+        "The fields of the value, in spooldir's schema format.",
         importance=HIGH,
         group="Schema",
     )

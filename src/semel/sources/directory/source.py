@@ -303,7 +303,7 @@ class DirectorySource(Source):
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             raise ConfigError(
                 f"connector {self._name}: file {found.name}: its records have no field {name}, "
-                "which key or timestamp are made of. Correct schema.generation.key.fields, "
+                "from which the key or timestamp is made. Correct schema.generation.key.fields, "
                 "key.schema or timestamp.field"
             )
         return kind.field(name)

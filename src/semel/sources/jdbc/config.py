@@ -72,14 +72,14 @@ class JdbcSourceConfig:
     catalog_pattern: str | None = key(
         "catalog.pattern",
         None,
-        "Pattern of LIKE for the databases whose tables are read.",
+        "LIKE pattern for the databases whose tables are read.",
         importance=MEDIUM,
         group="Database",
     )
     schema_pattern: str | None = key(
         "schema.pattern",
         None,
-        "Pattern of LIKE for the schemas whose tables are read.",
+        "LIKE pattern for the schemas whose tables are read.",
         importance=HIGH,
         group="Database",
     )
@@ -221,7 +221,7 @@ class JdbcSourceConfig:
     masked_query: str = key(
         "query.masked",
         "",
-        "The same, never shown.",
+        "As query, but its value is never shown.",
         secret=True,
         importance=MEDIUM,
         group="Mode",

@@ -95,7 +95,7 @@ def _array(schema: pa.Schema, zeros_are_null: bool, name: str, values: Sequence[
         text = next(v for v in values if isinstance(v, str))
         if not zeros_are_null:
             raise Unreadable(
-                f"column {name} has {text}, which is no date. Leave it out, or convert it, with "
+                f"column {name} has {text}, which is not a date. Leave it out, or convert it, with "
                 "query, or set zeroDateTimeBehavior=convertToNull in connection.url"
             )
         values = [None if isinstance(v, str) else v for v in values]

@@ -75,7 +75,7 @@ class JdbcSource(Source):
             raise ConfigError(
                 Problem(
                     "topic.prefix",
-                    "topic.prefix is required: what topics begin with. It may be empty",
+                    "topic.prefix is required: the prefix of topic names. It may be empty",
                 )
             )
 

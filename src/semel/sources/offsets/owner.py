@@ -110,8 +110,8 @@ def _fence(connector: SourceConnectorConfig, group: str, tasks: int) -> None:
         if group == connector.group_id:
             raise
         raise ServiceError(
-            f"{error}. It is that of an earlier run, with group.id={group}, which may still be at "
-            f"work. If it cannot be granted, start the connector with group.id={group}"
+            f"{error}. This id belongs to an earlier run, with group.id={group}, which may still "
+            f"be active. If access cannot be granted, start the connector with group.id={group}"
         ) from None
 
 
