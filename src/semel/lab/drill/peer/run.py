@@ -203,11 +203,11 @@ class _Trial:
         """An instance freezes, another one takes its place, and the first one wakes up."""
         frozen = self._instances[-1]
         frozen.signal(signal.SIGSTOP)
-        self._start()
+        second = self._start()
         time.sleep(SESSION + 2)
         frozen.signal(signal.SIGCONT)
         time.sleep(_TOGETHER)
-        frozen.kill()
+        (frozen if second.alive else second).kill()
 
     def _second_driver(self, _fault: Fault) -> None:
         """The connector is started twice by mistake, until somebody notices."""
