@@ -166,7 +166,7 @@ def test_an_upserted_row_is_missed_only_when_all_that_may_have_replaced_it_is_re
         ({"position": 5}, "stands at 5, but 20 was judged"),
         ({"topic_id": "y"}, "created again"),
         ({"topic_id": ""}, ""),
-        ({"cluster_id": "d"}, "cluster d"),
+        ({"cluster_id": "d"}, "cluster is d"),
         ({"position": 40, "start_position": 40}, "begins at 40 instead of 0"),
         ({"records_read": 3}, "counts are lower"),
     ],

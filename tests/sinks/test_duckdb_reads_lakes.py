@@ -35,6 +35,7 @@ import duckdb
 assert duckdb.__version__ == "{VERSION}"
 own = {{"extension_directory": home + "/installed", "autoinstall_known_extensions": "false"}}
 with duckdb.connect(config=own) as connection:
+    connection.execute("SET enable_progress_bar = false")  # a slow query would print it
     for name in {EXTENSIONS}:
         (file,) = pathlib.Path(home).glob(f"duckdb_extension_{{name}}/**/*.duckdb_extension")
         connection.execute(f"LOAD '{{file}}'")
