@@ -528,7 +528,9 @@ class TestMysql:
             f"CREATE TABLE t (id BIGINT PRIMARY KEY, at {kind} NOT NULL)",
             "INSERT IGNORE INTO t VALUES (1, '2024-01-01'), (2, '0000-00-00')",
         )
-        with pytest.raises(ConfigError, match=r"column at has 0000-00-00.*, which is not a date"):
+        with pytest.raises(
+            ConfigError, match=r"t: column at has 0000-00-00.*, which is not a date"
+        ):
             rows(make(**self.KEYS))
         nulls = {"connection_url": f"{url}&zeroDateTimeBehavior=convertToNull"}
         found, _ = rows(make(**self.KEYS, **nulls))

@@ -65,8 +65,8 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
         raise ConfigError(
             Problem(
                 "connection.url",
-                f"connection.url=jdbc:{scheme}:... is not a database that semel reads. It "
-                "reads PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
+                f"connection.url=jdbc:{scheme}:... is not a database that semel reads. "
+                "Those are PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
             )
         )
     return make(config, connector)
