@@ -14,9 +14,7 @@ import pytest
 
 from semel.engine import attempt, control
 from semel.engine.control import Address, ControlLine, ControlServer, Report
-from semel.engine.direct.liveness import Liveness
-from semel.engine.direct.subscription import Subscription
-from semel.errors import Displaced, Fenced, ServiceError
+from semel.errors import Fenced, ServiceError
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -158,15 +156,3 @@ def test_what_a_task_has_said_is_heard_when_it_speaks_no_more() -> None:
     assert server.speaks(0)  # it has not said which one it is
     line.close()
     server.close()
-
-
-@pytest.mark.parametrize(("task", "ends"), [(0, True), (1, False)])
-def test_the_place_of_task_0_decides_between_two_runs(task: int, ends: bool) -> None:
-    """Each run may hold the place of one task of the other: exactly one of them must end."""
-    there: Any = SimpleNamespace(
-        replaced=lambda: True,
-        index=task,
-        _liveness=Liveness(45.0),
-        _mistaken_until=float("-inf"),
-    )
-    assert (Subscription.excuse(there, Displaced("fenced")) == "") is ends

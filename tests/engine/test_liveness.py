@@ -56,21 +56,3 @@ def test_each_successor_gets_more_time_until_all_is_read(monkeypatch: pytest.Mon
     liveness.asked()
     clock = 90.0
     assert liveness.is_doubtful
-
-
-def test_a_task_that_slept_longer_than_its_session_was_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: clock)
-    liveness = Liveness(10.0)
-    clock = 9.0
-    assert not liveness.was_away
-    clock = 11.0
-    assert liveness.was_away
-    liveness.polls("in")
-    clock = 20.0
-    liveness.polls("in")
-    assert liveness.was_away  # what it hears may have been said meanwhile
-    clock = 22.0
-    assert not liveness.was_away

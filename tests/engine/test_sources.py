@@ -38,6 +38,7 @@ from semel.errors import (
     NothingToAudit,
     ServiceError,
 )
+from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
@@ -486,7 +487,9 @@ def test_the_owner_is_confirmed_by_all_replicas_whatever_the_producers_acks(
 def test_a_run_that_was_replaced_does_not_come_back_when_its_partitions_change(
     source: Callable[..., Config],
     offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(transactions, "_STUCK", PATIENCE)  # a slow broker may take its time
     planned = plan_source(source())
     engine = engine_of(planned, Orders())
     offsets_of(planned.connector)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,9 +17,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.engine.direct import place
 from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Subscription
-from semel.kafka.consumer import fenced
+from semel.errors import Displaced, ServiceError
+from semel.kafka.consumer import fenced, translated
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
@@ -30,56 +33,150 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
-LATE = "its former consumer may have joined after it"
+LATE = "an earlier request of its own to join may have been answered late"
 
 
-def _sleeper(config: Mapping[str, Any], topic: str, told: Connection[str, None]) -> None:
-    """Takes its partitions, falls asleep, and assigns before it hears what the group has to say."""
+_SHORT = {"session.timeout.ms": 1500, "heartbeat.interval.ms": 300}
+_LONG = {"consumer.override.session.timeout.ms": 300_000}
+"""Nobody is away, however slow the machine is."""
 
-    def let_go(away: bool) -> None:
-        told.send("away" if away else "revoked")
 
-    subscription = Subscription(plan(config).connector, 0, told.send, let_go)
+def _sleeper(
+    config: Mapping[str, Any], topic: str, assigns: bool, told: Connection[str, None]
+) -> None:
+    """Takes its partitions, falls asleep, and goes on as a task does until it is displaced."""
+    connector = plan(config).connector
+    subscription = Subscription(connector, 0, told.send, _nothing, _never)
     subscription.ask([topic])
     _take_what_it_gives(subscription)
     told.send("assigned")
     member = subscription.consumer.memberid()
     os.kill(os.getpid(), signal.SIGSTOP)
-    wait_until(lambda: subscription.consumer.memberid() != member)  # the consumer has noticed
-    subscription.consumer.assign([])
-    wait_until(lambda: subscription.consumer.poll(0.1) or subscription.take_events())
-    subscription.close()
+    if assigns:
+        with suppress(AssertionError):  # unless it is told first that it was fenced
+            wait_until(lambda: subscription.consumer.memberid() != member, 5.0)
+        subscription.consumer.assign([])
+    try:
+        while True:
+            subscription.find_back({})
+            message = subscription.consumer.poll(0.1)
+            error = message.error() if message is not None else None
+            if error is not None and (found := translated(connector, 0, error)) is not None:
+                raise found
+            subscription.renew()
+    except Displaced:
+        told.send("displaced")
+    with suppress(KafkaException):
+        subscription.close()
 
 
-def test_a_task_that_slept_for_longer_than_its_session_is_told_that_it_may_be_over(
-    topic: MakeTopic, configure: Configure
+@pytest.mark.parametrize("assigns", [True, False])
+def test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_replacement(
+    assigns: bool, topic: MakeTopic, configure: Configure
 ) -> None:
-    """librdkafka forgets it when partitions are assigned meanwhile. A task that thinks that it has
-    still its place would take it from the one that has replaced it."""
+    """librdkafka would join again without a member id, and Kafka would take it for the newer one.
+    If partitions are assigned meanwhile, it does not even report that the session has ended."""
     source = topic()
-    session = 1.5
-    keys = {"session.timeout.ms": int(session * 1000), "heartbeat.interval.ms": 300}
-    config = configure(source, {f"consumer.override.{k}": v for k, v in keys.items()})
+    config = configure(source, {f"consumer.override.{k}": v for k, v in _SHORT.items()})
+    group = f"connect-{config['name']}"
+    servers = {"bootstrap.servers": config["bootstrap.servers"]}
+    same = {"group.id": group, "group.instance.id": f"{group}-0"}
     ours, theirs = multiprocessing.Pipe()
     forks = multiprocessing.get_context("forkserver")
-    sleeper = forks.Process(target=_sleeper, args=(config, source, theirs))
+    sleeper = forks.Process(target=_sleeper, args=(config, source, assigns, theirs))
     sleeper.start()
+    replacement = Consumer({**servers, **same, "session.timeout.ms": 300_000, "log_level": 0})
     try:
         assert ours.poll(PATIENCE)
         assert ours.recv() == "assigned"
         asleep = psutil.Process(sleeper.pid)
         wait_until(lambda: asleep.status() == psutil.STATUS_STOPPED)
         since = time.monotonic()
-        groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
-        wait_until(lambda: groups.is_idle(f"connect-{config['name']}"))  # its session is over
-        wait_until(lambda: time.monotonic() - since > session)  # by its own clock, too
+        replacement.subscribe([source])
+        _poll_until(replacement, replacement.assignment)
+        wait_until(lambda: time.monotonic() - since > 1.5)  # by its own clock, too
         asleep.resume()
         assert ours.poll(PATIENCE)
-        assert ours.recv() == "away"
+        assert ours.recv() == "displaced"
         sleeper.join(PATIENCE)
-        assert sleeper.exitcode == 0
+        found = Groups(servers).describe(group)
+        assert found is not None
+        assert [m.member_id for m in found.members] == [replacement.memberid()]
     finally:
         sleeper.kill()
+        replacement.close()
+
+
+def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_place_is_free(
+    topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_WORD", 0.0)
+    monkeypatch.setattr(direct, "_RETRY", 0.0)
+    source = topic()
+    connector = plan(configure(source, _LONG)).connector
+    stops = False
+    subscription = Subscription(connector, 0, _nothing, _nothing, lambda _seconds: stops)
+    answers: Iterator[bool | None] = iter([None, None, False])
+    asked = threading.Semaphore(0)
+
+    def is_taken() -> bool | None:
+        asked.release()
+        return next(answers)
+
+    def look() -> None:
+        """A step of the task, as it makes them while it is paused, too."""
+        subscription.refresh()
+        subscription.consumer.poll(0.01)
+        subscription.take_events()
+        subscription.renew()
+
+    monkeypatch.setattr(subscription.place, "is_taken", is_taken)
+    try:
+        subscription.ask([source])
+        _take_what_it_gives(subscription)
+        subscription._stay_out()
+        subscription._give_up()
+        stops = True
+        for _ in range(10):
+            look()
+        assert not asked.acquire(blocking=False)  # it will not join any more
+        stops = False
+        for _ in range(3):
+            assert subscription.member is None
+            wait_until(lambda: look() or asked.acquire(blocking=False))
+        wait_until(lambda: look() or subscription.member is not None)
+    finally:
+        subscription.close()
+
+
+def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
+    topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``admin.override`` may name another user than the consumer's."""
+    monkeypatch.setattr(direct, "_WORD", 0.0)
+    source = topic()
+    connector = plan(configure(source, _LONG)).connector
+    subscription = Subscription(connector, 0, _nothing, _nothing, _never)
+
+    def is_taken() -> bool | None:
+        raise ServiceError("not authorized")
+
+    monkeypatch.setattr(subscription.place, "is_taken", is_taken)
+    try:
+        subscription.ask([source])
+        _take_what_it_gives(subscription)
+        subscription._stay_out()
+        subscription._give_up()
+        subscription.take_events()
+
+        def is_back() -> bool:
+            subscription.consumer.poll(0.01)
+            subscription.renew()
+            return subscription.member is not None
+
+        wait_until(is_back)
+    finally:
+        subscription.close()
 
 
 def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
@@ -91,10 +188,7 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     planned = plan(config)
 
-    def ignore(_what: object) -> None:
-        pass
-
-    subscription = Subscription(planned.connector, 0, ignore, ignore)
+    subscription = Subscription(planned.connector, 0, _nothing, _nothing, _never)
     instance = f"{planned.connector.group_id}-0"
     settings = {"group.id": planned.connector.group_id, "group.instance.id": instance}
     settings |= {"bootstrap.servers": config["bootstrap.servers"]}
@@ -102,47 +196,46 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     try:
         subscription.ask([source])
         _take_what_it_gives(subscription)
-        _poll_until(subscription.consumer, lambda: subscription.replaced() is False)
+        _poll_until(subscription.consumer, lambda: subscription.place.is_taken() is False)
         other.subscribe([source])
         _poll_until(other, other.assignment)  # one that has none yet may not come back from close()
-        _poll_until(other, subscription.replaced)
+        _poll_until(other, subscription.place.is_taken)
         other.close()  # a static member stays until its session is over
-        _poll_until(None, lambda: subscription.replaced() is False)
+        _poll_until(None, lambda: subscription.place.is_taken() is False)
     finally:
         with suppress(KafkaException):
             subscription.close()
 
 
 def test_a_consumer_that_was_given_up_is_not_another_run(
-    topic: MakeTopic, configure: Configure
+    topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers that were away may answer its request to join after its successor's. Nobody hears
-    under which id, so that it looks like another run for as long as it may do so."""
+    under which id, so that it looks like another run until its session is over."""
     source = topic()
-    config = configure(source)
-
-    def ignore(_what: object) -> None:
-        pass
+    config = configure(source, {f"consumer.override.{k}": v for k, v in _SHORT.items()})
 
     connector = plan(config).connector
-    subscription = Subscription(connector, 0, ignore, ignore)
-    place = {key: subscription.config[key] for key in ("group.id", "group.instance.id")}
-    late = Consumer({**place, "bootstrap.servers": config["bootstrap.servers"], "log_level": 0})
+    subscription = Subscription(connector, 0, _nothing, _nothing, _never)
+    same = {key: subscription.config[key] for key in ("group.id", "group.instance.id")}
+    late = Consumer(
+        {**same, "bootstrap.servers": config["bootstrap.servers"], **_SHORT, "log_level": 0}
+    )
     fence = fenced(connector, 0, "Static consumer fenced")
+    monkeypatch.setattr(place, "_OWN_DOING", PATIENCE)
+    monkeypatch.setattr(subscription.place, "_stays", PATIENCE)
     try:
         subscription.ask([source])
         _take_what_it_gives(subscription)
-        assert subscription.excuse(fence) == "nobody else has taken its place"
+        assert subscription.place.excuse(fence) == "nobody else has taken its place"
         subscription._connect_anew()
-        assert subscription.excuse(fence) == LATE
         subscription.take_events()
         _take_what_it_gives(subscription)
         late.subscribe([source])
         _poll_until(late, late.assignment)
-        _poll_until(late, subscription.replaced)
-        assert subscription.excuse(fence) == LATE
-        subscription._mistaken_until = time.monotonic()
-        assert subscription.excuse(fence) == ""
+        _poll_until(late, subscription.place.is_taken)
+        late.close()  # a static member stays until its session is over
+        assert subscription.place.excuse(fence) == LATE
     finally:
         late.close()
         with suppress(KafkaException):
@@ -160,11 +253,8 @@ def test_partitions_that_were_added_while_tasks_were_away_are_assigned(
     connector = plan(configure(source, long)).connector
     told: list[str] = []
 
-    def ignore(_away: bool) -> None:
-        pass
-
     def members() -> list[Subscription]:
-        made = [Subscription(connector, i, told.append, ignore) for i in range(tasks)]
+        made = [Subscription(connector, i, told.append, _nothing, _never) for i in range(tasks)]
         for member in made:
             member.ask([source])
         return made
@@ -200,7 +290,9 @@ def test_what_the_group_says_within_close_is_not_answered(
     source = topic()
     heard: list[object] = []
     config = configure(source)
-    subscription = Subscription(plan(config).connector, 0, heard.append, heard.append)
+    subscription = Subscription(
+        plan(config).connector, 0, heard.append, lambda: heard.append("lets go"), _never
+    )
     subscription.ask([source])
     _take_what_it_gives(subscription)
 
@@ -208,13 +300,21 @@ def test_what_the_group_says_within_close_is_not_answered(
         held = consumer.assignment()
         subscription._assigned(consumer, [])
         subscription._revoked(consumer, held)
-        subscription._lost(consumer, held)
         assert consumer.assignment() == held != []
         consumer.close()
 
     monkeypatch.setattr(direct, "close", late)
     subscription.close()
     assert (heard, subscription.take_events()) == ([], [])
+
+
+def _nothing(*_arguments: object) -> None: ...
+
+
+def _never(seconds: float) -> bool:
+    """Wait; the driver never says stop."""
+    time.sleep(seconds)
+    return False
 
 
 def _take_what_it_gives(subscription: Subscription) -> None:

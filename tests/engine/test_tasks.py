@@ -158,6 +158,39 @@ def test_a_frozen_task_that_spark_has_replaced_does_not_fence_its_successor(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+def test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    """Kafka would give a place back to the older run when it wakes up and joins again."""
+    source, session = topic(partitions=2), 1.5
+    produce(source, records(100))
+    config = configure(
+        source,
+        {
+            "tasks.max": 2,
+            "consumer.override.session.timeout.ms": int(session * 1000),
+            "consumer.override.heartbeat.interval.ms": 300,
+        },
+    )
+    older = start(config)
+    older.until(lambda p: p.rows == 100 and len(p.positions) == 2)
+    frozen = [older.spark.signal(task, signal.SIGSTOP) for task in (0, 1)]
+    since = time.monotonic()
+    newer = start({**config, "consumer.override.session.timeout.ms": 300_000})
+    produce(source, records(100, start=100))
+    newer.until(lambda p: sum(p.positions.values()) >= 200)
+    wait_until(lambda: time.monotonic() - since > session)  # of the older run
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
+        older.wait()
+    produce(source, records(100, start=200))
+    newer.until(lambda p: sum(p.positions.values()) >= 300)
+    assert newer.spark.attempts == {0: 0, 1: 0}  # none of its tasks was displaced
+    newer.stop()
+    assert_nothing_lost_nothing_twice(config, range(300))
+
+
 def test_more_tasks_than_partitions_is_no_error(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -37,7 +37,8 @@ class LongRunningTask(Protocol):
         """Work until the driver says stop."""
 
     def excuse(self, error: Fenced) -> str:
-        """Why a fence does not prove that another run has taken over; empty if it does."""
+        """Why a fence does not prove that another run has taken over; empty if it does. It may wait
+        to find that out, until the driver says stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,8 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
         abandoned.end_process()
     except Fenced as error:
         if task is not None and (excuse := task.excuse(error)):
-            tell("log", f"was fenced, but {excuse}; starting again")
+            goes_on = "" if line.stop.is_set() else "; starting again"
+            tell("log", f"was fenced, but {excuse}{goes_on}")
             if not line.stop.wait(task.heartbeats):
                 raise  # Spark starts it again, unless it has already done so
             tell("stopped")

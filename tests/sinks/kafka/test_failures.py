@@ -192,7 +192,8 @@ def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_ano
     other cluster knows the group's generations."""
     source = topic(partitions=2)
     elsewhere = {"dest.kafka.bootstrap.servers": other_kafka.bootstrap_servers, "tasks.max": "2"}
-    planned = plan(configure(source, {**PATIENT, **elsewhere}))
+    long = {"consumer.override.session.timeout.ms": 300_000}  # nobody is away, however slow it is
+    planned = plan(configure(source, {**PATIENT, **elsewhere, **long}))
     driver, connector = planned.sink, planned.connector
     driver.prepare([source])
     driver.start([LedgerEntry(source, partition, 0, 0) for partition in (0, 1)])

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 
 from semel.ledger import TopicPartition
 
-OWN_LOSS = 30.0
-"""Seconds after the end of a session, or after a consumer was replaced, in which Kafka may mistake
-the task for one of another run."""
 _OUT = 30.0
 """A consumer gets at least this many seconds to reconnect to Kafka by itself."""
 _NAP = 5.0
@@ -29,15 +26,12 @@ class Liveness:
         self._patience = 1.0
         self._stands = ""
         self._since = self._asked = self._awake = time.monotonic()
-        self._away_until = self._lost_at = float("-inf")
         self._looks: dict[TopicPartition, tuple[int, int]] = {}
 
     def polls(self, stands: str) -> None:
         """Note that the task is about to poll, and how it stands in the group."""
         now = time.monotonic()
         gap, self._awake = now - self._awake, now
-        if gap > self._session:
-            self._away_until = now
         if stands != self._stands or gap > max(_NAP, self._session):
             self._stands = stands
             self.restart()
@@ -82,19 +76,3 @@ class Liveness:
     def replaced(self) -> None:
         """The consumer is replaced: its successor gets more time."""
         self._patience *= 2
-
-    def lost(self) -> None:
-        """Kafka has ended the session."""
-        self._lost_at = time.monotonic()
-
-    @property
-    def was_lost(self) -> bool:
-        """Whether a session has just ended."""
-        return time.monotonic() - self._lost_at < OWN_LOSS
-
-    @property
-    def was_away(self) -> bool:
-        """Whether the task was busy or frozen for so long that its session may be over. librdkafka
-        does not report the end of a session if partitions are assigned first."""
-        now = time.monotonic()
-        return now - self._awake > self._session or now - self._away_until < self._session

@@ -19,16 +19,17 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.abandoned import Started
 from semel.config import ConnectorConfig
-from semel.engine.direct.liveness import OWN_LOSS, Liveness
+from semel.engine.direct.liveness import Liveness
+from semel.engine.direct.place import Place
 from semel.engine.direct.unassigned import Unassigned
-from semel.errors import Displaced, Fenced, SemelError, TransientError
+from semel.errors import SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
-from semel.kafka.consumer import METADATA_AGE, consumer_config
+from semel.kafka.consumer import METADATA_AGE, consumer_config, fenced
 from semel.kafka.consumerlog import logged_consumer
-from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.protocols import Membership
 
@@ -41,6 +42,10 @@ librdkafka sends other requests to other brokers."""
 _MEETS_IN = 1.0
 _LOOK = 1.0
 """About how many seconds partitions without a leader may keep the others from being read."""
+_WORD = 2.0
+"""Seconds until a task that wakes up has received the driver's "stop"."""
+_RETRY = 0.5
+"""Seconds until a task whose session has ended asks again whether it may join."""
 _NAMED = 5
 """How many partitions a line in the log names."""
 
@@ -64,9 +69,11 @@ class Revoked:
 class Subscription:
     """Subscribes to topics, and keeps the group's events.
 
-    ``let_go`` is called while the consumer is polled, before partitions are given up. Its argument
-    says whether the session may be over, even if Kafka has not said so. ``tell`` writes a line to
-    the driver's log.
+    After the end of a session it asks Kafka before it joins again: another run may have its place
+    by then, and must not be displaced in turn.
+
+    ``let_go`` is called while the consumer is polled, before partitions are given up. ``tell`` and
+    ``wait`` are those of :class:`~semel.engine.direct.place.Place`.
     """
 
     def __init__(
@@ -74,7 +81,8 @@ class Subscription:
         connector: ConnectorConfig,
         index: int,
         tell: Callable[[str], None],
-        let_go: Callable[[bool], None],
+        let_go: Callable[[], None],
+        wait: Callable[[float], bool],
     ) -> None:
         self._connector = connector
         self.index = index
@@ -83,19 +91,21 @@ class Subscription:
         self.member: Membership | None = None
         """The task as a member of the group; None while it has no place there."""
         self._events: list[Assigned | Revoked] = []
-        self._mistaken_until = float("-inf")
-        """Until when a consumer that was given up may join in the task's place."""
+        self._returns_at: float | None = None
+        """When to ask whether it may join again; None unless its session has ended."""
+        self._asking: Started[bool | None] | None = None
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index, _WAIT)
         self.consumer, self.consumer_log = logged_consumer(config, log)
+        self._wait = wait
+        self.place = Place(connector, index, config, tell, wait)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
         self._unassigned = Unassigned(self._admin, connector.group_id)
         self._liveness = Liveness(float(config[SESSION]) / 1000)
         self._has_place = False
-        self._own: set[str] = set()
         self._topics: list[str] = []
         self._looked = 0.0
         self._outdated = False
@@ -135,12 +145,14 @@ class Subscription:
                 self._topics,
                 on_assign=self._assigned,
                 on_revoke=self._revoked,
-                on_lost=self._lost,
+                on_lost=self._revoked,
             )
 
     def refresh(self) -> None:
         """From time to time, subscribe to the topics that match ``topics.regex`` now. Join the
         group again if it has left partitions unassigned."""
+        if self._returns_at is not None:
+            return
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
                 self.ask({*self.cluster.matching(self._connector)})
@@ -156,11 +168,45 @@ class Subscription:
 
     def renew(self) -> None:
         """Subscribe to the topics that are wanted now, once the group has answered the last
-        subscription."""
-        if self._outdated:
+        subscription. After the end of a session, join again if nobody else has the place.
+
+        Raises:
+            Displaced: another consumer has it.
+        """
+        if self._returns_at is not None:
+            if not self._wait(0.0):
+                self._return(self._returns_at)
+        elif self._outdated:
             self._outdated = False
             self.consumer.unsubscribe()
             self._ask_again()
+
+    def _return(self, due: float) -> None:
+        if self._asking is None:
+            if time.monotonic() >= due:
+                self._asking = Started("the place in the group", self._is_taken)
+            return
+        if not self._asking.ended(0):
+            return
+        taken, self._asking = self._asking.result(), None
+        if taken:
+            raise fenced(self._connector, self.index, "its session has ended")
+        if taken is None:
+            self._returns_at = time.monotonic() + _RETRY
+            return
+        self._returns_at = None
+        self._outdated = False
+        self.place.note_rejoin()
+        self._ask_again()
+
+    def _is_taken(self) -> bool | None:
+        try:
+            return self.place.is_taken()
+        except SemelError as error:
+            # The consumer may be allowed to join all the same: admin.override may name another
+            # user.
+            log.warning("%s", error)
+            return False
 
     def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reconnect if Kafka answers other clients but has long sent nothing to the consumer.
@@ -178,6 +224,13 @@ class Subscription:
         if not self._topics or not alive.is_doubtful:
             return
         group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
+        if self._returns_at is not None:
+            alive.asked()
+            self._tell(f"Kafka has not said for {waited} who has this task's place in {group}")
+            if self._asking is not None:
+                self._asking.abandon()
+                self._asking = None
+            return
         try:
             if stands == "unconfirmed":
                 trouble = f"{group} has not confirmed its membership for {waited}"
@@ -207,12 +260,12 @@ class Subscription:
 
     def _connect_anew(self) -> None:
         """Replace the consumer, and ignore what the old one reports from now on."""
-        self._give_up(away=False)
+        self._give_up()
         old = self.consumer
         self.consumer, self.consumer_log = logged_consumer(self.config, log)
         self._given(False)
         close(old)  # before another one takes its place in the group, if it can be
-        self._mistaken_until = float("inf")
+        self.place.note_rejoin()
         self._ask_again()
 
     def close(self) -> None:
@@ -222,7 +275,7 @@ class Subscription:
             KafkaException: as the consumer does.
         """
         self._closing = True
-        self._own.add(str(self.consumer.memberid()))
+        self.place.note_id(str(self.consumer.memberid()))
         self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
         self._closed = True
         close(self.consumer)
@@ -241,10 +294,8 @@ class Subscription:
         if self._closing:
             return
         self._given(True)
-        self._mistaken_until = min(self._mistaken_until, time.monotonic() + OWN_LOSS)
         me = str(consumer.memberid())
-        self._unassigned.assigned(new_member=me not in self._own)
-        self._own.add(me)
+        self._unassigned.assigned(new_member=self.place.note_assignment(me))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
@@ -252,20 +303,18 @@ class Subscription:
         self._events.append(Assigned(self.member))
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        if self._matters(consumer):
-            if self._closing:
-                self.stay_out()
-            self._give_up(away=self._liveness.was_away)
-            self._given(False)
-
-    def _lost(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        """Handle the end of a session: Kafka was silent for too long."""
-        if self._matters(consumer):
-            if self._closing:
-                self.stay_out()
-            self._liveness.lost()
-            self._give_up(away=True)
-            self._given(False)
+        """Without a member id, the session has ended. Partitions are called lost in other cases,
+        too, and not always in that one. With an id, the consumer joins again under it, and Kafka
+        fences it if another one has its place."""
+        if not self._matters(consumer):
+            return
+        is_over = not consumer.memberid()
+        if is_over:
+            self.place.note_loss()
+        if is_over or self._closing:
+            self._stay_out()
+        self._give_up()
+        self._given(False)
 
     def _matters(self, consumer: Consumer) -> bool:
         """Whether an answer still matters. Within close() it does not, and requests to the group
@@ -273,11 +322,11 @@ class Subscription:
         waits for ever while it holds the GIL."""
         return consumer is self.consumer and not self._closed
 
-    def _give_up(self, *, away: bool) -> None:
+    def _give_up(self) -> None:
         """Discard an assignment that the task has not taken yet."""
         trouble = None
         try:
-            self._let_go(away)
+            self._let_go()
         except SemelError as error:  # not through librdkafka: the task raises it
             trouble = error
         held = frozenset() if self.member is None else self.member.partitions
@@ -286,56 +335,12 @@ class Subscription:
         self._events = [*earlier, Revoked(held, trouble)]
         self.consumer.unassign()
 
-    def stay_out(self) -> None:
-        """Do not join the group again: that would displace a successor."""
+    def _stay_out(self) -> None:
+        """Do not join the group again before it is known that this displaces nobody. librdkafka
+        would do so as a new member, and a static member's place belongs to the newest one."""
+        self._returns_at = time.monotonic() + _WORD
         with suppress(KafkaException):  # a consumer that closes does not join any more
             self.consumer.unsubscribe()
-
-    def replaced(self) -> bool | None:
-        """Whether another consumer has taken this one's place in the group; None if Kafka does not
-        answer.
-
-        A fence does not prove it: what librdkafka sends after its session has ended has no member
-        id, and Kafka takes it for another instance. Continuing without an answer does no harm: if
-        two runs want the place, the next answer ends one of them.
-        """
-        try:
-            found = Groups(self._admin).describe(self._connector.group_id)
-        except TransientError as error:
-            log.info("%s", error)
-            return None
-        except SemelError as error:  # nor will it ever answer
-            log.warning("%s", error)
-            return True
-        mine = self.config["group.instance.id"]
-        members = found.members if found is not None else []
-        return any(m.group_instance_id == mine and m.member_id not in self._own for m in members)
-
-    def excuse(self, fence: Fenced) -> str:
-        """Why a fence does not end the run; empty if it does.
-
-        Positions that were on their way to the group when the session ended are sent without a
-        member id, and Kafka answers that another instance has taken this one's place. A consumer
-        that was given up may have asked to join before that: brokers that come back answer it late,
-        under a member id that nobody hears of. (Nor would a client id tell the runs apart: for a
-        static member, brokers keep the first one.)
-
-        If two runs compete, the one that holds the place of task 0 goes on. If any place could
-        decide, each run could displace a task of the other, and both would end. Other tasks only
-        start again: if their run has lost, its task 0 says so.
-        """
-        if self._liveness.was_lost:
-            return "its session had just expired"
-        if not isinstance(fence, Displaced):
-            return ""
-        if time.monotonic() < self._mistaken_until:
-            return "its former consumer may have joined after it"
-        replaced = self.replaced()
-        if replaced is None:
-            return "Kafka does not say who has taken its place"
-        if not replaced:
-            return "nobody else has taken its place"
-        return "the place of task 0 decides between two runs" if self.index else ""
 
     def look_anew(self) -> None:
         """Forget which partitions stood still: the positions have been read from the ledger."""

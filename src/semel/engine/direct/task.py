@@ -48,9 +48,6 @@ from semel.sinks import protocols
 
 log = logging.getLogger(__name__)
 
-_WORD = 2.0
-"""Seconds until a task that wakes up has received the driver's "stop"."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class DirectSpec(TaskSpec):
@@ -81,9 +78,9 @@ class Task:
             connector, self._sink, target=self._target, transform=spec.transform
         )
         self._batcher = Batcher(connector, self._pipeline)
-        self._subscription = Subscription(connector, index, tell, self._let_go)
+        self._subscription = Subscription(connector, index, tell, self._let_go, line.stop.wait)
         self.heartbeats = self._subscription.heartbeats
-        self.excuse = self._subscription.excuse
+        self.excuse = self._subscription.place.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
         self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell)
         self._reporter.deliveries = lambda: self._committer.deliveries
@@ -295,11 +292,8 @@ class Task:
             raise error
         self._line.stop.wait(self._retries.failed(error))
 
-    def _let_go(self, away: bool) -> None:
-        """End the commit in progress, because another task is about to get the partitions. If the
-        session may be over and the driver says stop, do not displace a successor."""
-        if away and self._line.stop.wait(_WORD):
-            self._subscription.stay_out()
+    def _let_go(self) -> None:
+        """End the commit in progress, because another task is about to get the partitions."""
         self._overdue.end()
         self._settle()
 
