@@ -97,9 +97,10 @@ class Checker:
         self._consumer.unassign()
 
     def caught_up(self) -> bool:
-        """Whether the last record of each partition has its row."""
+        """Whether the last record of each partition was written; what an older one may have
+        overwritten since is for :meth:`compare`."""
         last = dict(sorted(self._ids))
-        rows = self._query(f"SELECT {PARTITION}, max({OFFSET}) FROM {TABLE} GROUP BY 1")
+        rows = self._query(f"SELECT {PARTITION}, max({OFFSET}) FROM {FIRED} GROUP BY 1")
         found = {partition: offset for partition, offset in rows}  # noqa: C416
         return all(found.get(partition, -1) >= offset for partition, offset in last.items())
 
