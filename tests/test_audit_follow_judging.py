@@ -98,6 +98,17 @@ def test_a_former_row_at_the_offset_of_a_record_that_failed_is_no_finding() -> N
     assert found(interval(HERE, dead=[16], holes=[*cut, damaged])) == ([], [], 0, 0)
 
 
+def test_a_row_of_a_record_that_was_cut_off_is_no_surplus() -> None:
+    """The one at 16 replaced the row of 13; 19 has replaced the row of the new record at 16. The
+    audit of the whole topic judges the missing row."""
+    cut, rows = [Hole(*TP, 15, 18, TRUNCATED)], [p for p in HERE if p != 13]
+    judged = interval(rows, replaced=[16], holes=cut, replaces=True)
+    assert found(judged) == ([13], [], 0, 1)  # or 16 should have replaced the row there
+    assert found(replace(judged, holes=[])) == ([13], [16], 0, 0)
+    times = np.array([1 if p == 16 else 0 for p in rows])
+    assert found(replace(judged, times=times, stamps=np.zeros(10))) == ([13], [], 0, 0)
+
+
 def test_rows_above_the_position_are_too_early_unless_a_log_that_is_gone_left_them() -> None:
     ahead = np.array([20, 21, 22, 23])
     assert too_early(ahead, []).tolist() == [20, 21, 22, 23]

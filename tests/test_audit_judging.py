@@ -12,7 +12,7 @@ import pytest
 
 from semel.audit.auditor import Auditor
 from semel.audit.keys import LiveKeys, judge
-from semel.audit.offsets import Seen, beyond_kafka, copies, mistimed
+from semel.audit.offsets import Seen, beyond_kafka, copies, mistimed, overwritten
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
@@ -139,6 +139,51 @@ def test_rows_of_a_log_that_is_gone_are_no_duplicates_before_the_new_one_is_read
     assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 2)
     (found,), _ = judged(snapshot(places=[*HERE, (0, 12), (0, 13)], holes=[hole]))
     assert (found.lost, found.duplicated) == (0, 1)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_row_that_a_record_replaced_before_it_was_cut_off_is_not_lost(timed: bool) -> None:
+    """The record at 6 replaced the row of 3 before the log was cut at 5; other records are at 5 to
+    9 now, and 9 has replaced the row of the new one at 6."""
+    hole = Hole("t", 0, 5, 8, TRUNCATED)
+    places = [(0, n) for n in (0, 1, 2, 4, 5, 6, 7, 8, 9)]
+    entry = LedgerEntry("t", 0, 10, 0, records_read=13, rows_written=13)
+    given = replace(snapshot(places=places, holes=[hole]), entries=[entry])
+    times = {}
+    if timed:
+        stamps = [1 if place == (0, 6) else 5 for place in places]
+        rows = given.records["t"].append_column("timestamp", pa.array(stamps))
+        given, times = replace(given, records={"t": rows}), {"times": [np.full(10, 5)]}
+    facts: dict[str, Any] = {"live": LiveKeys(9, 9), "replaced": np.array([6]), **times}
+    (found,), _ = judged(given, **facts)
+    assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 1)
+    assert found.unknown == (1 if timed else 2)  # the row at 6 may be the new record's, too
+    (found,), _ = judged(replace(given, holes=[replace(hole, reason=RETENTION)]), **facts)
+    assert (found.lost, found.duplicated) == (1, 1)  # nothing was cut off
+    (found,), _ = judged(given, **(facts | {"live": None}))
+    assert found.lost == 1  # plain inserts replace nothing
+
+
+@pytest.mark.parametrize(("read", "lost"), [(10, 3), (11, 2), (13, 0), (20, 0)])
+def test_each_record_that_was_cut_off_explains_one_missing_row_before_it(
+    read: int, lost: int
+) -> None:
+    """It may have been a tombstone, which leaves no row. Offsets may have been a marker's."""
+    entry = LedgerEntry("t", 0, 10, 0, records_read=read, rows_written=read)
+    cut, facts = [Hole("t", 0, 5, 9, TRUNCATED)], {"live": LiveKeys(10, 10)}
+    given = replace(snapshot(places=HERE[3:], holes=cut), entries=[entry])
+    (found,), _ = judged(given, **facts)
+    assert (found.lost, found.unknown) == (lost, 3 - lost)
+    after = snapshot(places=HERE[:7], holes=cut)
+    (found,), _ = judged(replace(after, entries=[entry]), **facts)
+    assert (found.lost, found.unknown) == (3, 0)
+
+
+def test_several_cuts_explain_only_what_each_of_them_may_have_replaced() -> None:
+    cuts = [Hole("t", 0, 100, 101, TRUNCATED), Hole("t", 0, 5, 8, TRUNCATED)]
+    assert overwritten(np.array([50, 60, 70]), cuts) == 1
+    assert overwritten(np.array([1, 2, 3, 4, 60]), cuts) == 4
+    assert overwritten(np.array([1]), [Hole("t", 0, 5, 8, RECREATED)]) == 0
 
 
 @pytest.mark.parametrize("reason", [TRUNCATED, RECREATED])

@@ -18,6 +18,7 @@ from semel.audit.offsets import (
     letters,
     mismatched,
     offsets_of,
+    overwritten,
     times_of,
     unmade,
     wants_times,
@@ -32,15 +33,7 @@ from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
-from semel.ledger import (
-    DAMAGED,
-    RECREATED,
-    RETENTION,
-    TRUNCATED,
-    Hole,
-    LedgerEntry,
-    TopicPartition,
-)
+from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.planning import Plan
 from semel.sinks.base import Snapshot
 
@@ -198,14 +191,15 @@ class Auditor:
         entry = self._entries[tp]
         found = letters(self._snapshot, tp, seen.all(), seen.all_times())
         dead, former = (d[d >= entry.start_position] for d in found)
-        rows, known, odd = self._rows(entry, seen, dead)
+        rows, known, odd, doubtful = self._rows(entry, seen, dead)
         kafka = seen.all()
         distinct = np.unique(rows)
         judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
         gone = np.concatenate([seen.replaced, seen.unsure, dead])
         expected = np.setdiff1d(kafka, gone)
         expected = expected[~self._given_up(tp, expected)]
-        missing = len(np.setdiff1d(expected, judged))
+        absent = np.setdiff1d(expected, judged)
+        missing = len(absent)
         # Records that failed or were filtered have no rows. The ledger counts them together with
         # its position.
         failed_or_filtered = entry.records_filtered + entry.records_failed
@@ -214,9 +208,14 @@ class Auditor:
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
         excused = min(missing, max(0, failed_or_filtered))
         missing -= excused
-        doubtful = min(missing, self._left_out[tp.topic])
-        self._left_out[tp.topic] -= doubtful
-        missing -= doubtful
+        if self._wants.replaces:
+            # No more were cut off than were read and are not in Kafka.
+            most = entry.records_read - len(kafka) + int(self._given_up(tp, kafka).sum())
+            cut = min(missing, overwritten(absent, self._holes_of(tp, TRUNCATED)), max(0, most))
+            doubtful, missing = doubtful + cut, missing - cut
+        left_out = min(missing, self._left_out[tp.topic])
+        self._left_out[tp.topic] -= left_out
+        doubtful, missing = doubtful + left_out, missing - left_out
         stray = np.setdiff1d(judged, expected)
         # A record that failed or was filtered has not replaced the row before it.
         kept = stray[np.isin(stray, seen.replaced)][: max(0, failed_or_filtered)]
@@ -261,18 +260,20 @@ class Auditor:
 
     def _rows(
         self, entry: LedgerEntry, seen: Seen, dead: np.ndarray
-    ) -> tuple[np.ndarray, int, int]:
-        """The offsets of a partition's rows without ghosts, the number of ghosts from a log that
-        the ledger knows to be gone, and the number of other rows whose timestamp is not their
-        record's. ``dead`` holds the offsets of records that failed."""
+    ) -> tuple[np.ndarray, int, int, int]:
+        """The offsets of rows without ghosts, the number of ghosts from a log that the ledger knows
+        to be gone, the number of other rows whose timestamp is not their record's, and how many of
+        the ghosts may be rows that should have been replaced. ``dead`` is of failed records."""
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mine = rows >= entry.start_position
         rows, times = rows[mine], None if times is None else times[mine]
-        other, foreign = mismatched(rows, times, seen.all(), seen.all_times(), dead)
+        without = np.concatenate([dead, seen.replaced])
+        other, foreign = mismatched(rows, times, seen.all(), seen.all_times(), without)
         known = foreign & within(rows, self._holes_of(tp, RECREATED, TRUNCATED))
         odd = other & ~known
-        return rows[~known & ~odd], int(known.sum()), int(odd.sum())
+        doubtful = 0 if times is not None else int(np.isin(rows[known], seen.replaced).sum())
+        return rows[~known & ~odd], int(known.sum()), int(odd.sum()), doubtful
 
     def _ghosts(
         self, entry: LedgerEntry, rows: np.ndarray, stray: np.ndarray, kafka: np.ndarray

@@ -101,13 +101,23 @@ def mistimed(
     return found & (times >= 0)
 
 
-def copies(rows: np.ndarray, kafka: np.ndarray, dead: np.ndarray) -> np.ndarray:
-    """Which rows exceed the one row that each record in Kafka accounts for; a failed record
-    accounts for none."""
+def copies(rows: np.ndarray, kafka: np.ndarray, without: np.ndarray) -> np.ndarray:
+    """Which rows exceed the one row that each record in Kafka accounts for; those in ``without``
+    account for none."""
     firsts = np.zeros(len(rows), dtype=bool)
     firsts[np.unique(rows, return_index=True)[1]] = True
-    extra: np.ndarray = ~(firsts & np.isin(rows, kafka) & ~np.isin(rows, dead))
+    extra: np.ndarray = ~(firsts & np.isin(rows, kafka) & ~np.isin(rows, without))
     return extra
+
+
+def overwritten(missing: np.ndarray, holes: Sequence[Hole]) -> int:
+    """How many missing rows may have been replaced or deleted by records that were cut off the log
+    later: at most one for each of them."""
+    found = 0
+    for hole in sorted((h for h in holes if h.reason == TRUNCATED), key=lambda h: h.from_offset):
+        before = int((missing < hole.from_offset).sum())
+        found = min(found + hole.until_offset - hole.from_offset, before)
+    return found
 
 
 def mismatched(
@@ -115,14 +125,15 @@ def mismatched(
     times: np.ndarray | None,
     kafka: np.ndarray,
     stamps: np.ndarray,
-    dead: np.ndarray,
+    without: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which rows have another time than the record at their offset, and which cannot come from the
-    present log if it has replaced another one. ``dead`` holds the offsets of records that failed.
+    present log if it has replaced another one. ``without`` holds the offsets of records that have
+    no row, because they failed or were replaced.
     """
     other = mistimed(rows, times, kafka, stamps)
     if times is None:
-        return other, copies(rows, kafka, dead)
+        return other, copies(rows, kafka, without)
     return other, other | ~np.isin(rows, kafka)
 
 

@@ -63,10 +63,11 @@ def judge(interval: Interval) -> Findings:
     rows, times, kafka = interval.rows, interval.times, interval.kafka
     unread = [h for h in interval.holes if h.reason in (RETENTION, DAMAGED)]
     dead = interval.dead[~within(interval.dead, unread)]
-    other, foreign = mismatched(rows, times, kafka, interval.stamps, dead)
+    without = np.concatenate([dead, interval.replaced])
+    other, foreign = mismatched(rows, times, kafka, interval.stamps, without)
     known = foreign & within(rows, former(interval.holes))
     odd = other & ~known
-    strange, rows = rows[odd], rows[~known & ~odd]
+    strange, former_rows, rows = rows[odd], rows[known], rows[~known & ~odd]
 
     distinct, counts = np.unique(rows, return_counts=True)
     judged = np.setdiff1d(distinct, interval.unsure)
@@ -74,6 +75,8 @@ def judge(interval: Interval) -> Findings:
     expected = np.setdiff1d(kafka, gone)
     stray = np.setdiff1d(judged, expected)
     unknown = len(interval.unsure)
+    if times is None:
+        unknown += int(np.isin(former_rows, interval.replaced).sum())
 
     if interval.compacted:
         unknown += int((~np.isin(stray, kafka)).sum())
