@@ -132,10 +132,7 @@ def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_pla
 
     monkeypatch.setattr(subscription.place, "is_taken", is_taken)
     try:
-        subscription.ask([source])
-        _take_what_it_gives(subscription)
-        subscription._stay_out()
-        subscription._give_up()
+        _lose_session(subscription, source)
         stops = True
         for _ in range(10):
             look()
@@ -163,10 +160,7 @@ def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
 
     monkeypatch.setattr(subscription.place, "is_taken", is_taken)
     try:
-        subscription.ask([source])
-        _take_what_it_gives(subscription)
-        subscription._stay_out()
-        subscription._give_up()
+        _lose_session(subscription, source)
         subscription.take_events()
 
         def is_back() -> bool:
@@ -315,6 +309,14 @@ def _never(seconds: float) -> bool:
     """Wait; the driver never says stop."""
     time.sleep(seconds)
     return False
+
+
+def _lose_session(subscription: Subscription, source: str) -> None:
+    """Take partitions, and then do what a task does at the end of its session."""
+    subscription.ask([source])
+    _take_what_it_gives(subscription)
+    subscription._stay_out()
+    subscription._give_up()
 
 
 def _take_what_it_gives(subscription: Subscription) -> None:
