@@ -208,10 +208,10 @@ class Auditor:
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
         excused = min(missing, max(0, failed_or_filtered))
         missing -= excused
-        if self._wants.replaces:
+        if self._wants.replaces and (cut := overwritten(absent, self._holes_of(tp, TRUNCATED))):
             # No more were cut off than were read and are not in Kafka.
             most = entry.records_read - len(kafka) + int(self._given_up(tp, kafka).sum())
-            cut = min(missing, overwritten(absent, self._holes_of(tp, TRUNCATED)), max(0, most))
+            cut = min(missing, cut, max(0, most))
             doubtful, missing = doubtful + cut, missing - cut
         left_out = min(missing, self._left_out[tp.topic])
         self._left_out[tp.topic] -= left_out
@@ -263,7 +263,7 @@ class Auditor:
     ) -> tuple[np.ndarray, int, int, int]:
         """The offsets of rows without ghosts, the number of ghosts from a log that the ledger knows
         to be gone, the number of other rows whose timestamp is not their record's, and how many of
-        the ghosts may be rows that should have been replaced. ``dead`` is of failed records."""
+        the ghosts may be rows that should have been replaced. Records at ``dead`` have failed."""
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mine = rows >= entry.start_position

@@ -303,9 +303,9 @@ class Subscription:
         self._events.append(Assigned(self.member))
 
     def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
-        """Without a member id, the session has ended. Partitions are called lost in other cases,
-        too, and not always in that one. With an id, the consumer joins again under it, and Kafka
-        fences it if another one has its place."""
+        """Handle the end of an assignment, and of the session if the consumer has no member id any
+        more. (librdkafka also calls partitions lost for other reasons, and not always for this
+        one.) With an id, it joins again under that, and Kafka fences it if its place is taken."""
         if not self._matters(consumer):
             return
         is_over = not consumer.memberid()

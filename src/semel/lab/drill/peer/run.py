@@ -206,13 +206,15 @@ class _Trial:
         second = self._start()
         time.sleep(SESSION + 2)
         frozen.signal(signal.SIGCONT)
-        time.sleep(_TOGETHER)
-        (frozen if second.alive else second).kill()
+        self._end_one(frozen, second)
 
     def _second_driver(self, _fault: Fault) -> None:
         """The connector is started twice by mistake, until somebody notices."""
         first = self._instances[-1]
-        second = self._start()
+        self._end_one(first, self._start())
+
+    def _end_one(self, first: Instance, second: Instance) -> None:
+        """Let two instances run side by side. Then end the first one if the second is alive."""
         time.sleep(_TOGETHER)
         (first if second.alive else second).kill()
 
