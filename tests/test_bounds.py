@@ -52,11 +52,14 @@ TIME_IS_THE_SUBJECT = {
     ),
     "test_a_lake_is_measured_by_the_commits_that_hold_data": "the time between commits is measured",
     "test_a_query_has_the_columns_that_there_are_now": "a source pauses between two polls",
+    "test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues": (
+        "a session ends by the clock of a process that is frozen"
+    ),
+    "test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_replacement": (
+        "a session ends by the clock of a process that is frozen"
+    ),
     "test_records_removed_under_a_running_task_stop_it": (
         "a broker ends a fetch when its time is up, and nobody sees it"
-    ),
-    "test_a_task_that_slept_for_longer_than_its_session_is_told_that_it_may_be_over": (
-        "a session ends by the clock of a process that is frozen"
     ),
 }
 """The functions of tests that let time pass, and why there is no event to wait for."""

@@ -151,7 +151,7 @@ def test_later_fences_have_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
     there.note_rejoin()
     there.note_loss()
     there.note_assignment("me")
-    clock.wait(31.0)
+    clock.passed = 31.0
     assert there.excuse(Fenced("conflicts")) == there.excuse(Displaced("fenced")) == ""
     assert clock.passed == 31.0
 

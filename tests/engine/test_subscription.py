@@ -307,8 +307,7 @@ def _nothing(*_arguments: object) -> None: ...
 
 def _never(seconds: float) -> bool:
     """Wait; the driver never says stop."""
-    time.sleep(seconds)
-    return False
+    return threading.Event().wait(seconds)
 
 
 def _lose_session(subscription: Subscription, source: str) -> None:
