@@ -103,11 +103,17 @@ class Records:
     deletes. Partition and offset order the two. ``topic`` is where they go and names the target.
     They were read from ``origin``, which the metadata column ``__connect_topic`` holds: anything
     that identifies a record must use it.
+
+    Values without fields are in the column ``value``, and ``has_fields`` is False.
+    ``bytes_are_final`` says that no converter has to write keys and values that are bytes: they
+    are those that were read, or a program has made them.
     """
 
     topic: str
     rows: pa.Table
     tombstones: pa.Table | None = None
+    has_fields: bool = True
+    bytes_are_final: bool = True
 
     @property
     def count(self) -> int:

@@ -165,6 +165,7 @@ class Pipeline:
                 part,
                 deletes=self._wants.takes_tombstones,
                 provenance=self._connector.provenance_columns,
+                bytes_are_final=self.passes_bytes or self._transform is not None,
             )
             for part in (
                 [records] if topics is None or not self._splits else by_topic(records, topics)

@@ -15,11 +15,16 @@ VALUE = "value"
 
 
 def flattened(
-    records: ConnectRecords, *, deletes: bool, provenance: Mapping[str, str] | None = None
+    records: ConnectRecords,
+    *,
+    deletes: bool,
+    provenance: Mapping[str, str] | None = None,
+    bytes_are_final: bool = True,
 ) -> Records:
     """Records as a sink takes them; ``deletes`` says that tombstones are wanted.
 
-    ``provenance`` maps metadata columns to the target's columns that the sink fills with them.
+    ``provenance`` maps metadata columns to the target's columns that the sink fills with them. For
+    ``bytes_are_final`` see :class:`~semel.records.Records`.
 
     Raises:
         ConfigError: the values have one of those as a field.
@@ -30,7 +35,8 @@ def flattened(
     if deletes and null.any():
         tombstones = _metadata(records).take(pa.array(np.flatnonzero(null)))
     values = present.values
-    if pa.types.is_struct(values.type):
+    has_fields = pa.types.is_struct(values.type)
+    if has_fields:
         columns = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
         _refuse_overwriting(columns, provenance or {})
         # What is known about a field's JSON is in the field's metadata.
@@ -41,13 +47,15 @@ def flattened(
     rows = pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
     fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-    return Records(records.topic, rows, tombstones)
+    return Records(records.topic, rows, tombstones, has_fields, bytes_are_final)
 
 
 def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:
-    """The reverse for rows that a transform has made of flattened records."""
+    """The reverse for rows that a transform has made of flattened records. A lone column ``value``
+    of bytes is a whole value, whatever the value was before."""
     names = value_columns(rows.column_names)
-    if names == [VALUE] and not pa.types.is_struct(like.values.type):
+    is_whole = not pa.types.is_struct(like.values.type)
+    if names == [VALUE] and (is_whole or pa.types.is_binary(rows.schema.field(VALUE).type)):
         values = one_array(rows.column(VALUE))
     elif names:
         fields = [rows.schema.field(n) for n in names]

@@ -100,14 +100,14 @@ def held_of(records: Records, make: Callable[[Records], Held]) -> Held:
     rows = records.rows
     while rows.num_rows:
         try:
-            return make(Records(records.topic, rows))
+            return make(replace(records, rows=rows, tombstones=None))
         except RowsRejected as rejection:
             rows = _without(rows, {(r.partition, r.offset) for r in rejection.rejected})
         except SomeRefused:
             if rows.num_rows > 1:
                 middle = rows.num_rows // 2
                 parts = [
-                    held_of(Records(records.topic, r), make)
+                    held_of(replace(records, rows=r, tombstones=None), make)
                     for r in (rows.slice(0, middle), rows.slice(middle))
                 ]
                 first, *others = [p for p in parts if p.places.num_rows] or parts[:1]

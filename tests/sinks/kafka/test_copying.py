@@ -134,6 +134,25 @@ def test_a_transforms_columns_are_written_as_json(
     ]
 
 
+def test_a_value_that_a_transform_has_extracted_is_written_without_its_object(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, [b'{"a": 7}', b'{"a": 8}'])
+    config = configure(
+        source,
+        {
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+            "transforms": "only",
+            "transforms.only.type": "org.apache.kafka.connect.transforms.ExtractField$Value",
+            "transforms.only.field": "a",
+        },
+    )
+    caught_up(config)
+    assert [s.value for s in consume(kafka.bootstrap_servers, target(config))] == [b"7", b"8"]
+
+
 def test_the_ledger_is_the_groups_offsets_and_counts(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -28,7 +28,9 @@ from semel.records import (
     Records,
     Rejected,
     RowsRejected,
+    value_columns,
 )
+from semel.sinks.flatten import VALUE
 
 Refused = Mapping[tuple[str, int, int], Rejected]
 """Records that the sink has refused, by topic, partition and offset."""
@@ -99,7 +101,9 @@ def arranged(
         elif name in METADATA_TYPES and rows.column(name).type != kind:
             position = rows.column_names.index(name)
             rows = rows.set_column(position, name, rows.column(name).cast(kind, safe=False))
-    return Records(topic, rows, tombstones)
+    made = value_columns(rows.column_names)
+    is_whole = made == [VALUE] and pa.types.is_binary(rows.schema.field(VALUE).type)
+    return Records(topic, rows, tombstones, has_fields=not is_whole)
 
 
 def assembled(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +73,7 @@ def _part(records: Records, mine: np.ndarray) -> list[Records]:
         return []
     if mine.all():
         return [records]
-    return [Records(records.topic, records.rows.filter(pa.array(mine)))]
+    return [replace(records, rows=records.rows.filter(pa.array(mine)), tombstones=None)]
 
 
 def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
@@ -120,4 +120,4 @@ def narrowed(records: Records, columns: pa.Schema, *, grows: bool) -> Records:
         or name in columns.names
         or (grows and values.null_count < rows.num_rows)
     ]
-    return Records(records.topic, rows.select(kept), records.tombstones)
+    return replace(records, rows=rows.select(kept))

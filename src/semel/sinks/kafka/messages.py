@@ -21,6 +21,7 @@ from semel.records import (
     Records,
     value_columns,
 )
+from semel.sinks.flatten import VALUE
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 
 
@@ -50,11 +51,11 @@ class Encoder:
     def messages(self, records: Records, topic: str) -> Messages:
         """One topic's records, tombstones in their place between the others."""
         rows, gone = records.rows, records.tombstones
-        values = self._values(rows, topic)
-        keys = self._keys(rows, topic)
+        values = self._values(records, topic)
+        keys = self._keys(records, rows, topic)
         if gone is not None and gone.num_rows:
             values = pa.chunked_array([*values.chunks, pa.nulls(gone.num_rows, pa.binary())])
-            keys = pa.chunked_array([*keys.chunks, *self._keys(gone, topic).chunks], pa.binary())
+            keys = pa.chunked_array([*keys.chunks, *self._keys(records, gone, topic).chunks], pa.binary())
             names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in gone.column_names]
             rows = pa.concat_tables([rows.select(names), gone.select(names)])
             order = np.lexsort((rows.column(OFFSET), rows.column(PARTITION)))
@@ -74,17 +75,16 @@ class Encoder:
             offsets,
         )
 
-    def _values(self, rows: pa.Table, topic: str) -> pa.ChunkedArray:
-        names = value_columns(rows.column_names)
-        if names == ["value"] and pa.types.is_binary(rows.schema.field("value").type):
-            return rows.column("value")
-        return _encoded(self._value.for_topic(topic), rows.select(names).to_struct_array())
+    def _values(self, records: Records, topic: str) -> pa.ChunkedArray:
+        rows = records.rows
+        if records.has_fields:
+            values = rows.select(value_columns(rows.column_names)).to_struct_array()
+        else:
+            values = rows.column(VALUE)
+        return _encoded(self._value.for_topic(topic), values, records.bytes_are_final)
 
-    def _keys(self, rows: pa.Table, topic: str) -> pa.ChunkedArray:
-        keys = rows.column(KEY)
-        if pa.types.is_binary(keys.type) or pa.types.is_null(keys.type):
-            return keys.cast(pa.binary())
-        return _encoded(self._key.for_topic(topic), keys)
+    def _keys(self, records: Records, rows: pa.Table, topic: str) -> pa.ChunkedArray:
+        return _encoded(self._key.for_topic(topic), rows.column(KEY), records.bytes_are_final)
 
     def _headers(
         self, source: str, rows: pa.Table, partitions: list[int], offsets: list[int]
@@ -105,5 +105,10 @@ class Encoder:
         return [h + m for h, m in zip(own, marks, strict=True)]
 
 
-def _encoded(converter: Converter, values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _encoded(
+    converter: Converter, values: pa.ChunkedArray, bytes_are_final: bool
+) -> pa.ChunkedArray:
+    is_final = bytes_are_final and pa.types.is_binary(values.type)
+    if is_final or pa.types.is_null(values.type):
+        return values.cast(pa.binary())
     return pa.chunked_array([converter.encode(c) for c in values.chunks], pa.binary())
