@@ -45,7 +45,7 @@ def test_what_nobody_foresaw_is_told_in_one_line(
     ended = semel("validate", written(NOWHERE))
     assert ended.code == 1
     assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
-    monkeypatch.setattr(driving, "meet", fails)
+    monkeypatch.setattr(driving, "wait_for_brokers", fails)
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
         run(NOWHERE)
 
@@ -411,7 +411,7 @@ def test_an_audit_ends_with_0_1_or_7(
     part = PartitionAudit("t", 0, 3, 3, change.get("lost", 0), 0)
     unjudged = tuple(change.get("not_judged", ()))
     report = AuditReport("c", "exactly-once", True, [part], "lost" in change, unjudged)
-    monkeypatch.setattr(proof, "meet", lambda *_: None)
+    monkeypatch.setattr(proof, "wait_for_brokers", lambda *_: None)
     monkeypatch.setattr(proof, "audit", lambda *_, **__: report)
     ended = semel("audit", written(NOWHERE), *(["--allow-unjudged"] if allowed else []))
     assert ended.code == code, ended.err

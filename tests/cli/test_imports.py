@@ -32,7 +32,7 @@ print("\\n" + json.dumps([code, sorted(sys.modules), "".join(c.read_text() for c
 """
 IMPATIENT = """
 from semel.kafka import contact
-contact.meet.__defaults__ = (5.0, *contact.meet.__defaults__[1:])
+contact.wait_for_brokers.__defaults__ = (5.0, *contact.wait_for_brokers.__defaults__[1:])
 """
 """Waits for brokers no longer than it takes Spark to start."""
 HEAVY = ("deltalake", "pyiceberg", "semel.lab.demo", "semel.lab.drill.run")

@@ -8,9 +8,9 @@ import pytest
 
 from semel.audit import audit
 from semel.errors import BadRecord
-from semel.kafka import damage
 from semel.kafka.consumer import without_events
 from semel.kafka.damage import end_of
+from semel.kafka.errors import UNREADABLE
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
 from tests.conftest import Produce
@@ -59,7 +59,7 @@ def test_the_end_of_a_damaged_batch_is_found_by_asking_for_offsets(last: int) ->
 
 
 def test_nothing_is_believed_of_a_partition_after_a_batch_that_cannot_be_read() -> None:
-    bad, unsupported, seek_again = damage.UNREADABLE[0], damage.UNREADABLE[2], -140
+    bad, unsupported, seek_again = UNREADABLE[0], UNREADABLE[2], -140
     poll = [
         Event(39),
         Event(40, bad),

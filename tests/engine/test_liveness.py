@@ -35,7 +35,7 @@ def test_partitions_stand_still_if_records_wait_there_and_nowhere_else(
 
 def test_a_look_is_forgotten_after_a_change() -> None:
     liveness = Liveness(45.0)
-    for change in (liveness.restart, liveness.look_anew):
+    for change in (liveness.restart, liveness.forget_positions):
         liveness.standing_still({A: 5}, {A: 9})
         change()
         assert liveness.standing_still({A: 5}, {A: 9}) == []

@@ -65,10 +65,10 @@ def test_a_new_topics_partitions_are_entered_at_once_also_without_records(
     run: Any = SimpleNamespace(**facts, cluster=Kafka(), guarantee=found.guarantee)
     monkeypatch.setattr(microtopics.sample, "schemas", lambda *_: {})
     known = KnownTopics(run, frames=False)
-    known.meet([OffsetRange("orders.new", 1, 6, 8)])
+    known.enter_new([OffsetRange("orders.new", 1, 6, 8)])
     assert entered == {ZERO: 5, ONE: 6, TWO: 5}
     entered.clear()
-    known.meet([OffsetRange("orders.new", 0, 5, 8)])
+    known.enter_new([OffsetRange("orders.new", 0, 5, 8)])
     assert not entered
 
 
@@ -77,7 +77,7 @@ def test_a_cut_that_was_met_in_a_partition_that_is_another_tasks_by_now_is_left_
 ) -> None:
     found, _ = made(monkeypatch)
     cluster: Any = Kafka()
-    standing = ranges.standing(found.connector, found.sink, cluster, [ONE], {ZERO: 3})
+    standing = ranges.stored_entries(found.connector, found.sink, cluster, [ONE], {ZERO: 3})
     assert {tp: e.position for tp, e in standing.items()} == {ONE: 5}
 
 
@@ -95,11 +95,11 @@ def test_a_topic_that_is_created_again_while_it_is_looked_at_is_not_taken_for_a_
     answers = [{"orders.new": entry.log}, then]
     monkeypatch.setattr(cluster, "logs", lambda _topics: answers.pop(0))
     with pytest.raises(Unavailable, match=r"topic orders\.new was deleted or created again while"):
-        ranges.standing(found.connector, found.sink, cluster, [ZERO])
+        ranges.stored_entries(found.connector, found.sink, cluster, [ZERO])
     answers = [{"orders.new": entry.log}, {"orders.new": entry.log}]
     if truncated == "stop":
         with pytest.raises(OffsetOutOfRange, match="the log was truncated"):
-            ranges.standing(found.connector, found.sink, cluster, [ZERO])
+            ranges.stored_entries(found.connector, found.sink, cluster, [ZERO])
 
 
 def test_so_they_are_by_a_task_that_has_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def test_no_commit_begins_once_a_task_has_subscribed_again(
         def ask_again(self: Subscription) -> None:
             Subscription.refresh = refresh  # type: ignore[method-assign]
             again.append(self)
-            self._ask_again()
+            self._resubscribe()
 
         def beginning(self: Commits, *arguments: Any) -> None:
             if again:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,13 +20,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine.direct import place
 from semel.engine.direct import subscription as direct
-from semel.engine.direct.subscription import Assigned, Subscription
+from semel.engine.direct.subscription import Assigned, Lost, Revoked, Subscription
 from semel.errors import Displaced, ServiceError
 from semel.kafka.consumer import fenced, translated
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from semel.sinks.protocols import Membership
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import wait_until
@@ -47,7 +49,7 @@ def _sleeper(
     """Takes its partitions, falls asleep, and goes on as a task does until it is displaced."""
     connector = plan(config).connector
     subscription = Subscription(connector, 0, told.send, _nothing, _never)
-    subscription.ask([topic])
+    subscription.subscribe([topic])
     _take_what_it_gives(subscription)
     told.send("assigned")
     member = subscription.consumer.memberid()
@@ -58,7 +60,7 @@ def _sleeper(
         subscription.consumer.assign([])
     try:
         while True:
-            subscription.find_back({})
+            subscription.reconnect_if_stalled({})
             message = subscription.consumer.poll(0.1)
             error = message.error() if message is not None else None
             if error is not None and (found := translated(connector, 0, error)) is not None:
@@ -110,7 +112,7 @@ def test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_rep
 def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_place_is_free(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_WORD", 0.0)
+    monkeypatch.setattr(direct, "_STOP_DELAY", 0.0)
     monkeypatch.setattr(direct, "_RETRY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
@@ -146,11 +148,33 @@ def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_pla
         subscription.close()
 
 
+@pytest.mark.parametrize(("member_id", "event"), [("", Lost), ("me", Revoked)])
+def test_a_consumer_without_a_member_id_has_lost_its_session(
+    member_id: str, event: type[Lost | Revoked], topic: MakeTopic, configure: Configure
+) -> None:
+    source = topic()
+    subscription = Subscription(plan(configure(source)).connector, 0, _nothing, _nothing, _never)
+    consumer = subscription.consumer
+    stand_in: Any = SimpleNamespace(
+        memberid=lambda: member_id, unassign=_nothing, unsubscribe=_nothing
+    )
+    owned = frozenset({TopicPartition(source, 0)})
+    subscription.member = Membership("me", owned, None)
+    subscription.consumer = stand_in
+    try:
+        subscription._revoked(stand_in, [])
+        assert subscription.take_events() == [event(owned)]
+        assert subscription.member is None
+    finally:
+        subscription.consumer = consumer
+        subscription.close()
+
+
 def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``admin.override`` may name another user than the consumer's."""
-    monkeypatch.setattr(direct, "_WORD", 0.0)
+    monkeypatch.setattr(direct, "_STOP_DELAY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
     subscription = Subscription(connector, 0, _nothing, _nothing, _never)
@@ -188,7 +212,7 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     settings |= {"bootstrap.servers": config["bootstrap.servers"]}
     other = Consumer({**settings, **session, "log_level": 0})
     try:
-        subscription.ask([source])
+        subscription.subscribe([source])
         _take_what_it_gives(subscription)
         _poll_until(subscription.consumer, lambda: subscription.place.is_taken() is False)
         other.subscribe([source])
@@ -219,10 +243,10 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
     monkeypatch.setattr(place, "_OWN_DOING", PATIENCE)
     monkeypatch.setattr(subscription.place, "_stays", PATIENCE)
     try:
-        subscription.ask([source])
+        subscription.subscribe([source])
         _take_what_it_gives(subscription)
         assert subscription.place.excuse(fence) == "nobody else has taken its place"
-        subscription._connect_anew()
+        subscription._reconnect()
         subscription.take_events()
         _take_what_it_gives(subscription)
         late.subscribe([source])
@@ -250,7 +274,7 @@ def test_partitions_that_were_added_while_tasks_were_away_are_assigned(
     def members() -> list[Subscription]:
         made = [Subscription(connector, i, told.append, _nothing, _never) for i in range(tasks)]
         for member in made:
-            member.ask([source])
+            member.subscribe([source])
         return made
 
     def owned(members: Sequence[Subscription]) -> list[int]:
@@ -287,7 +311,7 @@ def test_what_the_group_says_within_close_is_not_answered(
     subscription = Subscription(
         plan(config).connector, 0, heard.append, lambda: heard.append("lets go"), _never
     )
-    subscription.ask([source])
+    subscription.subscribe([source])
     _take_what_it_gives(subscription)
 
     def late(consumer: Consumer) -> None:
@@ -312,7 +336,7 @@ def _never(seconds: float) -> bool:
 
 def _lose_session(subscription: Subscription, source: str) -> None:
     """Take partitions, and then do what a task does at the end of its session."""
-    subscription.ask([source])
+    subscription.subscribe([source])
     _take_what_it_gives(subscription)
     subscription._stay_out()
     subscription._give_up()
@@ -322,7 +346,7 @@ def _take_what_it_gives(subscription: Subscription) -> None:
     """Poll until the group has given partitions, and assign them, as a task does."""
     deadline = time.monotonic() + PATIENCE
     while subscription.member is None and time.monotonic() < deadline:
-        subscription.find_back({})
+        subscription.reconnect_if_stalled({})
         subscription.consumer.poll(0.1)
     [event] = subscription.take_events()
     assert isinstance(event, Assigned)

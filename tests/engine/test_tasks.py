@@ -433,12 +433,12 @@ def test_a_consumer_that_hears_nothing_more_of(
             if self.consumer is consumers[0]:
                 given = self.consumer.assignment()
                 self.consumer.pause([p for p in given if p.partition in deaf_for])
-            find_back(self, *arguments)
+            reconnect_if_stalled(self, *arguments)
 
         if liveness._OUT > 1 and parent_process() is not None:
             liveness._OUT = 0.5
-            find_back = subscription.Subscription.find_back
-            subscription.Subscription.find_back = pause  # type: ignore[method-assign]
+            reconnect_if_stalled = subscription.Subscription.reconnect_if_stalled
+            subscription.Subscription.reconnect_if_stalled = pause  # type: ignore[method-assign]
         return rows
 
     config = configure(

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from semel.converters.json import JsonConverter
-from semel.engine.unwrap import Unwrapper, are_change_events
 from semel.errors import ConfigError
+from semel.transforms.change_events import Unwrapper, are_change_events
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import caught_up, sql

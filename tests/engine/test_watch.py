@@ -32,10 +32,10 @@ class Kafka:
 
     ask_logs = ask_topics
 
-    def connect_anew(self) -> None:
+    def reconnect(self) -> None:
         self.clients += 1
 
-    def part(self) -> None:
+    def disconnect(self) -> None:
         self.parted += 1
 
 

@@ -73,7 +73,7 @@ def test_a_thread_may_replace_the_client_while_another_one_waits_for_an_answer(
         waiting = threading.Thread(target=lambda: ends.append(cluster.latest([place])), daemon=True)
         waiting.start()
         assert asked.wait(PATIENCE)
-        cluster.connect_anew()
+        cluster.reconnect()
         proxy.cut()
         proxy.accept()
         wait_until(lambda: bool(ends))

@@ -141,10 +141,10 @@ def test_a_client_is_dropped_in_the_background(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(kafka, "admin_client", lambda _config: Client())
     cluster = Cluster({"bootstrap.servers": "nowhere:9092"})
-    cluster.part()
-    assert not cluster.is_met
+    cluster.disconnect()
+    assert not cluster.is_connected
     assert cluster._admin is not None
-    assert cluster.is_met
-    cluster.part()
+    assert cluster.is_connected
+    cluster.disconnect()
     assert ended.get(timeout=PATIENCE) == "semel: disconnecting from Kafka"
-    assert not cluster.is_met
+    assert not cluster.is_connected

@@ -8,20 +8,20 @@ import threading
 import pytest
 
 from semel.errors import ServiceError
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.sinks.postgresql.connection import _reason
 
 
 def test_a_host_that_does_not_exist_is_told_at_once() -> None:
     """After some seconds of silence it would be told that no broker answers."""
     with pytest.raises(ServiceError, match=r"^Kafka at .*Failed to resolve '.*invalid:9092': Name"):
-        meet({"bootstrap.servers": "no-such-host.invalid:9092,nor-this.invalid:9092"})
+        wait_for_brokers({"bootstrap.servers": "no-such-host.invalid:9092,nor-this.invalid:9092"})
 
 
 def test_what_is_waited_for_is_said_once_and_named_in_the_end() -> None:
     said: list[str] = []
     with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1:1: Connect"):
-        meet({"bootstrap.servers": "127.0.0.1:1"}, 3.0, said.append)
+        wait_for_brokers({"bootstrap.servers": "127.0.0.1:1"}, 3.0, said.append)
     (line,) = said
     assert "Connection refused. Retrying for 3 s" in line
 
@@ -29,7 +29,7 @@ def test_what_is_waited_for_is_said_once_and_named_in_the_end() -> None:
 def test_one_host_that_does_not_exist_beside_others_is_no_mistake() -> None:
     servers = "no-such-host.invalid:9092,127.0.0.1:1"
     with pytest.raises(ServiceError, match="no Kafka broker answers"):
-        meet({"bootstrap.servers": servers}, 1.0)
+        wait_for_brokers({"bootstrap.servers": servers}, 1.0)
 
 
 def test_a_login_to_a_broker_without_tls_is_told_at_once() -> None:
@@ -47,7 +47,9 @@ def test_a_login_to_a_broker_without_tls_is_told_at_once() -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(ServiceError, match="security settings"):
-            meet({"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}, 5.0)
+            wait_for_brokers(
+                {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "ssl"}, 5.0
+            )
 
 
 @pytest.mark.parametrize(

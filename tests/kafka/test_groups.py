@@ -153,7 +153,7 @@ def test_a_coordinator_that_does_not_answer_is_asked_once_more_with_a_new_client
             return [KafkaPartition(p.topic, p.partition, 7) for p in asked]
 
     monkeypatch.setattr(groups, "_reader", lambda _group, _stable: Reader())
-    monkeypatch.setattr(groups, "part", lambda: parted.append(True))
+    monkeypatch.setattr(groups, "disconnect", lambda: parted.append(True))
     if is_told:
         assert groups.offsets("g", [ZERO]) == ({ZERO: (7, "")}, set())
     else:

@@ -26,7 +26,7 @@ from semel.engine.source.topics import Topics
 from semel.errors import ConfigError, ServiceError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.planning import SourcePlan, plan_source
 from semel.sources.base import source_records
 from semel.sources.offsets.store import SourceOffsets
@@ -188,7 +188,7 @@ def test_a_wrong_password_is_told(secured: SecuredKafka, trust_store: Path) -> N
     made = config(secured, trust_store, wrong, **{"connector.class": "FileStreamSink"})
     connector = read(ConnectorConfig, made | {"topics": "t"})
     with pytest.raises(ServiceError, match=r"(?i)authentication failed"):
-        meet(client_config(connector, "admin"), 20.0)
+        wait_for_brokers(client_config(connector, "admin"), 20.0)
 
 
 def test_a_missing_topic_is_created_as_the_brokers_create_it_for_kafka_connect(

@@ -14,7 +14,7 @@ from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.ledger import TopicPartition
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.runtime.positions import check_topic, reset_positions, set_positions
@@ -31,7 +31,7 @@ def show(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) 
         source_offsets.show(planned, as_json=as_json)
         return
     if isinstance(planned.sink, FencesByGroup):  # its ledger is in Kafka
-        _meet(planned)
+        _wait_for_brokers(planned)
     entries = planned.sink.entries()
     planned.sink.close()
     if as_json:
@@ -75,7 +75,7 @@ def set_(
         if wanted.setdefault(tp, at) != at:
             raise ConfigError(f"{tp} has two positions, {wanted[tp]} and {at}: leave one out")
     if not force:
-        _meet(planned)
+        _wait_for_brokers(planned)
     set_positions(planned, wanted, force=force, hint=", or set it anyway with --force")
     planned.sink.close()
     if as_json:
@@ -95,7 +95,7 @@ def reset(
     """Forget all positions and their copies in the consumer group. The next run starts at
     auto.offset.reset. Refused while the connector runs."""
     planned = plan_any(with_servers(file, bootstrap_server))
-    _meet(planned)
+    _wait_for_brokers(planned)
     if isinstance(planned, SourcePlan):
         source_offsets.reset(planned, yes=yes, as_json=as_json)
         return
@@ -114,9 +114,9 @@ def reset(
     print(f"{planned.connector.name}: positions forgotten")
 
 
-def _meet(planned: AnyPlan) -> None:
+def _wait_for_brokers(planned: AnyPlan) -> None:
     """Raises ServiceError: no broker answers."""
-    meet(client_config(planned.connector, "admin"))
+    wait_for_brokers(client_config(planned.connector, "admin"))
 
 
 def _parse(text: str) -> tuple[TopicPartition, int]:

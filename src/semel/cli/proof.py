@@ -19,7 +19,7 @@ from semel.cli.follow import follow_
 from semel.cli.meter import Meter
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.kafka.lag import lag
 from semel.planning import SourcePlan, plan, plan_any
 
@@ -68,7 +68,7 @@ def audit_(
         return
     if state is not None and not follow:
         raise ConfigError(f"--state {state} needs --follow: add it, or leave --state out")
-    meet(client_config(planned.connector, "admin"))
+    wait_for_brokers(client_config(planned.connector, "admin"))
     if follow:
         broken, complete = follow_(
             planned, values=values, interval=interval, state=state, as_json=as_json
@@ -122,7 +122,7 @@ def _audit_source(
             raise ConfigError(
                 f"{option} is for sink connectors; the audit of a source compares every record"
             )
-    meet(client_config(planned.connector, "admin"))
+    wait_for_brokers(client_config(planned.connector, "admin"))
     report = audit_source(planned)
     if as_json:
         facts = {n: getattr(report, n) for n in ("lost", "duplicated", "changed", "disordered")}

@@ -13,7 +13,7 @@ from rich.table import Table
 from semel.cli.console import console
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.planning import SourcePlan
 from semel.runtime.source_positions import (
     reset_source_offsets,
@@ -26,7 +26,7 @@ Wanted = tuple[dict[str, Any], dict[str, Any] | None]
 
 def show(planned: SourcePlan, *, as_json: bool) -> None:
     """Show each source partition with its offset."""
-    meet(client_config(planned.connector, "admin"))
+    wait_for_brokers(client_config(planned.connector, "admin"))
     found = source_offsets(planned)
     if as_json:
         _print(found)
@@ -42,7 +42,7 @@ def show(planned: SourcePlan, *, as_json: bool) -> None:
 def set_(planned: SourcePlan, texts: Sequence[str], *, force: bool, as_json: bool) -> None:
     """Set the offsets of some source partitions."""
     wanted = [_parsed(text) for text in texts]
-    meet(client_config(planned.connector, "admin"))
+    wait_for_brokers(client_config(planned.connector, "admin"))
     set_source_offsets(planned, wanted, force=force)
     if as_json:
         _print(wanted)

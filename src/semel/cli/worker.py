@@ -142,7 +142,7 @@ def met(config: WorkerConfig) -> dict[str, Any]:
     converters for connectors that name none, are reported first."""
     from semel.converters import create
     from semel.kafka.clients import worker_client
-    from semel.kafka.contact import meet
+    from semel.kafka.contact import wait_for_brokers
     from semel.rest.listening import check
 
     check(config)
@@ -151,7 +151,7 @@ def met(config: WorkerConfig) -> dict[str, Any]:
             settings = under(config.originals, f"{side}.")
             create(config.originals[side], settings, is_key=side.startswith("key"), where=side)
     client = worker_client(config)
-    meet(client, say=lambda line: log.warning("%s", line))
+    wait_for_brokers(client, say=lambda line: log.warning("%s", line))
     return client
 
 

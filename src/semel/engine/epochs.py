@@ -13,8 +13,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import TransientError
 from semel.kafka.cluster import Cluster
-from semel.kafka.damage import UNREADABLE
-from semel.kafka.errors import SEEK_AGAIN
+from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
 from semel.ledger import LedgerEntry, TopicPartition
 
 log = logging.getLogger(__name__)

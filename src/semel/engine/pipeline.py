@@ -20,11 +20,11 @@ from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Failure
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
-from semel.engine.unwrap import Unwrapper, are_change_events
 from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.flatten import VALUE, flattened
 from semel.sinks.lines import lines
+from semel.transforms.change_events import Unwrapper, are_change_events
 
 log = logging.getLogger(__name__)
 

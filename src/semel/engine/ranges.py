@@ -61,8 +61,8 @@ def made(
 def positions(
     connector: ConnectorConfig, sink: Sink, cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The position of each partition, see :func:`standing`."""
-    found = standing(connector, sink, cluster, partitions)
+    """The position of each partition, see :func:`stored_entries`."""
+    found = stored_entries(connector, sink, cluster, partitions)
     return {tp: entry.position for tp, entry in found.items()}
 
 
@@ -78,7 +78,7 @@ def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
         raise Unavailable(str(missing)) from None
 
 
-def standing(
+def stored_entries(
     connector: ConnectorConfig,
     sink: Sink,
     cluster: Cluster,

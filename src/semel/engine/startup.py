@@ -27,7 +27,7 @@ def enter(run: Run) -> None:
         first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
         if run.connector.assumes_keys:
             check_keys(run.connector, run.cluster, _entries(run))
-    groups.part()  # a client takes memory, and is not needed any more
+    groups.disconnect()  # a client takes memory, and is not needed any more
 
 
 def _entries(run: Run) -> list[LedgerEntry]:

@@ -82,16 +82,16 @@ class Cluster:
         """The same without the cluster's id: one request."""
         return Asked(self._admin, topics, _TIMEOUT, cluster=False)
 
-    def connect_anew(self) -> None:
+    def reconnect(self) -> None:
         """Reconnect after a failed question: a client may never find its brokers again."""
         self._admin = admin_client(self._config)
 
     @property
-    def is_met(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is a client, which may know its brokers by now."""
         return "_admin" in self.__dict__
 
-    def part(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect in the background: an idle client takes memory and CPU, and closing one takes
         seconds if its brokers' names do not resolve. The next question connects again."""
         held = [self.__dict__.pop("_admin", None)]
@@ -215,7 +215,7 @@ class Cluster:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
                 # and goes on to do so however often it is refused: only a new client asks anew.
-                self.connect_anew()
+                self.reconnect()
                 if time.monotonic() - began >= wait:  # it may just take long
                     wait = min(2 * wait, _TIMEOUT)
                 time.sleep(_PAUSE)
@@ -331,7 +331,7 @@ class Cluster:
     def _failed(self, error: KafkaException) -> SemelError:
         found = failure(self._servers, error)
         if isinstance(found, TransientError):
-            self.connect_anew()
+            self.reconnect()
         return found
 
 

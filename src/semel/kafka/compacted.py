@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
-from semel.kafka.errors import failure
+from semel.kafka.errors import GONE, failure
 from semel.kafka.murmur2 import partition_of
 from semel.kafka.presence import check_replicas, is_there
 from semel.ledger import TopicPartition
@@ -220,7 +220,7 @@ class CompactedTopic:
 
     def _failed(self, error: KafkaException) -> Exception:
         cause = error.args[0]
-        if cause.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+        if cause.code() in GONE:
             return TransientError(f"{self._where}: {cause.str()}")
         if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return ServiceError(f"{self._where}: this user may not read it. Grant READ on it")

@@ -14,8 +14,7 @@ from semel.config import ConnectorConfig
 from semel.errors import Displaced, SemelError, ServiceError
 from semel.kafka.clients import MEMBERSHIP, client_config
 from semel.kafka.consumerlog import ConsumerLog
-from semel.kafka.damage import UNREADABLE
-from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN
+from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
 from semel.ledger import TopicPartition
 from semel.sizes import Sizes
 

@@ -12,17 +12,16 @@ from confluent_kafka import KafkaError, KafkaException
 
 from semel.errors import ServiceError
 from semel.kafka.cluster import admin_client
-from semel.kafka.errors import NOT_AUTHENTICATED
+from semel.kafka.errors import NO_LOGIN
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 4.0
 _SAY_AFTER = 1.0
 _SILENT = 20.0
 """Seconds to wait for a cluster that is silent: the network may be slow."""
-_REFUSED = (*NOT_AUTHENTICATED, KafkaError._SSL)
 _UNKNOWN_HOST = {KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN}
 
 
-def meet(
+def wait_for_brokers(
     client: Mapping[str, Any],
     timeout: float = _SILENT,
     say: Callable[[str], None] = lambda _line: None,
@@ -70,7 +69,7 @@ def meet(
 
 def _mistake(heard: Sequence[KafkaError], key: str) -> str:
     for error in heard:
-        if error.code() in _REFUSED:
+        if error.code() in NO_LOGIN:
             return f"{_text(error)}. Check user, password and the security settings"
     codes = {e.code() for e in heard}
     passing = any("Temporary failure" in e.str() for e in heard)

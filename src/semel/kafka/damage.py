@@ -18,19 +18,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.errors import BadRecord, TransientError
 from semel.kafka.closing import close
+from semel.kafka.errors import UNREADABLE, UNREADABLE_BATCH
 from semel.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
 from semel.records import DeadLetter
-
-UNREADABLE = (
-    KafkaError._BAD_MSG,
-    KafkaError._BAD_COMPRESSION,
-    KafkaError._NOT_IMPLEMENTED,
-    KafkaError.INVALID_MSG,
-    KafkaError.MSG_SIZE_TOO_LARGE,
-)
-"""The errors of a consumer that meets a batch it cannot read."""
-_TELL_THE_BATCH = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
-"""The errors whose offset is the first one of the batch."""
 
 _JAVA = re.compile(r"Record(?: batch)? for partition (\S+)-(\d+) at offset (\d+) is invalid")
 """The message of the Java consumer."""
@@ -117,7 +107,7 @@ def examine(
         error = first.error()
         if error is None or error.code() not in UNREADABLE:
             return None
-        if attempt == _TRIES - 1 and error.code() in _TELL_THE_BATCH:
+        if attempt == _TRIES - 1 and error.code() in UNREADABLE_BATCH:
             return _extent(connector, own, tp, int(first.offset() or 0), error)
     assert error is not None
     raise BadRecord(

@@ -34,7 +34,24 @@ GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaEr
 SEEK_AGAIN = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 """The position must be looked up, and judged, again."""
 
+UNREADABLE = (
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._NOT_IMPLEMENTED,
+    KafkaError.INVALID_MSG,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+)
+"""The errors of a consumer that meets a batch it cannot read."""
+UNREADABLE_BATCH = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
+"""Those whose offset is the first one of the batch."""
+
 NOT_AUTHENTICATED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+NO_LOGIN = (*NOT_AUTHENTICATED, KafkaError._SSL)
+"""A broker takes no login from this client, or the two agree on no encryption."""
+MAY_NOT_DESCRIBE = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
 NOT_AUTHORIZED = (
     *NOT_AUTHENTICATED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -72,6 +89,14 @@ OTHER_GENERATION = (
     KafkaError.FENCED_INSTANCE_ID,
 )
 """The group has reassigned its partitions since."""
+UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT)
+"""A transaction may hold a group's offset open. librdkafka asks again until it times out, and does
+not say on which partition."""
+FAILED_BEFORE = (KafkaError._STATE, KafkaError._FATAL, KafkaError._INCONSISTENT)
+"""A call reports that the transaction had already failed. The last one comes from a commit, after a
+failed delivery."""
+FAILED_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._INVALID_DIFFERENT_RECORD)
+"""A record was not sent, or not taken, because of others."""
 
 
 def failure(servers: str, error: KafkaException) -> SemelError:

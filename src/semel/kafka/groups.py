@@ -21,7 +21,7 @@ from semel.errors import SemelError
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import admin_client
-from semel.kafka.errors import COORDINATOR_MOVED, failure
+from semel.kafka.errors import COORDINATOR_MOVED, UNSTABLE, failure
 from semel.ledger import TopicPartition
 
 T = TypeVar("T")
@@ -41,9 +41,6 @@ _TRIES = 2
 _MOVES_FOR = 30.0
 """Seconds that another broker gets to take a group over."""
 _PAUSE = 0.2
-
-_UNSTABLE = (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT)
-"""librdkafka asks again while a transaction is pending, and does not say on which partition."""
 
 
 class Groups:
@@ -67,7 +64,7 @@ class Groups:
             tries = 1 if stable else _TRIES
             return self._asking(lambda: self._committed(group, wanted, stable), tries), set()
         except KafkaException as error:
-            if not stable or error.args[0].code() not in _UNSTABLE:
+            if not stable or error.args[0].code() not in UNSTABLE:
                 raise self._failed(error) from None
             self.offsets(group, wanted)  # waits for no transaction: proves that the broker answers
             return {}, set(wanted)
@@ -92,11 +89,11 @@ class Groups:
             self._made = admin_client(self._config)
         return self._made
 
-    def meet(self, group: str) -> None:
+    def find_coordinator(self, group: str) -> None:
         """Begin to look for a group's coordinator, without waiting for it."""
         self._reader(group, stable=False)
 
-    def part(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect; the next question connects again."""
         self._made = None
         self._readers.clear()
@@ -182,11 +179,11 @@ class Groups:
                 elif code not in COORDINATOR_MOVED or time.monotonic() > deadline:
                     raise
                 log.debug("%s; asking again", error)
-            self.part()
+            self.disconnect()
             time.sleep(_PAUSE)
 
     def _failed(self, error: KafkaException) -> SemelError:
-        self.part()
+        self.disconnect()
         return failure(str(self._config["bootstrap.servers"]), error)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from semel.config import GROUPS, connector_of, group_of
 from semel.errors import SemelError
 from semel.kafka.cluster import Cluster
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 
@@ -45,7 +45,7 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
         ServiceError: no broker answers.
         SemelError: nothing is known of this connector.
     """
-    meet(client, _PATIENCE)
+    wait_for_brokers(client, _PATIENCE)
     cluster = Cluster(client)
     groups = [group_of(connector)] if connector else cluster.groups(GROUPS)
     found = []

@@ -12,17 +12,13 @@ from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.answers import answer_of
 from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.errors import failure
+from semel.kafka.errors import MAY_NOT_DESCRIBE, MAY_PASS, failure
 
 _TIMEOUT = 10.0
 _AGREED_AFTER, _AGREED_TIMES = 3.0, 3
 """For how many seconds, and how often, brokers must deny a topic before they are believed without
 the controller's word."""
 _WAIT = 0.1
-_MAY_NOT_ASK = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
 
 
 def is_there(client: Mapping[str, Any], name: str, *, expected: bool) -> bool:
@@ -73,7 +69,7 @@ def describe(admin: AdminClient, client: Mapping[str, Any], name: str) -> TopicD
         code = error.args[0].code()
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
-        if code in _MAY_NOT_ASK:
+        if code in MAY_NOT_DESCRIBE:
             raise ServiceError(
                 f"Kafka at {client['bootstrap.servers']} does not let this user describe topic "
                 f"{name}, so that nobody can say whether it exists. Grant DESCRIBE on it"
@@ -93,7 +89,7 @@ def _ask_controller(admin: AdminClient, client: Mapping[str, Any], name: str) ->
         code = error.args[0].code()
         if code == KafkaError.TOPIC_ALREADY_EXISTS:
             return True
-        if error.args[0].retriable() or code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+        if error.args[0].retriable() or code in MAY_PASS:
             raise failure(str(client["bootstrap.servers"]), error) from None
         return None
 

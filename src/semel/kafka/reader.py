@@ -13,8 +13,8 @@ from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
 from semel.errors import BadRecord, OffsetOutOfRange, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.closing import close
-from semel.kafka.damage import UNREADABLE, Damage, examine
-from semel.kafka.errors import SEEK_AGAIN
+from semel.kafka.damage import Damage, examine
+from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
 from semel.ledger import TopicPartition
 from semel.sizes import Sizes
 

@@ -12,7 +12,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from semel.abandoned import Abandoned, within
 from semel.errors import SemelError, ServiceError
 from semel.kafka.clients import IDEMPOTENCE, QUIET, confirms_all, is_idempotent
-from semel.kafka.errors import RECORD_REFUSED, producer_failure
+from semel.kafka.errors import (
+    FAILED_BEFORE,
+    FAILED_WITH_OTHERS,
+    RECORD_REFUSED,
+    producer_failure,
+)
 
 _TIMEOUT = 30.0
 _SLICE = 0.1
@@ -42,13 +47,6 @@ DEFAULTS: Mapping[str, Any] = {
     "log_level": 0,
 }
 """librdkafka's settings; ``producer.override.*`` wins."""
-
-_FAILED_BEFORE = (KafkaError._STATE, KafkaError._FATAL, KafkaError._INCONSISTENT)
-"""Codes with which a call reports that the transaction had already failed. The last one comes from
-a commit, after a failed delivery."""
-
-_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._INVALID_DIFFERENT_RECORD)
-"""Codes of records that were not sent, or not taken, because of others."""
 
 _ACKS = ("acks", "request.required.acks")
 _NOT_IDEMPOTENT = (
@@ -121,7 +119,7 @@ def _cause(
 ) -> KafkaError | None:
     """Why records for these topics were not delivered; None if nothing has failed. What was
     ``told`` of a record is not always the reason: it may have been dropped along with others."""
-    known = next((e for e in told if e.code() not in _WITH_OTHERS), None)
+    known = next((e for e in told if e.code() not in FAILED_WITH_OTHERS), None)
     if known is not None:
         return known
     error = _failure(producer)
@@ -283,7 +281,7 @@ class Transactions:
             producer.commit_transaction(_STUCK)
         except KafkaException as error:
             cause = error.args[0]
-            if cause.code() in _FAILED_BEFORE:
+            if cause.code() in FAILED_BEFORE:
                 cause = failure = _cause(producer, told, written) or cause
             refused = any(e.code() in RECORD_REFUSED for e in (cause, *told))
             if refused:  # perhaps nobody else aborts it, and readers would wait for its timeout

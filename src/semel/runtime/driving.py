@@ -17,7 +17,7 @@ from semel.context import CONNECTOR
 from semel.engine.orders import Orders
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka.clients import client_config
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.planning import AnyPlan, Plan, SourcePlan
 from semel.sinks.staging import StagingSink
 
@@ -212,7 +212,7 @@ def _cluster(connector: CommonConfig) -> Cluster:
     from semel.kafka.cluster import Cluster
 
     client = client_config(connector, "admin")
-    meet(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
+    wait_for_brokers(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
     return Cluster(client)
 
 
@@ -234,7 +234,7 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
         groups = None
         if not sink.capabilities.ledger_in_group:
             groups = Groups(cluster.config)
-            groups.meet(connector.group_id)
+            groups.find_coordinator(connector.group_id)
     except BaseException:  # a store that is silent must not hold it up
         unwanted.set()
         if not store.ended(0):

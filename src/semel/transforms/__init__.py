@@ -273,7 +273,7 @@ def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
         raise ConfigError(Problem(where, f"{where} is required: the class of the {kind[:-1]}"))
     known = _known(kind)
     try:
-        name = aliases.full_name(given, _with_sides(known), kind[:-1].title())
+        name = aliases.full_name(given, _with_suffixes(known), kind[:-1].title())
     except ConfigError as error:
         raise ConfigError(Problem(where, f"{where}={given}: {error}")) from None
     base, _, suffix = name.partition("$")
@@ -319,7 +319,7 @@ def _known(kind: str) -> dict[str, str]:
     return {**entries(group), **ours}
 
 
-def _with_sides(known: Mapping[str, str]) -> dict[str, str]:
+def _with_suffixes(known: Mapping[str, str]) -> dict[str, str]:
     suffixed = {f"{n}${suffix}": value for n, value in known.items() for suffix in _SUFFIXES}
     return {n: v for n, v in {**known, **suffixed}.items() if n not in _NAMESAKES}
 

@@ -245,7 +245,7 @@ class BoundedEngine:
             run.sink.prepare(new)
             self._prepared |= new
         partitions = ranges.partitions(topics)
-        entries = ranges.standing(run.connector, run.sink, run.cluster, partitions)
+        entries = ranges.stored_entries(run.connector, run.sink, run.cluster, partitions)
         self._entries = entries
         positions = {tp: e.position for tp, e in entries.items()}
         self._progress.positions |= positions

@@ -196,7 +196,7 @@ class BoundedWorker(RunWorker):
                 if events.records or events.ends or events.unreadable:
                     heard = asked = now
                 elif now - heard > _PATIENCE:
-                    self._connect_anew()
+                    self._reconnect()
                     raise TransientError(
                         f"connector {self.spec.connector.name}: Kafka sent nothing for "
                         f"{_PATIENCE:.0f} s; {', '.join(map(str, sorted(reading.open)))} could "
@@ -205,7 +205,7 @@ class BoundedWorker(RunWorker):
                 elif now - asked > _SILENCE:
                     if not self._knows_a_broker():
                         log.info("task %d: no answer from Kafka; reconnecting", self._index)
-                        self._connect_anew()
+                        self._reconnect()
                         self._consumer.assign(reading.left())
                     asked = time.monotonic()
                 polls = copied(reading.take(events.records))
@@ -224,7 +224,7 @@ class BoundedWorker(RunWorker):
 
     def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
         name = self.spec.connector.name
-        self._connect_anew()  # a consumer that has met damage is not reliable
+        self._reconnect()  # a consumer that has met damage is not reliable
         damage = examine(name, self._config, tp, position)
         if damage is not None:
             raise _Damaged(damage)
@@ -251,7 +251,7 @@ class BoundedWorker(RunWorker):
         except KafkaException:
             return False
 
-    def _connect_anew(self) -> None:
+    def _reconnect(self) -> None:
         fresh = logged_consumer(self._config, log)
         close(self._consumer)
         self._consumer, self._consumer_log = fresh

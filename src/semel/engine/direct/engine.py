@@ -59,7 +59,7 @@ class DirectEngine:
             server, spec = launch.result()
         try:
             placeholder.wait(run.stop)
-            run.cluster.part()
+            run.cluster.disconnect()
             return self._supervisor.supervise(
                 server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas
             )

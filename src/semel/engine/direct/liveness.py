@@ -69,7 +69,7 @@ class Liveness:
             self._patience = 1.0
         return still if len(still) == len(behind) else []
 
-    def look_anew(self) -> None:
+    def forget_positions(self) -> None:
         """Forget which partitions stood still."""
         self._looks = {}
 

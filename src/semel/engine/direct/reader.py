@@ -15,7 +15,7 @@ from semel.engine.control import ControlLine
 from semel.engine.direct.commits import Commits
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.out_of_order import OutOfOrderPolls
-from semel.engine.direct.subscription import Assigned, Revoked, Subscription
+from semel.engine.direct.subscription import Event, Subscription
 from semel.engine.direct.watch import Check, LogWatch, Recreated
 from semel.engine.poll import RawRecords, by_topic, copied
 from semel.engine.reporter import Reporter
@@ -97,9 +97,9 @@ class Reader:
         self.held = False
         """Whether the task is paused: it keeps its partitions and reads nothing."""
 
-    def take(self) -> None:
+    def seek(self) -> None:
         """Continue to read the partitions from the ledger's positions."""
-        self._subscription.look_anew()
+        self._subscription.forget_positions()
         self.positions, self._entries = {}, {}
         self._ask_at = float("inf")
         member = self._subscription.member
@@ -125,7 +125,7 @@ class Reader:
             try:
                 protocols.assigned(self._sink, member)
                 cluster, diverged = self._subscription.cluster, self._out_of_order.diverged
-                found = ranges.standing(
+                found = ranges.stored_entries(
                     self._connector, self._sink, cluster, member.partitions, diverged
                 )
                 diverged.clear()
@@ -152,7 +152,7 @@ class Reader:
         consumer = self._subscription.consumer
         consumer.resume(consumer.assignment())
 
-    def poll(self) -> Sequence[Assigned | Revoked | Polled]:
+    def poll(self) -> Sequence[Event | Polled]:
         """Poll the group's events, if there are any; otherwise the records that have arrived.
 
         A small poll keeps collecting until the commit in progress has ended. When the group assigns
@@ -228,7 +228,7 @@ class Reader:
     def ask_again(self) -> None:
         """Read the positions if the group could not confirm the task's partitions before."""
         if time.monotonic() > self._ask_at:
-            self.take()
+            self.seek()
 
     def damage(self, tp: TopicPartition, reason: str) -> Damage | None:
         """The offsets after a partition's position that cannot be read; None if they can, or if the

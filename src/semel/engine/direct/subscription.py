@@ -3,8 +3,8 @@
 The task is a static member: it keeps its partitions across a restart, because closing its consumer
 does not leave the group.
 
-Assignments and revocations become events, :class:`Assigned` and :class:`Revoked`, after the poll
-that received them. Only the commit in progress must end within the poll, before partitions are
+What the group says becomes events, :class:`Assigned`, :class:`Revoked` and :class:`Lost`, after the
+poll that received them. Only the commit in progress must end within the poll, before partitions are
 given up, because another task may read them from then on.
 """
 
@@ -39,10 +39,10 @@ _WAIT = 900
 """Milliseconds for which a broker holds a fetch that finds nothing, so that an idle task asks
 rarely. The first fetch of a partition that is assigned meanwhile has to wait for it; from 1000 on,
 librdkafka sends other requests to other brokers."""
-_MEETS_IN = 1.0
+_CONNECTS_IN = 1.0
 _LOOK = 1.0
 """About how many seconds partitions without a leader may keep the others from being read."""
-_WORD = 2.0
+_STOP_DELAY = 2.0
 """Seconds until a task that wakes up has received the driver's "stop"."""
 _RETRY = 0.5
 """Seconds until a task whose session has ended asks again whether it may join."""
@@ -64,6 +64,18 @@ class Revoked:
 
     partitions: frozenset[TopicPartition]
     trouble: SemelError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The session has ended, and with it the assignment: other tasks may own these partitions
+    already. ``trouble`` is as in :class:`Revoked`."""
+
+    partitions: frozenset[TopicPartition]
+    trouble: SemelError | None = None
+
+
+Event = Assigned | Revoked | Lost
 
 
 class Subscription:
@@ -90,7 +102,7 @@ class Subscription:
         self._let_go = let_go
         self.member: Membership | None = None
         """The task as a member of the group; None while it has no place there."""
-        self._events: list[Assigned | Revoked] = []
+        self._events: list[Event] = []
         self._returns_at: float | None = None
         """When to ask whether it may join again; None unless its session has ended."""
         self._asking: Started[bool | None] | None = None
@@ -111,10 +123,10 @@ class Subscription:
         self._outdated = False
         self._closing = self._closed = False
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         """Connect to Kafka while the driver prepares the run: the first requests take longest."""
         with suppress(SemelError):
-            self.cluster.topics(timeout=_MEETS_IN)
+            self.cluster.topics(timeout=_CONNECTS_IN)
 
     @property
     def has_events(self) -> bool:
@@ -127,12 +139,12 @@ class Subscription:
         may join the group, and so give them up, before it says so: no commit may begin."""
         return self.member is not None and not self._has_place
 
-    def take_events(self) -> list[Assigned | Revoked]:
+    def take_events(self) -> list[Event]:
         """The group's events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
-    def ask(self, topics: Collection[str]) -> None:
+    def subscribe(self, topics: Collection[str]) -> None:
         """Subscribe to topics. ``topics.regex`` is a Python pattern here and in the driver;
         librdkafka's regular expressions have a different syntax."""
         self._looked = time.monotonic()
@@ -140,7 +152,7 @@ class Subscription:
             return
         self._topics = sorted(topics)
         if self._topics:
-            self._given(False)
+            self._set_place(False)
             self.consumer.subscribe(
                 self._topics,
                 on_assign=self._assigned,
@@ -155,7 +167,7 @@ class Subscription:
             return
         if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
             try:
-                self.ask({*self.cluster.matching(self._connector)})
+                self.subscribe({*self.cluster.matching(self._connector)})
             except TransientError as error:
                 self._looked = time.monotonic()
                 log.info("%s", error)
@@ -164,7 +176,7 @@ class Subscription:
         if found := self._unassigned.look(self._topics):
             names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
             self._tell(f"no task reads {names}; joining the consumer group again")
-            self._ask_again()
+            self._resubscribe()
 
     def renew(self) -> None:
         """Subscribe to the topics that are wanted now, once the group has answered the last
@@ -179,7 +191,7 @@ class Subscription:
         elif self._outdated:
             self._outdated = False
             self.consumer.unsubscribe()
-            self._ask_again()
+            self._resubscribe()
 
     def _return(self, due: float) -> None:
         if self._asking is None:
@@ -197,7 +209,7 @@ class Subscription:
         self._returns_at = None
         self._outdated = False
         self.place.note_rejoin()
-        self._ask_again()
+        self._resubscribe()
 
     def _is_taken(self) -> bool | None:
         try:
@@ -208,7 +220,7 @@ class Subscription:
             log.warning("%s", error)
             return False
 
-    def find_back(self, positions: Mapping[TopicPartition, int]) -> None:
+    def reconnect_if_stalled(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reconnect if Kafka answers other clients but has long sent nothing to the consumer.
         Without ``positions``, the group has not confirmed yet that the partitions are its own.
 
@@ -240,7 +252,7 @@ class Subscription:
                 Cluster(self._admin).topics()
                 trouble = f"has not been a member of {group} for {waited}"
         except SemelError as error:
-            alive.look_anew()
+            alive.forget_positions()
             log.info("%s", error)
             return
         finally:
@@ -248,25 +260,25 @@ class Subscription:
         if trouble:
             self._tell(f"{trouble}; reconnecting")
             alive.replaced()
-            self._connect_anew()
+            self._reconnect()
 
     def _stalled(self, positions: Mapping[TopicPartition, int]) -> str:
         """Why the consumer must be replaced although it has its place; empty if it need not be."""
-        if not self.cluster.is_met:
-            self.meet()  # connecting may take as long as the request
+        if not self.cluster.is_connected:
+            self.connect()  # connecting may take as long as the request
         latest = self.cluster.latest(positions, timeout=_LOOK)
         still = ", ".join(map(str, self._liveness.standing_still(positions, latest)))
         return f"gets none of the records that wait for it in {still}" if still else ""
 
-    def _connect_anew(self) -> None:
+    def _reconnect(self) -> None:
         """Replace the consumer, and ignore what the old one reports from now on."""
         self._give_up()
         old = self.consumer
         self.consumer, self.consumer_log = logged_consumer(self.config, log)
-        self._given(False)
+        self._set_place(False)
         close(old)  # before another one takes its place in the group, if it can be
         self.place.note_rejoin()
-        self._ask_again()
+        self._resubscribe()
 
     def close(self) -> None:
         """Close the consumer for good, and ignore what the group assigns to it meanwhile.
@@ -280,9 +292,9 @@ class Subscription:
         self._closed = True
         close(self.consumer)
 
-    def _ask_again(self) -> None:
+    def _resubscribe(self) -> None:
         topics, self._topics = self._topics, []
-        self.ask(topics)
+        self.subscribe(topics)
 
     def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Kafka gives a static member that returns soon the partitions that it had before, even if
@@ -293,7 +305,7 @@ class Subscription:
         consumer.assign([])
         if self._closing:
             return
-        self._given(True)
+        self._set_place(True)
         me = str(consumer.memberid())
         self._unassigned.assigned(new_member=self.place.note_assignment(me))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
@@ -313,8 +325,8 @@ class Subscription:
             self.place.note_loss()
         if is_over or self._closing:
             self._stay_out()
-        self._give_up()
-        self._given(False)
+        self._give_up(Lost if is_over else Revoked)
+        self._set_place(False)
 
     def _matters(self, consumer: Consumer) -> bool:
         """Whether an answer still matters. Within close() it does not, and requests to the group
@@ -322,7 +334,7 @@ class Subscription:
         waits for ever while it holds the GIL."""
         return consumer is self.consumer and not self._closed
 
-    def _give_up(self) -> None:
+    def _give_up(self, event: type[Revoked | Lost] = Revoked) -> None:
         """Discard an assignment that the task has not taken yet."""
         trouble = None
         try:
@@ -331,21 +343,21 @@ class Subscription:
             trouble = error
         held = frozenset() if self.member is None else self.member.partitions
         self.member = None
-        earlier = [event for event in self._events if isinstance(event, Revoked)]
-        self._events = [*earlier, Revoked(held, trouble)]
+        earlier = [event for event in self._events if not isinstance(event, Assigned)]
+        self._events = [*earlier, event(held, trouble)]
         self.consumer.unassign()
 
     def _stay_out(self) -> None:
         """Do not join the group again before it is known that this displaces nobody. librdkafka
         would do so as a new member, and a static member's place belongs to the newest one."""
-        self._returns_at = time.monotonic() + _WORD
+        self._returns_at = time.monotonic() + _STOP_DELAY
         with suppress(KafkaException):  # a consumer that closes does not join any more
             self.consumer.unsubscribe()
 
-    def look_anew(self) -> None:
+    def forget_positions(self) -> None:
         """Forget which partitions stood still: the positions have been read from the ledger."""
-        self._liveness.look_anew()
+        self._liveness.forget_positions()
 
-    def _given(self, has_place: bool) -> None:
+    def _set_place(self, has_place: bool) -> None:
         self._has_place = has_place
         self._liveness.restart()

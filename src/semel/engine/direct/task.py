@@ -31,7 +31,7 @@ from semel.engine.control import ControlLine
 from semel.engine.direct.commits import Commits, Work
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.reader import Polled, Reader
-from semel.engine.direct.subscription import Assigned, Revoked, Subscription
+from semel.engine.direct.subscription import Assigned, Event, Lost, Revoked, Subscription
 from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
@@ -98,7 +98,7 @@ class Task:
         self._retries = Retries(connector, tell)
         self._overdue = Overdue(tell, self._doing)
         self._garbage = memory.Garbage()
-        self._left = 0
+        self._abandoned = 0
 
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
@@ -110,7 +110,7 @@ class Task:
             SemelError: what ends the connector.
         """
         try:
-            self._meet()
+            self._connect()
             plan: Mapping[str, pa.Schema] | None = self._line.plan()
             if plan is None:
                 return
@@ -119,7 +119,9 @@ class Task:
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
             matching = self._subscription.cluster.matching
-            self._subscription.ask(self._committer.retrying(lambda: matching(self._connector)))
+            self._subscription.subscribe(
+                self._committer.retrying(lambda: matching(self._connector))
+            )
             while not self._line.stop.is_set():
                 self._step()
             self._settle()
@@ -134,9 +136,9 @@ class Task:
         finally:
             self._close()
 
-    def _meet(self) -> None:
+    def _connect(self) -> None:
         """Connect to Kafka and to the store while the driver prepares the run."""
-        kafka = abandoned.Started("meeting Kafka", self._subscription.meet)
+        kafka = abandoned.Started("connecting to Kafka", self._subscription.connect)
         try:
             with suppress(SemelError):  # the first call that needs the store says what is wrong
                 protocols.connect_early(self._sink)
@@ -161,10 +163,10 @@ class Task:
     def _check_left_behind(self) -> None:
         """Raises TooManyAbandoned."""
         found = abandoned.check()
-        if len(found) > self._left:
+        if len(found) > self._abandoned:
             most = abandoned.MOST
             self._reporter.tell(f"abandoned a call: {found[-1]}; {len(found)} of {most}")
-        self._left = len(found)
+        self._abandoned = len(found)
 
     def _step(self) -> None:
         """One poll, converted while the previous one commits, unless it is small."""
@@ -173,7 +175,7 @@ class Task:
             if self._line.paused.is_set() or self._reader.held:
                 self._pause()
                 return
-            self._subscription.find_back(self._reader.positions)
+            self._subscription.reconnect_if_stalled(self._reader.positions)
             for event in self._reader.poll():
                 self._handle(event)
             self._subscription.renew()
@@ -187,14 +189,15 @@ class Task:
             self._failed(error)
             self._synchronise()
 
-    def _handle(self, event: Assigned | Revoked | Polled) -> None:
+    def _handle(self, event: Event | Polled) -> None:
         match event:
             case Assigned():
                 self._synchronise()
-            case Revoked(partitions, trouble):
-                self._reader.given_up(partitions)
-                if trouble is not None:
-                    raise trouble
+            case Revoked():
+                self._forget(event)
+            case Lost():
+                self._reporter.tell("its session in the consumer group has ended")
+                self._forget(event)
             case Polled() if self._subscription.rejoins:
                 pass  # whoever gets the partitions reads the records again
             case Polled(unreadable=unreadable) if unreadable:
@@ -206,6 +209,13 @@ class Task:
                 self._commit(event)
             case Polled():
                 self._idle(event.quiet)
+
+    def _forget(self, event: Revoked | Lost) -> None:
+        """Forget the positions of partitions that are no longer the task's. Raises the error of the
+        commit that was open."""
+        self._reader.given_up(event.partitions)
+        if event.trouble is not None:
+            raise event.trouble
 
     def _idle(self, quiet: bool) -> None:
         """No records arrived: do what would otherwise have to wait for the next ones."""
@@ -272,7 +282,7 @@ class Task:
         for tp, reason in unreadable.items():
             if (damage := self._reader.damage(tp, reason)) is not None:
                 self._record(damage)
-        self._reader.take()
+        self._reader.seek()
 
     def _record(self, damage: Damage) -> None:
         tp = damage.topic_partition
@@ -300,7 +310,7 @@ class Task:
     def _synchronise(self) -> None:
         """Drop the batches in hand and continue from the ledger's positions."""
         self._settle()
-        self._reader.take()
+        self._reader.seek()
 
     def _settle(self) -> None:
         """Wait for the open commit to end, whether or not it succeeds."""

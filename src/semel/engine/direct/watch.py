@@ -63,7 +63,7 @@ class Check:
         asked, self._asked = self._asked or self._ask(), None
         names = ", ".join(sorted(self._logs))
         if not asked.done(_PATIENCE):
-            self._cluster.connect_anew()
+            self._cluster.reconnect()
             raise Unavailable(
                 f"Kafka has not confirmed for {_PATIENCE:.0f} s that records of {names} are still "
                 "of the same topic"
@@ -71,7 +71,7 @@ class Check:
         try:
             found = asked.answer()
         except KafkaException as error:
-            self._cluster.connect_anew()
+            self._cluster.reconnect()
             servers = str(self._cluster.config["bootstrap.servers"])
             if isinstance(refusal := failure(servers, error), ServiceError):
                 raise refusal from None
@@ -124,7 +124,7 @@ class LogWatch:
             if self._logs and now - self._asked_at > (_SELDOM if seldom else _NOW_AND_THEN):
                 self._asked, self._asked_at = self._cluster.ask_logs(self._logs), now
             elif seldom:
-                self._cluster.part()
+                self._cluster.disconnect()
             return False
         if not self._asked.done():
             return False
@@ -132,7 +132,7 @@ class LogWatch:
         try:
             found = asked.answer()
         except KafkaException as error:
-            self._cluster.connect_anew()
+            self._cluster.reconnect()
             log.info("%s", error)
             return False
         return any(self._logs[t].contradicts(found[t]) for t in self._logs if t in found)

@@ -78,7 +78,7 @@ def arranged(
     rows: pa.Table,
     schema: pa.Schema,
     topic: str,
-    sides: Sequence[SideOutput],
+    side_outputs: Sequence[SideOutput],
     partition: int | None,
 ) -> Records:
     """A transform's rows for the sink: in order, in their own types, with all metadata columns.
@@ -87,7 +87,7 @@ def arranged(
     if rows.num_rows and PARTITION in names and OFFSET in names:
         rows = rows.sort_by([(PARTITION, "ascending"), (OFFSET, "ascending")])  # stable
     rows = frames.restore(rows, schema)
-    deletes = [t for side in sides for t in side.tombstones]
+    deletes = [t for side in side_outputs for t in side.tombstones]
     tombstones = pa.concat_tables(deletes, promote_options="permissive") if deletes else None
     known = {TOPIC: topic, PARTITION: partition}
     key = pa.null() if tombstones is None else tombstones.schema.field(KEY).type
@@ -108,17 +108,17 @@ def arranged(
 
 def assembled(
     ranges: Sequence[OffsetRange],
-    sides: Sequence[SideOutput],
+    side_outputs: Sequence[SideOutput],
     records: Sequence[Records],
     written: Mapping[TopicPartition, int],
 ) -> Batch:
     """The batch that commits ``records`` and moves ``ranges``, each up to its first bad record."""
     positions = {r.topic_partition: r.from_offset for r in ranges}
     until = {r.topic_partition: r.until_offset for r in ranges}
-    stops = [side.stop for side in sides if side.stop is not None]
+    stops = [side.stop for side in side_outputs if side.stop is not None]
     until |= {TopicPartition(s.topic, s.partition): s.offset for s in stops}
-    read = {r.topic_partition: side.read for r, side in zip(ranges, sides, strict=True)}
-    letters = [letter for side in sides for letter in side.letters]
+    read = {r.topic_partition: side.read for r, side in zip(ranges, side_outputs, strict=True)}
+    letters = [letter for side in side_outputs for letter in side.letters]
     moved = advances(until, positions, read, written, count_failed(letters))
     return Batch(moved, Commit(records, letters), stop=stops[0] if stops else None)
 

@@ -168,7 +168,7 @@ class MicroBatchEngine:
         topics = ranges.topics_now(run.connector, run.cluster)
         run.sink.prepare(topics)
         partitions = ranges.partitions(topics)
-        found = ranges.standing(run.connector, run.sink, run.cluster, partitions)
+        found = ranges.stored_entries(run.connector, run.sink, run.cluster, partitions)
         self._progress.positions |= {tp: e.position for tp, e in found.items()}
         return found
 

@@ -99,7 +99,7 @@ class MicroBatches:
         source = BatchSource(batch)
         if not source.ranges:
             return
-        self._pinned = self._topics.meet(source.ranges)
+        self._pinned = self._topics.enter_new(source.ranges)
         self._overdue.begin()
         pending = list(range(len(source.ranges)))
         refused: Rejections = {}
@@ -205,27 +205,27 @@ class MicroBatches:
         assert self._planner is not None
         parts: list[tuple[Decoded, pa.Table, list[SideOutput]]] = []
         for planned in plans:
-            rows, sides = planned.collect()
-            failed = next((side.failed for side in sides if side.failed is not None), None)
+            rows, side_outputs = planned.collect()
+            failed = next((side.failed for side in side_outputs if side.failed is not None), None)
             if failed is not None:
                 return [Result("failed", 0, failure=failed)]
-            if self._planner.widen(planned.decoded.topic, sides):
+            if self._planner.widen(planned.decoded.topic, side_outputs):
                 return []
-            parts.append((planned.decoded, rows, sides))
+            parts.append((planned.decoded, rows, side_outputs))
         return self._commit(parts)
 
     def _without_schema(self, decoded: Decoded) -> list[Result]:
         """A topic in whose sample no value could be decoded: look at all of the batch."""
         assert self._planner is not None
-        sides = decoded.drain()
-        if self._planner.widen(decoded.topic, sides):
+        side_outputs = decoded.drain()
+        if self._planner.widen(decoded.topic, side_outputs):
             return []
-        return self._commit([(decoded, pa.table({}), sides)])
+        return self._commit([(decoded, pa.table({}), side_outputs)])
 
     def _commit(self, parts: Sequence[tuple[Decoded, pa.Table, list[SideOutput]]]) -> list[Result]:
         """Commit the rows of all parts with all of their ranges."""
         ranges = [r for decoded, _, _ in parts for r in decoded.ranges]
-        sides = [side for _, _, found in parts for side in found]
+        side_outputs = [side for _, _, found in parts for side in found]
         indices = [index for decoded, _, _ in parts for index in decoded.indices]
         records: list[Records] = []
         written: dict[TopicPartition, int] = {}
@@ -236,7 +236,7 @@ class MicroBatches:
             traced &= _count_written(written, made, decoded.ranges)
             records.append(made)
         self._pinned.confirm(self._run.cluster, ranges)
-        batch = self._pinned.stamped(assembled(ranges, sides, records, written))
+        batch = self._pinned.stamped(assembled(ranges, side_outputs, records, written))
         if not traced:  # rows made of several records: none can be said to be left out
             batch = replace(batch, advances=[replace(a, filtered=0) for a in batch.advances])
         try:

@@ -31,7 +31,7 @@ FrameTransform = Callable[[DataFrame], DataFrame]
 """A transform of the micro-batch engine: the records of one topic in, rows of its target out."""
 
 
-class Sides:
+class SideOutputs:
     """What decoding tasks report to the driver besides rows, through a Spark accumulator."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -70,7 +70,7 @@ class Decoded:
     reading: Reading
     frame: DataFrame
     source: int
-    sides: Sides
+    side_outputs: SideOutputs
 
     @property
     def ranges(self) -> Sequence[OffsetRange]:
@@ -79,10 +79,10 @@ class Decoded:
     def drain(self) -> list[SideOutput]:
         """Decode all records only to collect what bypasses the transform."""
         self.frame.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
-        self.sides.forget()
+        self.side_outputs.forget()
         frame: Any = self.frame
         frame._jdf.queryExecution().toRdd().count()
-        found = self.sides.of(self.reading)
+        found = self.side_outputs.of(self.reading)
         return [found[i] for i in range(len(self.indices))]
 
 
@@ -99,9 +99,9 @@ class Planned:
         """The rows, and what bypassed the transform."""
         decoded = self.decoded
         self.result.sparkSession.sparkContext.setLocalProperty(COMMIT, "driver")
-        decoded.sides.forget()
+        decoded.side_outputs.forget()
         rows = self.result.toArrow()
-        found = decoded.sides.of(decoded.reading)
+        found = decoded.side_outputs.of(decoded.reading)
         if len(found) < len(decoded.indices):  # a plan may leave records unread
             return rows, decoded.drain()
         return rows, [found[i] for i in range(len(decoded.indices))]
@@ -118,7 +118,7 @@ class Planner:
         self._run = run
         self._transform = transform
         self._topics = topics
-        self._sides: Sides | None = None
+        self._side_outputs: SideOutputs | None = None
 
     def decoded(
         self,
@@ -130,8 +130,8 @@ class Planner:
         pinned: Pinned,
     ) -> Decoded:
         """The records of one topic as a DataFrame of the columns that are known."""
-        if self._sides is None:
-            self._sides = Sides(source.spark)
+        if self._side_outputs is None:
+            self._side_outputs = SideOutputs(source.spark)
         schema = self._topics.schema(topic) or pa.schema([])
         reading = Reading(
             [source.ranges[i] for i in indices],
@@ -143,9 +143,9 @@ class Planner:
         )
         base, rdd = source.frame(indices)
         raw = raw_columns(self._run.connector, base, key=True)
-        body = _decoding(self._topics.spec, reading, self._sides.accumulator)
+        body = _decoding(self._topics.spec, reading, self._side_outputs.accumulator)
         frame = raw.mapInArrow(body, frames.spark_schema(schema))
-        return Decoded(topic, indices, reading, frame, rdd, self._sides)
+        return Decoded(topic, indices, reading, frame, rdd, self._side_outputs)
 
     def plan(self, decoded: Decoded) -> Planned:
         """Apply the transform.
@@ -170,9 +170,9 @@ class Planner:
             ) from None
         return Planned(decoded, result, answers, one_to_one)
 
-    def widen(self, topic: str, sides: Sequence[SideOutput]) -> bool:
+    def widen(self, topic: str, side_outputs: Sequence[SideOutput]) -> bool:
         """Learn the fields that decoding found; returns whether there are any."""
-        found = [side.grown for side in sides if side.grown is not None]
+        found = [side.grown for side in side_outputs if side.grown is not None]
         for schema in found:
             self._topics.learn(topic, schema)
         return bool(found)

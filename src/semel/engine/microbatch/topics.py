@@ -59,7 +59,7 @@ class KnownTopics:
         self._partitions |= {e.topic_partition for e in entries}
         self._prepared |= {tp.topic for tp in self._partitions}
 
-    def meet(self, ranges: Sequence[OffsetRange]) -> Pinned:
+    def enter_new(self, ranges: Sequence[OffsetRange]) -> Pinned:
         """Enter partitions that appeared while the connector runs, where Spark reads them from,
         and look at a sample of each topic that is met for the first time. Returns the logs that
         the ranges are about to be read from.

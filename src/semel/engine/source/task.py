@@ -39,7 +39,7 @@ from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 
 log = logging.getLogger(__name__)
 
-_WORD = 2.0
+_STOP_DELAY = 2.0
 """Seconds until a task that wakes up has received the driver's "stop"."""
 _CONFLICTS = 5
 """Conflicts in a row that may be a coincidence."""
@@ -67,7 +67,7 @@ class SourceSpec(TaskSpec):
 class SourceTask:
     """Lives for as long as the connector runs, or until it is restarted elsewhere."""
 
-    heartbeats = _WORD
+    heartbeats = _STOP_DELAY
 
     def __init__(self, spec: SourceSpec, index: int, attempt: int, line: ControlLine) -> None:
         connector = spec.connector
@@ -252,7 +252,7 @@ class SourceTask:
         if isinstance(conflict, Fenced):
             raise conflict
         self._drop()
-        if self._line.stop.wait(_WORD):
+        if self._line.stop.wait(_STOP_DELAY):
             return
         self._check_owner(self._offsets.owner())
         self._conflicts += 1

@@ -55,7 +55,9 @@ class Encoder:
         keys = self._keys(records, rows, topic)
         if gone is not None and gone.num_rows:
             values = pa.chunked_array([*values.chunks, pa.nulls(gone.num_rows, pa.binary())])
-            keys = pa.chunked_array([*keys.chunks, *self._keys(records, gone, topic).chunks], pa.binary())
+            keys = pa.chunked_array(
+                [*keys.chunks, *self._keys(records, gone, topic).chunks], pa.binary()
+            )
             names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in gone.column_names]
             rows = pa.concat_tables([rows.select(names), gone.select(names)])
             order = np.lexsort((rows.column(OFFSET), rows.column(PARTITION)))

@@ -11,7 +11,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import LedgerConflict, TransientError
 from semel.failpoints import hit
-from semel.kafka.contact import meet
+from semel.kafka.contact import wait_for_brokers
 from semel.kafka.groups import Groups
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
@@ -152,7 +152,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def _meet_target(self) -> None:
         """Make first contact with the other cluster's brokers."""
         if self._elsewhere:
-            meet(
+            wait_for_brokers(
                 self._target.config,
                 say=lambda line: log.warning("connector %s: %s", self._connector.name, line),
                 key="dest.kafka.bootstrap.servers",
