@@ -36,7 +36,7 @@ class Usage:
 class Meter:
     """Samples trees of processes from ``__enter__`` to ``__exit__``.
 
-    ``roots`` gives each tree's first process; a descendant counts as such for ever. Memory is
+    ``roots`` gives each tree's first process; a descendant counts as such forever. Memory is
     sampled for the trees named in ``weigh``: the resident set, and the proportional set, in
     which a page that forked workers share counts once.
     """

@@ -291,7 +291,7 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     sink.close()
     watching = watch(config)
     wait_until(lambda: bool(watching.lines))
-    assert "it stands at 10, but 40 was judged" in watching.lines[0]
+    assert "it is at 10, but 40 was judged" in watching.lines[0]
     caught_up(config)
     watching.until(30)
     assert watching.end().lost == 0

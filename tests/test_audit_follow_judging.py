@@ -174,7 +174,7 @@ def test_an_upserted_row_is_missed_only_when_all_that_may_have_replaced_it_is_re
     [
         ({}, ""),
         ({"position": 30, "records_read": 30}, ""),
-        ({"position": 5}, "stands at 5, but 20 was judged"),
+        ({"position": 5}, "is at 5, but 20 was judged"),
         ({"topic_id": "y"}, "created again"),
         ({"topic_id": ""}, ""),
         ({"cluster_id": "d"}, "cluster is d"),

@@ -1,4 +1,4 @@
-"""Failpoints: a process that froze goes on when it is thawed, and not before."""
+"""Failpoints: a process that froze continues when it is thawed, and not before."""
 
 from __future__ import annotations
 

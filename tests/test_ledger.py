@@ -88,7 +88,7 @@ def test_a_conflict_states_the_facts_and_asks_the_question() -> None:
     with pytest.raises(LedgerConflict) as caught:
         judge("c", {tp: 17}, [span(tp, 10, 20)])
     assert str(caught.value) == (
-        "connector c: the ledger stands at 17 for orders-3, but this commit holds offsets "
+        "connector c: the ledger is at 17 for orders-3, but this commit holds offsets "
         "[10, 20). Nothing was written. Was a partition repeated after a failure, or does another "
         "run of c write too?"
     )
@@ -101,7 +101,7 @@ def test_a_mixture_of_applied_and_replayed_is_a_conflict() -> None:
 
 
 def test_a_partition_that_the_ledger_has_never_seen_is_a_conflict() -> None:
-    with pytest.raises(LedgerConflict, match="stands at None"):
+    with pytest.raises(LedgerConflict, match="is at None"):
         judge("c", {}, [span(PARTITIONS[0], 0, 5)])
 
 
@@ -384,7 +384,7 @@ def test_connectors_do_not_see_each_other(target: Target) -> None:
     tp = PARTITIONS[0]
     one.start(firsts({tp: 1}))
     assert two.entries() == []
-    with pytest.raises(LedgerConflict, match="stands at None"):
+    with pytest.raises(LedgerConflict, match="is at None"):
         two.advance([Advance(span(tp, 1, 2))])
     two.start(firsts({tp: 7}))
     one.set_positions(None)
@@ -399,7 +399,7 @@ def test_no_environment_variable_switches_the_rule_off(
     tp = PARTITIONS[0]
     sink.start(firsts({tp: 0}))
     monkeypatch.setenv("SEMEL_TEST_DISABLE_LEDGER_CHECK", "1")  # did so in older versions
-    with pytest.raises(LedgerConflict, match="stands at 0"):
+    with pytest.raises(LedgerConflict, match="is at 0"):
         sink.advance([Advance(span(tp, 5, 6))])
 
 

@@ -1,7 +1,7 @@
 """Calls in threads of their own. Those that never return are abandoned, and counted, because each
 keeps its memory.
 
-Native clients may wait for ever in spite of their own timeouts. A thread cannot be killed, only its
+Native clients may wait forever in spite of their own timeouts. A thread cannot be killed, only its
 process can: a task that has abandoned too many calls kills its process, and Spark starts it again.
 """
 
@@ -101,7 +101,7 @@ def abandoned() -> list[str]:
 
 
 def check() -> list[str]:
-    """The abandoned calls, as long as this process may go on with them.
+    """The abandoned calls, as long as this process may continue with them.
 
     Raises:
         TooManyAbandoned: replace the process with a new one (:func:`end_process`); this

@@ -136,7 +136,7 @@ def _download(jar_set: JarSet) -> list[Path]:
     try:
         artifacts = jgo.resolve(endpoint, repositories=GlobalSettings.load().repositories)
     except Exception as failure:  # jgo raises RuntimeError, requests' errors, parse errors, ...
-        raise _not_to_be_had(jar_set, " and ".join(jar_set.coordinates), failure) from failure
+        raise _unavailable(jar_set, " and ".join(jar_set.coordinates), failure) from failure
     return [
         _file(jar_set, artifact)
         for artifact in artifacts
@@ -154,14 +154,14 @@ def _file(jar_set: JarSet, artifact: Any) -> Path:
         if zipfile.is_zipfile(path):
             return path
     except Exception as failure:
-        raise _not_to_be_had(jar_set, _coordinate(artifact), failure) from failure
+        raise _unavailable(jar_set, _coordinate(artifact), failure) from failure
     raise ServiceError(
         f"The jar {_coordinate(artifact)} of {jar_set.name} is damaged: delete {path} "
         "and check the Maven repository it comes from."
     )
 
 
-def _not_to_be_had(jar_set: JarSet, coordinate: str, failure: Exception) -> ServiceError:
+def _unavailable(jar_set: JarSet, coordinate: str, failure: Exception) -> ServiceError:
     # jgo's own message names the missing artifact, then lists every repository: only the former.
     reason = re.sub(r" in remote repositories .*", "", str(failure), flags=re.DOTALL)
     return ServiceError(

@@ -296,7 +296,7 @@ def judge(
             verdicts.add(Outcome.REPLAYED)
         else:
             raise LedgerConflict(
-                f"connector {connector}: the ledger stands at {position} for "
+                f"connector {connector}: the ledger is at {position} for "
                 f"{wanted.topic_partition}, but this commit holds offsets "
                 f"[{wanted.from_offset}, {wanted.until_offset}). Nothing was written. Was a "
                 f"partition repeated after a failure, or does another run of {connector} write too?"

@@ -135,7 +135,7 @@ class LocalSpark:
         self.owners[task] = job
 
     def replace(self, index: int) -> int:
-        """Start a task anew although it lives, as Spark does when it loses sight of an executor;
+        """Restart a task although it lives, as Spark does when it loses sight of an executor;
         returns the id of the process that is left."""
         left = self.workers[index].pid
         assert left is not None
@@ -346,7 +346,7 @@ def until_one_is_fenced(
             each.stop()
         except Fenced as error:
             fenced += 1
-            assert "the ledger stands at" in str(error)
+            assert "the ledger is at" in str(error)
     assert fenced
     return sent, fenced
 

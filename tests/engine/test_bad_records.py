@@ -1,4 +1,4 @@
-"""Records that cannot be converted or do not fit: where it stops, and how it goes on."""
+"""Records that cannot be converted or do not fit: where it stops, and how it continues."""
 
 from __future__ import annotations
 

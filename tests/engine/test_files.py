@@ -242,7 +242,7 @@ def test_another_folder_is_refused_until_it_is_allowed(
     config = files(source)
     caught_up(config, spark=InlineSpark())
     elsewhere = {**config, "path": str(tmp_path / "elsewhere")}
-    with pytest.raises(ConfigError, match=rf"copy of a ledger that stood at 20 .*{config['path']}"):
+    with pytest.raises(ConfigError, match=rf"copy of a ledger that was at 20 .*{config['path']}"):
         caught_up(elsewhere, spark=InlineSpark())
     produce(source, records(10, start=20))
     caught_up({**elsewhere, "target.changed": "continue"}, spark=InlineSpark())

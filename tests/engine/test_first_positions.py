@@ -97,7 +97,7 @@ def test_a_connector_that_another_program_has_gone_on_with_repeats_nothing(
     committed(config, {TopicPartition(source, 0): 17})
     with pytest.raises(
         ConfigError,
-        match=rf"consumer group connect-{config['name']} stands at 17 for {source}-0, and the "
+        match=rf"consumer group connect-{config['name']} is at 17 for {source}-0, and the "
         r"ledger .* at 10: another program, perhaps Kafka Connect, has continued",
     ):
         caught_up(config)
@@ -172,7 +172,7 @@ def test_a_group_that_stands_outside_of_the_log_is_refused(
     produce(source, records(10))
     config = configure(source)
     committed(config, {TopicPartition(source, 0): 50})
-    with pytest.raises(OffsetOutOfRange, match=r"stands at 50 for .*first.position=reset"):
+    with pytest.raises(OffsetOutOfRange, match=r"is at 50 for .*first.position=reset"):
         caught_up(config)
     assert positions(config) == {}
     config = configure(source)
@@ -194,8 +194,8 @@ def test_offsets_that_an_older_semel_may_have_published_do_not_begin_an_empty_le
     committed(config, {TopicPartition(source, 0): 7})
     with pytest.raises(
         ConfigError,
-        match=rf"knows nothing of topic {source}, but consumer group connect-{config['name']} "
-        r"stands at 7 .*does not say who .*first.position=group.*semel offsets reset",
+        match=rf"has no entry for topic {source}, but consumer group connect-{config['name']} "
+        r"is at 7 .*without metadata that says who .*first.position=group.*semel offsets reset",
     ):
         caught_up(config)
     assert positions(config) == {}
@@ -237,8 +237,8 @@ def test_semels_own_copy_does_not_make_a_connector_skip_what_an_empty_database_l
     moved = elsewhere(config)
     with pytest.raises(
         ConfigError,
-        match=rf"knows nothing of topic {source}, but consumer group connect-{config['name']} "
-        r"holds a copy of a ledger that stood at 10 .*semel offsets reset.*target.changed",
+        match=rf"has no entry for topic {source}, but consumer group connect-{config['name']} "
+        r"holds a copy of a ledger that was at 10 .*semel offsets reset.*target.changed",
     ):
         caught_up(moved)
     caught_up({**moved, "first.position": "reset"})

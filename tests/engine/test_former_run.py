@@ -1,4 +1,4 @@
-"""A run of a connector waits for the one before, but not for ever."""
+"""A run of a connector waits for the one before, but not forever."""
 
 from __future__ import annotations
 

@@ -477,7 +477,7 @@ def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_
 def test_the_owner_is_confirmed_by_all_replicas_whatever_the_producers_acks(
     source: Callable[..., Config],
 ) -> None:
-    """A record that a broker loses would let an earlier run go on."""
+    """A record that a broker loses would let an earlier run continue."""
     given = {f"producer.override.{k}": v for k, v in (("acks", "1"), ("linger.ms", "7"))}
     producer = owner_producer(plan_source(source() | given).connector)
     assert "acks" not in producer._client

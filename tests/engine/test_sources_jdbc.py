@@ -247,7 +247,7 @@ def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     assert "incrementing" not in offset
     executed(database, "UPDATE orders SET at = now() - interval '1 hour' WHERE id IN (7, 95)")
     failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
-    without = config | {"first.load.range.rows": "0"}  # the load goes on in ranges
+    without = config | {"first.load.range.rows": "0"}  # the load continues in ranges
     start(without, spark=LocalSpark(points), until_caught_up=True).wait()
     assert len(failpoints.fired(points)) == 2
     loaded = [n for n in range(1, 101) if n != 95]

@@ -46,7 +46,7 @@ _LONG = {"consumer.override.session.timeout.ms": 300_000}
 def _sleeper(
     config: Mapping[str, Any], topic: str, assigns: bool, told: Connection[str, None]
 ) -> None:
-    """Takes its partitions, falls asleep, and goes on as a task does until it is displaced."""
+    """Takes its partitions, falls asleep, and continues as a task does until it is displaced."""
     connector = plan(config).connector
     subscription = Subscription(connector, 0, told.send, _nothing, _never)
     subscription.subscribe([topic])
@@ -112,7 +112,7 @@ def test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_rep
 def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_place_is_free(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_STOP_DELAY", 0.0)
+    monkeypatch.setattr(direct, "STOP_DELAY", 0.0)
     monkeypatch.setattr(direct, "_RETRY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
@@ -174,7 +174,7 @@ def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``admin.override`` may name another user than the consumer's."""
-    monkeypatch.setattr(direct, "_STOP_DELAY", 0.0)
+    monkeypatch.setattr(direct, "STOP_DELAY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
     subscription = Subscription(connector, 0, _nothing, _nothing, _never)
@@ -278,7 +278,7 @@ def test_partitions_that_were_added_while_tasks_were_away_are_assigned(
         return made
 
     def owned(members: Sequence[Subscription]) -> list[int]:
-        """The partitions of all members, which go on as tasks do."""
+        """The partitions of all members, which continue as tasks do."""
         for member in members:
             member.consumer.poll(0.05)
             member.refresh()
@@ -304,7 +304,7 @@ def test_what_the_group_says_within_close_is_not_answered(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka may drop what is asked of the group by then, and never answer: the call would hold
-    Python's lock for ever, and the process with it, while its heartbeats go on."""
+    Python's lock forever, and the process with it, while its heartbeats continue."""
     source = topic()
     heard: list[object] = []
     config = configure(source)

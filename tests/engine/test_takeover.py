@@ -1,4 +1,4 @@
-"""Source connectors that Kafka Connect 4.3.1 has run go on here, and the other way round."""
+"""Source connectors that Kafka Connect 4.3.1 has run continue here, and the other way round."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     failpoints.arm(points, "sink.before_commit", "freeze", skip=3)
     soon = {"connection.idle.in.transaction.timeout.ms": 3000}
     running = start({**config, **soon}, spark=LocalSpark(points))
-    # The other task goes on with all partitions while one is frozen inside its transaction.
+    # The other task continues with all partitions while one is frozen inside its transaction.
     running.until(lambda p: sum(p.positions.values()) >= 400)
     assert running.alive
     failpoints.thaw(points, failpoints.fired(points)[-1].pid)
@@ -511,7 +511,7 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(
     assert not cancelled
     look(2)
     assert len(cancelled) == 1
-    assert "task 0 has given no sign of life for 27 s; ending its process" in caplog.text
+    assert "task 0 has not reported for 27 s; ending its process" in caplog.text
 
 
 @pytest.mark.long

@@ -97,7 +97,7 @@ def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> No
         def after_all_know(producer: Producer, _report: Report) -> None:
             wait_until(lambda: len(producer.list_topics(timeout=PATIENCE).brokers) == 1)
 
-        # librdkafka waits for the coordinator that it knew, and for ever: once it does not (its
+        # librdkafka waits for the coordinator that it knew, and forever: once it does not (its
         # issue 5511), the call need not be left behind.
         with pytest.raises(TransientError):
             commit(7, after_all_know)

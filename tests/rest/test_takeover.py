@@ -1,4 +1,4 @@
-"""A cluster of Kafka Connect 4.3.1 that is stopped, and whose connectors go on here; and back."""
+"""A cluster of Kafka Connect 4.3.1 stops, and its connectors continue here; and back."""
 
 from __future__ import annotations
 

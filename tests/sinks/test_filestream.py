@@ -132,7 +132,7 @@ def test_a_commit_whose_process_is_killed_leaves_all_of_it_or_nothing(
 
 
 def test_a_gap_writes_nothing(started: FileStreamSink, tmp_path: Path) -> None:
-    with pytest.raises(LedgerConflict, match="stands at 2"):
+    with pytest.raises(LedgerConflict, match="is at 2"):
         started.commit(advance(3, 4), Commit([records(3, b"d")]))
     assert lines(tmp_path) == b"a\nb\n"
 

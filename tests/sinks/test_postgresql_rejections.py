@@ -1,4 +1,4 @@
-"""Rows that do not fit: exactly these records are named, nothing is written, the rest can go on."""
+"""Rows that do not fit: exactly these records are named, nothing is written, the rest continues."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_killed_at(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_gap_writes_nothing(tmp_path: Path) -> None:
     store = sink(tmp_path)
     store.start(firsts({AT_T: 0}))
-    with pytest.raises(LedgerConflict, match="stands at 0"):
+    with pytest.raises(LedgerConflict, match="is at 0"):
         store.commit(advance(3, 5), Commit([SECOND]))
     (entry,) = store.entries()
     assert entry.position == 0

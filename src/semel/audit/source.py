@@ -205,7 +205,7 @@ class _Auditor:
             self._read_on([whole, self._reader(partition, offset, source=-1, behind=1)])
 
     def passing(self, stored: StoredOffsets, last: StoredOffsets) -> None:
-        """Count anew what was committed meanwhile."""
+        """Count again what was committed meanwhile."""
         first = stored.lookup()
         for partition, offset in last.offsets:
             before = first(partition)

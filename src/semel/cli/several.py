@@ -52,7 +52,7 @@ def run_several(
     as_json: bool,
     port: str,
 ) -> None:
-    """Run connectors until SIGTERM or Ctrl-C, or until all have caught up. The others go on when
+    """Run connectors until SIGTERM or Ctrl-C, or until all have caught up. The others continue when
     one fails.
 
     Raises:

@@ -190,7 +190,7 @@ IGNORED = {
         ("plugin.path", "plugin.discovery"), "plugins are Python packages, found by entry point"
     ),
     "offset.storage.file.filename": "source offsets are in offsets.storage.topic, so that they are "
-    "committed with the records. To go on from this file, see docs/sources.md#offsets-in-a-file",
+    "committed with the records. To continue from this file, see docs/sources.md#offsets-in-a-file",
     **dict.fromkeys(
         ("offset.flush.interval.ms", "offset.flush.timeout.ms"),
         "positions are in the ledgers, and move with the results",

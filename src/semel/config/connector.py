@@ -81,7 +81,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     offset_out_of_range: str = key(
         "offset.out.of.range",
         "stop",
-        "When retention removed the stored position: stop, or earliest (record the hole, go on).",
+        "When retention removed the stored position: stop, or earliest (continue after the hole).",
         choices=("stop", "earliest"),
         importance=MEDIUM,
         group="Positions",
@@ -99,7 +99,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "log.truncated",
         "stop",
         "When a partition's log lost records that were read, as after an unclean leader election: "
-        "stop, or continue (record it, go on from where the logs diverge).",
+        "stop, or continue (record it, continue from where the logs diverge).",
         choices=("stop", "continue"),
         importance=MEDIUM,
         group="Positions",
@@ -119,7 +119,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "Where a topic that the ledger has never seen starts if consumer group connect-<name> has "
         "offsets: group (there), reset (by auto.offset.reset), or stop if the offsets may be "
         "copies of a ledger that was lost. Also what happens if another program has moved the "
-        "group beyond the ledger: go on there, ignore it, or stop.",
+        "group beyond the ledger: continue there, ignore it, or stop.",
         choices=("stop", "group", "reset"),
         importance=MEDIUM,
         group="Positions",

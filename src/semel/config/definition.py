@@ -129,7 +129,7 @@ def key(
         at_least: the smallest number.
         at_most: the largest number.
         validator: is called with the typed value and raises ``ValueError`` with what is wrong with
-            it; the message goes on from ``key='value'``.
+            it; the message continues from ``key='value'``.
         secret: the value is never shown.
     """
     metadata = {

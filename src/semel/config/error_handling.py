@@ -14,7 +14,7 @@ class ErrorHandlingConfig:
     errors_tolerance: str = key(
         "errors.tolerance",
         "none",
-        "none: stop at a bad record; all: go on.",
+        "none: stop at a bad record; all: continue.",
         choices=("none", "all"),
         importance=MEDIUM,
         group="Error Handling",

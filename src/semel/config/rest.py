@@ -37,7 +37,7 @@ def _this_machine() -> str:
     if not address.startswith(("127.", "localhost")):
         return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_line, suppress(OSError):
-        any_line.connect((_ELSEWHERE, 9))  # looks at the routes, and sends nothing
+        any_line.connect((_ELSEWHERE, 9))  # only consults the routing table, and sends nothing
         return str(any_line.getsockname()[0])
     return address
 
@@ -70,7 +70,7 @@ def _extensions(values: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HeaderRule:
-    """A header of every answer. ``value`` of a date is the milliseconds from now."""
+    """A header of every response. ``value`` of a date is the milliseconds from now."""
 
     name: str
     value: str

@@ -240,7 +240,7 @@ class Herder(ABC):
         return answer
 
     def _log_configured(self, name: str, *, created: bool) -> None:
-        log.info("connector %s: %s", name, "created" if created else "configured anew")
+        log.info("connector %s: %s", name, "created" if created else "reconfigured")
 
     def _log_deleted(self, name: str) -> None:
         log.info("connector %s: deleted", name)

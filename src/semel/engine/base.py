@@ -39,7 +39,7 @@ class Progress:
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
     errors: dict[int, SemelError] = field(default_factory=dict)
-    """The errors of tasks that have failed while the others go on."""
+    """The errors of tasks that have failed while the others continue."""
 
     @property
     def topics(self) -> Counter[str]:

@@ -163,7 +163,7 @@ def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
         f"connector {connector}: record at {letter.topic}-{letter.partition} offset "
         f"{letter.offset} failed in {letter.stage}: {why}. Everything before it is "
         "committed. Correct the cause, or set errors.tolerance=all with "
-        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name to go on without it"
+        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name to continue without it"
     )
 
 

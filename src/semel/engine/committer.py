@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -109,14 +109,15 @@ class Committer:
         self._thread.shutdown(wait=True)
 
     def _log(self, letters: Sequence[DeadLetter]) -> None:
-        for letter in letters if self._connector.errors_log else ():
-            self._tell(described(letter, content=self._connector.errors_log_messages))
+        for line in errors_log(self._connector, letters):
+            self._tell(line)
 
 
-def described(letter: DeadLetter, *, content: bool) -> str:
-    """A bad record in one line of the log."""
-    shown = f": {letter.value!r}" if content else ""
-    return (
-        f"bad record at {letter.topic}-{letter.partition} offset {letter.offset} "
-        f"({letter.stage}): {letter.message}{shown}"
-    )
+def errors_log(connector: ConnectorConfig, letters: Sequence[DeadLetter]) -> Iterator[str]:
+    """Bad records, each in one line; none without ``errors.log.enable``."""
+    for letter in letters if connector.errors_log else ():
+        shown = f": {letter.value!r}" if connector.errors_log_messages else ""
+        yield (
+            f"bad record at {letter.topic}-{letter.partition} offset {letter.offset} "
+            f"({letter.stage}): {letter.message}{shown}"
+        )

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 _HANDSHAKE = 10
 _TAKES = 10
 """Seconds within which the other side must take what it is sent."""
+STOP_DELAY = 2.0
+"""Seconds until a task that wakes up has received the driver's "stop"."""
 _BEAT = 20.0
 """Seconds between two signs of life of a task."""
 

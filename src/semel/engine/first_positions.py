@@ -93,18 +93,18 @@ def _where_the_group_stands(
         tp = min(copies)
         raise ConfigError(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
-            f"knows nothing of topic {tp.topic}, but consumer group {group} holds a copy of a "
-            f"ledger that stood at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
+            f"has no entry for topic {tp.topic}, but consumer group {group} holds a copy of a "
+            f"ledger that was at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
             "ledger dropped, or the connector pointed at another store or folder? To read the "
             "topic again, run semel offsets reset with the connector's file, or set "
-            "first.position=reset; for a connector of its own, choose another name; to go on from "
-            "the copy, without the records before it, set target.changed=continue"
+            "first.position=reset; for a connector of its own, choose another name; to continue "
+            "from the copy, without the records before it, set target.changed=continue"
         )
     ends = cluster.ends(found)
     for tp, (at, _) in sorted(found.items()):
         if at > ends[tp][0] or (at < earliest[tp] and connector.offset_out_of_range == "stop"):
             raise OffsetOutOfRange(
-                f"connector {connector.name}: consumer group {group} stands at {at} for {tp}, but "
+                f"connector {connector.name}: consumer group {group} is at {at} for {tp}, but "
                 f"Kafka holds offsets {earliest[tp]} to {ends[tp][0] - 1} of it. To begin by "
                 "auto.offset.reset instead, set first.position=reset"
                 + (
@@ -121,10 +121,10 @@ def _where_the_group_stands(
         tp = unsigned[0]
         raise ConfigError(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
-            f"knows nothing of topic {tp.topic}, but consumer group {group} stands at "
-            f"{found[tp][0]} for {tp}, and does not say who committed that. If a connector of "
-            "Kafka Connect did, go on from there with first.position=group. If it was semel, whose "
-            "first version left such copies of its positions, its ledger is gone, and going on "
+            f"has no entry for topic {tp.topic}, but consumer group {group} is at {found[tp][0]} "
+            f"for {tp}, without metadata that says who committed it. If a connector of Kafka "
+            "Connect did, continue from there with first.position=group. If it was semel, whose "
+            "first version left such copies of its positions, its ledger is gone, and continuing "
             "would leave out what the target lacks: to read the topic again, run semel offsets "
             "reset with the connector's file, or set first.position=reset"
         )
@@ -163,7 +163,7 @@ def _follow_the_group(
     if connector.first_position == "stop":
         tp = next(iter(ahead))
         raise ConfigError(
-            f"connector {connector.name}: consumer group {group} stands at {ahead[tp]} for {tp}, "
+            f"connector {connector.name}: consumer group {group} is at {ahead[tp]} for {tp}, "
             f"and the ledger ({sink.describe().get('ledger', 'here')}) at {ledger[tp]}: another "
             "program, perhaps Kafka Connect, has continued this connector, and continuing from the "
             "ledger would repeat what it has written. To continue where the group stands, set "
@@ -216,7 +216,7 @@ def check_targets(
                 f"connector {connector.name}: topic {e.topic}: {changed}. The results of "
                 f"{e.topic_partition} up to offset {e.position - 1} would be missing there. To "
                 "write them there, too, choose another connector name, or run semel offsets reset "
-                "with the connector's file; to go on without them, set target.changed=continue"
+                "with the connector's file; to continue without them, set target.changed=continue"
             )
         if changed:
             log.warning("%s: %s; it continues at %d", e.topic_partition, changed, e.position)

@@ -119,8 +119,8 @@ class TaskJobs:
         return self.job is None or self.job.ended
 
     def rests(self, *, speaks: bool) -> bool:
-        """Whether it needs no attention: its job goes on and an attempt of it holds its line, or it
-        has failed."""
+        """Whether it needs no attention: its job continues and an attempt of it holds its line,
+        or it has failed."""
         if self.job is None:
             return self.error is not None
         return speaks and not self.job.ended and not self._again
@@ -182,7 +182,7 @@ class TaskJobs:
         self._silence += min(passed, _STANDS_STILL)
         if self._spoke and self._silence > FROZEN:
             log.warning(
-                "connector %s: task %d has given no sign of life for %.0f s; ending its process",
+                "connector %s: task %d has not reported for %.0f s; ending its process",
                 *(self._spec.connector.name, self.index, self._silence),
             )
             self._spoke = False

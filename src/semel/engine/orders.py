@@ -111,7 +111,7 @@ class Orders:
     """What a run is asked to do.
 
     ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
-    the numbers of tasks to start anew: all three may change while it runs. ``until_caught_up`` ends
+    the numbers of tasks to restart: all three may change while it runs. ``until_caught_up`` ends
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
     the others running. ``observe`` is called with the totals several times a second while records
     flow. ``share`` are the tasks that run in this process; it may change, too. ``notifier``
@@ -138,12 +138,12 @@ class Orders:
         self.notifier.notify()
 
     def restart(self, task: int) -> None:
-        """Start a task anew."""
+        """Restart a task."""
         self.restarts.put(task)
         self.notifier.notify()
 
     def drop_restarts(self) -> bool:
-        """Forget which tasks to start anew, because all of them begin again; returns whether there
+        """Forget which tasks to restart, because all of them begin again; returns whether there
         was any."""
         found = False
         with suppress(queue.Empty):

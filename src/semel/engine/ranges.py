@@ -149,7 +149,7 @@ def _skip(
         )
         raise OffsetOutOfRange(
             f"connector {connector.name}: retention removed records before they were read. "
-            f"{facts}. To go on and record the hole, set offset.out.of.range=earliest"
+            f"{facts}. To continue and record the hole, set offset.out.of.range=earliest"
         )
     found = {}
     for tp, entry in behind.items():
@@ -280,7 +280,7 @@ def _truncated(
     if unknown:
         tp = unknown[0]
         raise OffsetOutOfRange(
-            f"connector {connector.name}: the ledger stands at {entries[tp].position} for {tp}, "
+            f"connector {connector.name}: the ledger is at {entries[tp].position} for {tp}, "
             f"but the partition ends at {ends[tp][0]}. Was the topic deleted and created again, or "
             "its log truncated? The ledger does not know which topic it was: run semel offsets "
             "reset with the connector's file, or semel offsets set"
@@ -332,7 +332,7 @@ def _cut(entry: LedgerEntry, fork: int, end: int) -> str:
     tp, at = entry.topic_partition, entry.position
     if fork < 0:
         return (
-            f"{tp}: the ledger stands at {at}, read in leader epoch {entry.leader_epoch}, of which "
+            f"{tp}: the ledger is at {at}, read in leader epoch {entry.leader_epoch}, of which "
             "Kafka knows nothing. Was it restored from an older state?"
         )
     return (

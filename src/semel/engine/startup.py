@@ -37,7 +37,7 @@ def _entries(run: Run) -> list[LedgerEntry]:
 
 
 def targets(run: Run) -> dict[TopicPartition, int]:
-    """The positions at which the run is caught up; none if it goes on until it is stopped."""
+    """The positions at which the run is caught up; none if it continues until it is stopped."""
     if not run.until_caught_up:
         return {}
     return run.cluster.latest(ranges.partitions(run.topics))

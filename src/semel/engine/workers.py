@@ -98,7 +98,7 @@ class Workers(Generic[W]):
         """The worker of a run, updated with what the driver sent last; created if there is none
         yet. Meanwhile the driver is told about calls that get no answer.
 
-        A process in which too many calls wait for ever ends itself first, and so does one whose
+        A process in which too many calls wait forever ends itself first, and so does one whose
         call cannot be ended. The job fails, and is run again in a new one.
         """
         try:

@@ -137,7 +137,7 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
     config: dict[str, Any] = {
         "bootstrap.servers": servers,
         # Once no broker has answered for a while, librdkafka (2.16) would discard all the metadata
-        # that it has and start over, and then wait for the group's coordinator for ever.
+        # that it has and start over, and then wait for the group's coordinator forever.
         "metadata.recovery.strategy": "none",
     }
     try:

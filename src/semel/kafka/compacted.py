@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _POLL = 0.02
 _BATCH = 10_000
 _SILENT = 10.0
-"""Seconds after which a broker that sends neither records nor the end is asked anew."""
+"""Seconds after which a broker that sends neither records nor the end is asked again."""
 
 _CONFIG = {
     "cleanup.policy": "compact",

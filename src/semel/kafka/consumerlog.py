@@ -5,8 +5,8 @@ that it was fenced; the error message comes after those records.
 
 They also tell which topic it fetches, by the topic's id. Brokers since Kafka 3.1 are asked for
 records by topic id (KIP-516, librdkafka 2.5 and later), and serve no other topic under it. After a
-topic is created again, librdkafka goes on with the new id at the same offset, and reports that in a
-debug line alone. The line comes before the first record of the new topic. No broker has to be
+topic is created again, librdkafka continues with the new id at the same offset, and reports that in
+a debug line alone. The line comes before the first record of the new topic. No broker has to be
 asked, so none can answer from stale metadata.
 """
 

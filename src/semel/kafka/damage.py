@@ -81,8 +81,8 @@ class Damage:
             f"connector {connector}: {self.topic_partition} is damaged: offsets {start} to "
             f"{until - 1} cannot be read ({self.reason}; read {_TRIES} times over new "
             "connections). Everything before them is committed. If another replica is whole, let "
-            "it lead the partition; or set errors.tolerance=all to go on after them and record the "
-            "hole"
+            "it lead the partition; or set errors.tolerance=all to continue after them and record "
+            "the hole"
         )
 
 

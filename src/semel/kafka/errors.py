@@ -103,7 +103,7 @@ def failure(servers: str, error: KafkaException) -> SemelError:
     """What the error of a request to a cluster means."""
     cause = error.args[0]
     if cause.code() in NOT_AUTHORIZED:
-        return ServiceError(f"Kafka at {servers} refuses: {cause.str()}")
+        return ServiceError(f"Kafka at {servers} refused the request: {cause.str()}")
     if cause.code() in GONE:
         return ServiceError(
             f"Kafka at {servers}: {cause.str()}. Was a topic deleted, or created again with fewer "

@@ -33,7 +33,7 @@ _PENDING = 1.0
 """Seconds after which a missing position is attributed to an open transaction, not to the
 network."""
 _TIMEOUT = 5.0
-"""A client that has seen a broker restart may ask its old coordinator for ever; a new one does
+"""A client that has seen a broker restart may keep asking its old coordinator; a new one does
 not."""
 _TRIES = 2
 """How often to ask for offsets while no answer comes: starts depend on it."""

@@ -72,7 +72,7 @@ def describe(admin: AdminClient, client: Mapping[str, Any], name: str) -> TopicD
         if code in MAY_NOT_DESCRIBE:
             raise ServiceError(
                 f"Kafka at {client['bootstrap.servers']} does not let this user describe topic "
-                f"{name}, so that nobody can say whether it exists. Grant DESCRIBE on it"
+                f"{name}, so semel cannot tell whether it exists. Grant DESCRIBE on it"
             ) from None
         raise failure(str(client["bootstrap.servers"]), error) from None
 

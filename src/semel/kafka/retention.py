@@ -62,7 +62,7 @@ def of_copy(
         return None
     return (
         f"topic {target} deletes records {_shown(kept)} after their own timestamps, but {source} "
-        f"keeps them {'for ever' if has < 0 else 'for ' + _shown(has)}: a copy of an older record "
+        f"keeps them {'forever' if has < 0 else 'for ' + _shown(has)}: a copy of an older record "
         f"is deleted soon after it was written. Set retention.ms of {target} to {has}"
     )
 

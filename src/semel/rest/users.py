@@ -114,7 +114,7 @@ def _credentials_file(config: RestConfig) -> Path:
     if more or name != _MODULE:
         other = more[0][0] if name == _MODULE else name
         raise ConfigError(
-            f"{jaas}: {_ENTRY} asks {other}, a Java class that cannot run here. Only {_MODULE} is "
+            f"{jaas}: {_ENTRY} uses {other}, a Java class that cannot run here. Only {_MODULE} is "
             "supported; for other classes, put a proxy in front"
         )
     file = _FILE.search(options)

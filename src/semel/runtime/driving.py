@@ -107,7 +107,7 @@ def introduce(planned: AnyPlan) -> None:
 
 
 class _Latest:
-    """The totals that a run reported last, copied because it goes on counting. ``news`` is set with
+    """The totals that a run reported last, copied because it keeps counting. ``news`` is set with
     each report, and may be set by others."""
 
     def __init__(

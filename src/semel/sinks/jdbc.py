@@ -110,8 +110,8 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 Problem(
                     "truncate.enabled",
                     "truncate.enabled=true is not available: truncate events are not applied, "
-                    "so rows that should go would stay. Remove it, and truncate the table when "
-                    "you truncate its source",
+                    "so rows that should be deleted would remain. Remove it, and truncate the "
+                    "table when you truncate its source",
                 )
             )
         if not self.replace_null:

@@ -1,7 +1,7 @@
 """The contract between the engine and a system that records are read from.
 
 A source divides its system into *source partitions* (a file, a table, a shard): mappings of strings
-to plain values, which name them for ever. How far one has been read is a *source offset*, again a
+to plain values, which name them forever. How far one has been read is a *source offset*, again a
 mapping (a byte position, an id, a timestamp), which only the source understands. Choose partitions
 that can be read in parallel, and offsets from which reading can resume exactly: records come in the
 same order each time, and no later arrival belongs before an offset that was already reached.

@@ -280,7 +280,7 @@ class Predicate(ABC):
 
 
 def each(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
-    """Change texts, most of which are equal."""
+    """Transform strings, many of them repeated."""
     encoded = texts.dictionary_encode()
     changed = [change(t) for t in encoded.dictionary.to_pylist()]
     return pa.array(changed, pa.string()).take(encoded.indices)

@@ -67,7 +67,7 @@ class SqlConfig:
 class Sql(Transform):
     """Runs a query for each record, all records of a batch at once: the query is a lateral join
     with the table of the batch. So aggregates and windows also see a single record, and each row
-    certainly belongs to one record.
+    belongs to exactly one record.
 
     Tombstones pass as they are. A field that no record of a batch has is null, unless records come
     with schemas.

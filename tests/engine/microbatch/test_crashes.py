@@ -182,7 +182,7 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     release.set()
     error = first.end()
     assert isinstance(error, LedgerConflict), error
-    assert "the ledger stands at 30" in str(error)
+    assert "the ledger is at 30" in str(error)
     assert query("SELECT count(*), count(DISTINCT id) AS ids FROM t") == [(30, 30)]
 
 

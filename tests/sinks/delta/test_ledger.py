@@ -76,7 +76,7 @@ def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_written(lake: La
     sink.commit([advance(0, 10)], values(0, 10))
     staged = zombie.stage(values(0, 20))
     for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
+        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
             zombie.commit_staged([advance(from_offset, until_offset)], staged)
     assert len(lake.rows()) == 10
 

@@ -181,7 +181,7 @@ class TestGateways:
                 other.commit([advance(0, 10)], values(0, 10))
 
         monkeypatch.setattr(sink_module, "hit", race)
-        with pytest.raises(LedgerConflict, match="stands at 10"):
+        with pytest.raises(LedgerConflict, match="is at 10"):
             sink.commit([advance(0, 7)], values(0, 7))
         assert raced
         assert ids(directory) == list(range(10))

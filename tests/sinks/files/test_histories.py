@@ -58,7 +58,7 @@ class Writer:
         self.held = advance(offsets.start, offsets.stop), self.sink.stage(commit)
 
     def start(self, partition: int) -> None:
-        """Another partition appears: the ledger goes on, the positions stay."""
+        """Another partition appears: the ledger continues, the positions stay."""
         self.sink.start(firsts({FIRST._replace(partition=partition): 0}))
 
     def commit(self, *, dies: bool) -> None:

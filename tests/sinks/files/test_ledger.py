@@ -84,7 +84,7 @@ def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_visible(place: F
     staged = zombie.stage(values(0, 20))
     sink.commit([advance(0, 10)], values(0, 10))
     for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
+        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
             zombie.commit_staged([advance(from_offset, until_offset)], staged)
     assert len(place.files()) == 1
 
@@ -101,7 +101,7 @@ def test_of_two_that_create_the_same_entry_one_is_fenced(
             other.commit([advance(0, 10)], values(0, 10))
 
     monkeypatch.setattr(sink_module, "hit", race)
-    with pytest.raises(LedgerConflict, match="the ledger stands at 10"):
+    with pytest.raises(LedgerConflict, match="the ledger is at 10"):
         sink.commit([advance(0, 7)], values(0, 7))
     assert raced
     assert place.files() == ["t/partition=0/t+0+0000000000-0000000010.parquet"]
@@ -352,11 +352,11 @@ def test_positions_are_set_and_forgotten_and_fence(place: Folder) -> None:
     sink.commit([advance(0, 10)], values(0, 10))
     by_hand = place.made()
     by_hand.set_positions(firsts({FIRST: 5}))
-    with pytest.raises(LedgerConflict, match="the ledger stands at 5"):
+    with pytest.raises(LedgerConflict, match="the ledger is at 5"):
         sink.commit([advance(10, 20)], values(10, 20))
     by_hand.set_positions(None)
     assert place.made().entries() == []
-    with pytest.raises(LedgerConflict, match="stands at None"):
+    with pytest.raises(LedgerConflict, match="is at None"):
         sink.commit([advance(10, 20)], values(10, 20))
     assert place.sink().start(firsts({FIRST: 0})) == {FIRST: 0}
     assert len(place.files()) == 1

@@ -67,7 +67,7 @@ def test_rows_and_positions_are_one_conditional_put(lake: Lake) -> None:
     assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
     assert lake.files() == ["t/partition=0/t+0+0000000000-0000000010.parquet"]
     assert lake.staged() == []
-    with pytest.raises(LedgerConflict, match="stands at 10"):
+    with pytest.raises(LedgerConflict, match="is at 10"):
         other.commit([advance(0, 7)], values(0, 7))
     assert other.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
     assert other.commit([advance(10, 12)], values(10, 12)) is Outcome.APPLIED

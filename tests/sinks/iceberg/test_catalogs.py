@@ -77,7 +77,7 @@ def test_a_replay_changes_nothing_and_gaps_are_refused(remote: Remote) -> None:
     assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
     assert other.commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
     for first, until in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
+        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
             other.commit([advance(first, until)], values(first, until))
     assert warehouse.table().metadata_location == location
 

@@ -1,4 +1,4 @@
-"""A process that dies or freezes inside a commit, and another one that goes on after it."""
+"""A process that dies or freezes inside a commit, and another one that continues after it."""
 
 from __future__ import annotations
 

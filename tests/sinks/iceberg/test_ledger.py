@@ -57,7 +57,7 @@ def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_written(
     sink.commit([advance(0, 10)], values(0, 10))
     staged = zombie.stage(values(0, 20))
     for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger stands at 10 for t-0"):
+        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
             zombie.commit_staged([advance(from_offset, until_offset)], staged)
     assert len(warehouse.rows()) == 10
 
@@ -85,7 +85,7 @@ def test_a_ledger_that_moves_without_rows_fences_too(warehouse: Warehouse) -> No
     with pytest.raises(CommitConflict):
         zombie.commit([], {"x": "1"})
     warehouse.sink().set_positions(firsts({FIRST: 3}))
-    with pytest.raises(LedgerConflict, match="stands at 3"):
+    with pytest.raises(LedgerConflict, match="is at 3"):
         sink.commit([advance(20, 30)], values(20, 30))
 
 

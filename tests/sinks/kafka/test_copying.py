@@ -190,7 +190,7 @@ def test_without_provenance_the_audit_goes_by_counts(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"topic.rename.format": "${topic}"}, "go round for ever"),
+        ({"topic.rename.format": "${topic}"}, "go round forever"),
         ({"auto.create": None}, "does not exist. Create it, or set auto.create=true"),
         ({"delivery": "exactly-once", "delivery.mechanism": "idempotent"}, "cannot overwrite"),
         ({"producer.override.acks": "1"}, "no delivery but at-most-once can be kept"),

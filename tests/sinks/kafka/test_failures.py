@@ -157,7 +157,7 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
     config = copies(source, {**QUICK, **PATIENT, "tasks.max": "2"})
     failpoints.arm(points, place, "freeze", skip=3)
     running = start(config, spark=LocalSpark(points))
-    # The other task goes on with all partitions, long before the frozen transaction's time is out.
+    # The other task takes all partitions, long before the frozen transaction's time is out.
     running.until(lambda p: sum(p.positions.values()) >= 400)
     frozen = failpoints.fired(points)[-1].pid
     assert_each_once(config, range(400))

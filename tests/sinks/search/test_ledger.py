@@ -64,9 +64,9 @@ def test_a_gap_an_overlap_and_a_zombie_write_nothing(either: Cluster) -> None:
     sink, zombie = either.sink(), either.sink()
     deliver(sink, moved(either, 0, 10), values(either, 0, 10))
     for first, until in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger stands at 10 for"):
+        with pytest.raises(LedgerConflict, match="the ledger is at 10 for"):
             zombie.write(values(either, first, until), moved(either, first, until))
-        with pytest.raises(LedgerConflict, match="the ledger stands at 10 for"):
+        with pytest.raises(LedgerConflict, match="the ledger is at 10 for"):
             zombie.advance(moved(either, first, until))
     assert len(either.documents()) == 10
     assert position(sink) == 10
@@ -84,7 +84,7 @@ def test_of_two_that_judge_at_once_one_moves_the_position(
         return write(lines)
 
     monkeypatch.setattr(sink._ledger, "_write", race)
-    with pytest.raises(LedgerConflict, match="the ledger stands at 7"):
+    with pytest.raises(LedgerConflict, match="the ledger is at 7"):
         sink.advance(moved(cluster, 0, 10))
     assert position(sink) == 7
 
@@ -124,7 +124,7 @@ def test_first_positions_are_entered_once(cluster: Cluster) -> None:
     sink.advance(moved(cluster, 0, 10))
     second = TopicPartition(cluster.topic, 1)
     assert sink.start(firsts({cluster.first: 99, second: 5})) == {cluster.first: 10, second: 5}
-    with pytest.raises(LedgerConflict, match="stands at None"):
+    with pytest.raises(LedgerConflict, match="is at None"):
         sink.advance(moved(cluster, 0, 1, partition=7))
 
 
@@ -184,7 +184,7 @@ def test_a_process_that_was_frozen_asks_the_ledger_again_before_it_sends(
             clock[0] += 3600
 
     monkeypatch.setattr(module, "hit", once)
-    with pytest.raises(LedgerConflict, match="the ledger stands at 10"):
+    with pytest.raises(LedgerConflict, match="the ledger is at 10"):
         sink.write(values(cluster, 0, 20), moved(cluster, 0, 20))
     assert hit
     assert len(cluster.documents()) == 10

@@ -65,7 +65,7 @@ def test_a_gap_or_an_overlap_writes_nothing(
 ) -> None:
     sink = started(make())
     sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
-    with pytest.raises(LedgerConflict, match="the ledger stands at 2 for t-0"):
+    with pytest.raises(LedgerConflict, match="the ledger is at 2 for t-0"):
         sink.commit([advance(*span)], Commit([records([{"id": 3}])]))
     assert query("SELECT count(*) FROM t") == [(2,)]
 

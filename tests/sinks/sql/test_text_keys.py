@@ -1,4 +1,4 @@
-"""A sink without ``key.converter`` once wrote JSON keys as their texts. It does not go on with
+"""A sink without ``key.converter`` once wrote JSON keys as their texts. It does not continue with
 others."""
 
 from __future__ import annotations

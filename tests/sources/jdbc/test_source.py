@@ -108,7 +108,7 @@ def test_the_numbers_behind_an_offset_are_left(make: Make, execute: Execute) -> 
     execute(ORDERS)
     assert lag(source) == [0]
     execute(insert((101, "a", EARLY), (103, "b", EARLY), (110, "c", EARLY)))
-    source.close()  # it goes on with another connection
+    source.close()  # it continues with another connection
     assert lag(source) == [10]
     assert lag(source, {"incrementing": 103}) == [7]
     assert lag(source, {"incrementing": 999}) == [0]

@@ -151,7 +151,7 @@ def broken_off(entry: LedgerEntry, mark: Mark, at: int) -> str:
     if mark.topic_id and topic and mark.topic_id != topic:
         return "the topic was created again"
     if entry.position < at:
-        return f"it stands at {entry.position}, but {at} was judged. Was it moved back or restored?"
+        return f"it is at {entry.position}, but {at} was judged. Was it moved back or restored?"
     if entry.start_position != mark.start:
         return f"it begins at {entry.start_position} instead of {mark.start}. Was it set by hand?"
     if entry.records_read < mark.read:

@@ -95,7 +95,7 @@ class Hosted:
 
     @property
     def wanted(self) -> Wanted | None:
-        """The state that it was last brought to, or is being brought to."""
+        """The state that it was last put into, or is being put into."""
         return self._wants
 
     @property

@@ -80,7 +80,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             return _entries(node.entries, values, path)
         case Array(item) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             return _list(values, _joined_items(item, values.flatten(), path))
-    raise Unwritable(f"{_told(path)}{kind} has no place in {node.type}")
+    raise Unwritable(f"{_told(path)}{kind} cannot be written as {node.type}")
 
 
 def _told(path: str) -> str:

@@ -80,7 +80,7 @@ def _plain(kind: pa.DataType) -> Schema:
             if logical:
                 schema |= {"title": CONNECT + logical, "connect.version": 1}
             return schema
-    raise ValueError(f"JSON Schema has no place for {kind}. Let a transform change it")
+    raise ValueError(f"JSON Schema cannot represent {kind}. Let a transform convert it")
 
 
 _PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], str, str, str]] = (

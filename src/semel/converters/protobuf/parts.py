@@ -58,7 +58,7 @@ def of(node: Known, values: pa.Array, path: str) -> pa.StructArray:
         )
     if node.kind == "Decimal" and (pa.types.is_decimal(kind) or pa.types.is_integer(kind)):
         return _decimals(cast(values, node.type, path))
-    raise Unwritable(f"{told}{kind} has no place in {node.type}")
+    raise Unwritable(f"{told}{kind} cannot be written as {node.type}")
 
 
 def _struct(**columns: object) -> pa.StructArray:

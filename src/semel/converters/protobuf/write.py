@@ -61,7 +61,7 @@ def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
             return _message(node.message, inner, path)
         case Recursion():
             raise Unwritable(f"{_told(path)}it contains itself, which cannot be written")
-    raise Unwritable(f"{_told(path)}{values.type} has no place in {node.type}")
+    raise Unwritable(f"{_told(path)}{values.type} cannot be written as {node.type}")
 
 
 def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
@@ -211,7 +211,7 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
     node = field.node
     if isinstance(node, Map):
         if not pa.types.is_map(values.type):
-            raise Unwritable(f"{_told(path)}{values.type} has no place in {node.type}")
+            raise Unwritable(f"{_told(path)}{values.type} cannot be written as {node.type}")
         offsets = values.offsets.to_numpy()
         first, last = int(offsets[0]), int(offsets[-1])
         pairs = [values.keys[first:last], values.items[first:last]]
@@ -219,13 +219,13 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
         written = _sized(_message(node.entry, entries, path))
         return _joined(_behind(_tag(field, BYTES), written), offsets)
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        raise Unwritable(f"{_told(path)}{values.type} has no place in {field.type}")
+        raise Unwritable(f"{_told(path)}{values.type} cannot be written as {field.type}")
     offsets = values.offsets.to_numpy()
     items = values.flatten()
     if pa.types.is_dictionary(items.type):
         items = items.dictionary_decode()
     if items.null_count:
-        raise Unwritable(f"{_told(path)}a list holds null, for which Protobuf has no place")
+        raise Unwritable(f"{_told(path)}a list holds null, which Protobuf lists cannot hold")
     if not isinstance(node, (Scalar, Enum)):
         return _joined(_behind(_tag(field, BYTES), _sized(_content(node, items, path))), offsets)
     payload = _payload(node, _physical(node, items, path))

@@ -99,7 +99,7 @@ class RegistryConverter(Converter):
         """See :meth:`Converter.encode`.
 
         Raises:
-            Unwritable: the type has no place in the format or in the schema.
+            Unwritable: neither the format nor the schema can hold the type.
             ConfigError: a value does not fit.
             Unavailable: the registry cannot be reached.
             ServiceError: it refuses the login.

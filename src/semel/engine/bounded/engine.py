@@ -26,7 +26,7 @@ from semel.engine.base import (
 from semel.engine.batch import bad_record, passing_over
 from semel.engine.bounded.job import Jobs
 from semel.engine.bounded.task import BoundedSpec, TaskResult
-from semel.engine.committer import described
+from semel.engine.committer import errors_log
 from semel.engine.control import Report
 from semel.engine.deliver import Deliverer
 from semel.engine.epochs import diverged
@@ -319,8 +319,8 @@ class BoundedEngine:
         return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
 
     def _log(self, letters: Sequence[DeadLetter]) -> None:
-        for letter in letters if self._connector.errors_log else ():
-            log.warning("%s", described(letter, content=self._connector.errors_log_messages))
+        for line in errors_log(self._connector, letters):
+            log.warning("%s", line)
 
     def _retrying(self, advances: Sequence[Advance], staged: Staged) -> None:
         """Commit; after a failure with an unknown outcome, the next attempt asks the ledger.

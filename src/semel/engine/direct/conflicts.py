@@ -49,6 +49,6 @@ class Conflicts:
         self._tell(str(conflict))
         if self._count >= _ENOUGH and time.monotonic() - self._since > self._lasts:
             raise Fenced(
-                f"another run of connector {self._connector} is at work: this one has stopped "
+                f"another run of connector {self._connector} is active: this one has stopped "
                 f"after {self._count} conflicts in a row. The last one: {conflict}"
             )

@@ -72,7 +72,7 @@ class DirectEngine:
             try:
                 return self._prepare()
             except LedgerConflict as conflict:
-                log.info("%s: looks again", conflict)
+                log.info("%s; looking again", conflict)
         return self._prepare()
 
     def _prepare(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:

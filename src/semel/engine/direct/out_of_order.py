@@ -1,4 +1,4 @@
-"""Polls whose records are out of order: they are read again, but not for ever."""
+"""Polls whose records are out of order: they are read again, but not forever."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class OutOfOrderPolls:
                 f"{early.epoch}), before the ledger's position {entry.position}. There was none "
                 f"when the ledger passed it: the last record before was at {entry.epoch_offset - 1}"
                 f" (leader epoch {entry.leader_epoch}). Were the broker's files replaced or "
-                "restored? To go on at the position, confirm it with semel offsets set; to read "
+                "restored? To continue at the position, confirm it with semel offsets set; to read "
                 f"these records, set it to {at}"
             )
 

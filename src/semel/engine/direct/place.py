@@ -91,9 +91,9 @@ class Place:
     def excuse(self, fence: Fenced) -> str:
         """Why a fence does not end the run; empty if it does.
 
-        If two runs compete, the one that holds the place of task 0 goes on. If any place could
+        If two runs compete, the one that holds the place of task 0 continues. If any place could
         decide, each run could displace a task of the other, and both would end. Other tasks only
-        start again, once it is known which run goes on: if theirs has lost, its task 0 says so.
+        start again, once it is known which run continues: if theirs has lost, its task 0 says so.
         """
         now, own, displaced = time.monotonic(), "", isinstance(fence, Displaced)
         if now - self._lost_at < _OWN_DOING:

@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Started
 from semel.config import ConnectorConfig
+from semel.engine.control import STOP_DELAY
 from semel.engine.direct.liveness import Liveness
 from semel.engine.direct.place import Place
 from semel.engine.direct.unassigned import Unassigned
@@ -42,8 +43,6 @@ librdkafka sends other requests to other brokers."""
 _CONNECTS_IN = 1.0
 _LOOK = 1.0
 """About how many seconds partitions without a leader may keep the others from being read."""
-_STOP_DELAY = 2.0
-"""Seconds until a task that wakes up has received the driver's "stop"."""
 _RETRY = 0.5
 """Seconds until a task whose session has ended asks again whether it may join."""
 _NAMED = 5
@@ -225,7 +224,7 @@ class Subscription:
         Without ``positions``, the group has not confirmed yet that the partitions are its own.
 
         If a broker that restarts alone tells a consumer that there are no brokers, the consumer
-        forgets them all and waits for the group's coordinator for ever (librdkafka's issue 5301).
+        forgets them all and waits for the group's coordinator forever (librdkafka's issue 5301).
         If the leaders of its partitions change again and again, it may stop fetching some of them.
         """
         owned = self.member is not None and self.member.partitions
@@ -238,7 +237,9 @@ class Subscription:
         group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
         if self._returns_at is not None:
             alive.asked()
-            self._tell(f"Kafka has not said for {waited} who has this task's place in {group}")
+            self._tell(
+                f"no reply from Kafka for {waited} about who has this task's place in {group}"
+            )
             if self._asking is not None:
                 self._asking.abandon()
                 self._asking = None
@@ -288,7 +289,7 @@ class Subscription:
         """
         self._closing = True
         self.place.note_id(str(self.consumer.memberid()))
-        self.consumer.poll(0)  # an answer that is heard within close() may block it for ever
+        self.consumer.poll(0)  # an answer that is heard within close() may block it forever
         self._closed = True
         close(self.consumer)
 
@@ -331,7 +332,7 @@ class Subscription:
     def _matters(self, consumer: Consumer) -> bool:
         """Whether an answer still matters. Within close() it does not, and requests to the group
         may never be answered: librdkafka drops them once the group's part has ended, and the call
-        waits for ever while it holds the GIL."""
+        waits forever while it holds the GIL."""
         return consumer is self.consumer and not self._closed
 
     def _give_up(self, event: type[Revoked | Lost] = Revoked) -> None:
@@ -350,7 +351,7 @@ class Subscription:
     def _stay_out(self) -> None:
         """Do not join the group again before it is known that this displaces nobody. librdkafka
         would do so as a new member, and a static member's place belongs to the newest one."""
-        self._returns_at = time.monotonic() + _STOP_DELAY
+        self._returns_at = time.monotonic() + STOP_DELAY
         with suppress(KafkaException):  # a consumer that closes does not join any more
             self.consumer.unsubscribe()
 

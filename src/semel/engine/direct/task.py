@@ -6,7 +6,7 @@ thread, the next one is consumed and decoded; batches commit in order, one at a 
 
 A commit whose outcome is unknown is repeated: the ledger tells whether it took place. After a
 ledger conflict, or an error outside a commit, the batches in hand are dropped and positions are
-read from the ledger again. Nothing that the task remembers is needed to go on, so killing it is
+read from the ledger again. Nothing that the task remembers is needed to continue, so killing it is
 always safe.
 """
 

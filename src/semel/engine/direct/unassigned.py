@@ -72,7 +72,7 @@ class Unassigned:
         try:
             counts = Cluster(self._admin).topics()
             found = Groups(self._admin).describe(self._group)
-        except Exception as error:  # the task goes on without the answer
+        except Exception as error:  # the task continues without the answer
             log.info("%s", error)
             return None
         if found is None or found.state != ConsumerGroupState.STABLE:

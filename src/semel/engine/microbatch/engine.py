@@ -256,7 +256,7 @@ class MicroBatchEngine:
 
     @property
     def _interrupted(self) -> bool:
-        """Whether the query has to end, although the run goes on."""
+        """Whether the query has to end, although the run continues."""
         return self._run.paused.is_set() or not self._run.orders.restarts.empty()
 
     def _settle(self, query: StreamingQuery) -> None:
@@ -268,7 +268,7 @@ class MicroBatchEngine:
         """
         self._lines.stop()
         if not self._in_hand.acquire(timeout=_SETTLE):
-            log.warning("the current batch does not finish; cancelling it")
+            log.warning("the current batch has not finished; cancelling it")
             self._spark().sparkContext.cancelJobGroup(str(query.runId))
             if not self._in_hand.acquire(timeout=_CANCELLED):
                 raise ServiceError(

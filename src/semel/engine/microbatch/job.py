@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from semel.engine.base import Progress, Run, Stopped
 from semel.engine.batch import Batch, bad_record, passing_over
-from semel.engine.committer import described
+from semel.engine.committer import errors_log
 from semel.engine.control import Address
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
@@ -81,7 +81,7 @@ class MicroBatches:
         self._topics.enter(entries)
 
     def begin_again(self) -> None:
-        """Make worker processes create anew what they keep for the run."""
+        """Make worker processes recreate what they keep for the run."""
         self._topics.begin_again()
 
     def close(self) -> None:
@@ -271,8 +271,8 @@ class MicroBatches:
             self._publisher.publish(moved)
 
     def _log(self, letters: Sequence[DeadLetter]) -> None:
-        for letter in letters if self._connector.errors_log else ():
-            log.warning("%s", described(letter, content=self._connector.errors_log_messages))
+        for line in errors_log(self._connector, letters):
+            log.warning("%s", line)
 
     def _pause(self, results: Sequence[Result], retries: Retries) -> None:
         """Wait after a transient failure."""

@@ -36,7 +36,7 @@ class BatchSize:
         self.outgrown = False
 
     def records(self, positions: Mapping[TopicPartition, int]) -> int:
-        """How many records the batches of a query that begins there may have."""
+        """The most records that a batch may hold in a query that starts there."""
         self.outgrown = False
         try:
             average = self._average(positions)

@@ -45,7 +45,7 @@ class KnownTopics:
         )
 
     def begin_again(self) -> None:
-        """Make worker processes create anew what they keep for the run."""
+        """Make worker processes recreate what they keep for the run."""
         self.spec = replace(self.spec, run=new_run())
 
     def schema(self, topic: str) -> pa.Schema | None:

@@ -109,7 +109,7 @@ class SourceEngine:
         return self._supervisor.progress
 
     def _run_share(self, partitions: Partitions, known: Owner) -> Progress:
-        """Run this worker's tasks, again and again as the source is divided anew; ``known`` is the
+        """Run this worker's tasks, again and again as the source is divided again; ``known`` is the
         owner that was seen last."""
         run, stop = self._run, self._run.orders.stop
         fenced, last = 0, Owner()
@@ -166,8 +166,8 @@ class SourceEngine:
         return self._own(partitions, Owner(), shared=True)
 
     def _may_divide(self, partitions: Partitions) -> bool:
-        """Whether tasks may go on with these partitions: until another worker has divided them,
-        they go on with what they have."""
+        """Whether tasks may continue with these partitions: until another worker has divided them,
+        they continue with what they have."""
         first = self._run.orders.share.has_first
         return first or self._has_divided(self._offsets.owner(), partitions)
 

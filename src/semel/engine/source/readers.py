@@ -65,7 +65,7 @@ class Readers:
 def stored_offset(
     source: Source, partition: Mapping[str, Any], known: StoredOffset
 ) -> Mapping[str, Any] | None:
-    """Where reading goes on: the partition's offset, or one under a name that it had before."""
+    """Where reading continues: the partition's offset, or one under a name that it had before."""
     offset = known(partition)
     if offset is None:
         offset = next((o for p in source.former(partition) if (o := known(p)) is not None), None)

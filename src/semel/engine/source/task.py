@@ -2,8 +2,8 @@
 
 While one batch is being committed by a second thread, the next one is read and encoded; batches
 commit in order, one at a time. After any error whose outcome is unknown, what is in hand is
-dropped, a new producer fences the old one, and reading goes on from the stored offsets. Nothing
-that the task remembers is needed to go on, so killing it is always safe.
+dropped, a new producer fences the old one, and reading continues from the stored offsets. Nothing
+that the task remembers is needed to continue, so killing it is always safe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semel.config import SourceConnectorConfig
 from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.attempt import TaskSpec
-from semel.engine.control import ControlLine
+from semel.engine.control import STOP_DELAY, ControlLine
 from semel.engine.overdue import Overdue
 from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
@@ -39,8 +39,6 @@ from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
 
 log = logging.getLogger(__name__)
 
-_STOP_DELAY = 2.0
-"""Seconds until a task that wakes up has received the driver's "stop"."""
 _CONFLICTS = 5
 """Conflicts in a row that may be a coincidence."""
 _GIVES_BACK = 1.0
@@ -67,7 +65,7 @@ class SourceSpec(TaskSpec):
 class SourceTask:
     """Lives for as long as the connector runs, or until it is restarted elsewhere."""
 
-    heartbeats = _STOP_DELAY
+    heartbeats = STOP_DELAY
 
     def __init__(self, spec: SourceSpec, index: int, attempt: int, line: ControlLine) -> None:
         connector = spec.connector
@@ -252,7 +250,7 @@ class SourceTask:
         if isinstance(conflict, Fenced):
             raise conflict
         self._drop()
-        if self._line.stop.wait(_STOP_DELAY):
+        if self._line.stop.wait(STOP_DELAY):
             return
         self._check_owner(self._offsets.owner())
         self._conflicts += 1

@@ -24,8 +24,8 @@ TABLE, COPY, TOPIC = "orders", "orders_copy", "shop-orders"
 ROWS = 1_000_000
 
 FATAL_MOMENTS = {
-    "source.after_records": "rows sent to Kafka, their offset not yet",
-    "sink.before_commit": "a transaction complete, before its COMMIT",
+    "source.after_records": "rows sent, offset not yet committed",
+    "sink.before_commit": "rows written, before COMMIT",
     "sink.after_commit": "after a COMMIT, before anyone hears of it",
     "sink.after_positions": "position moved, the transaction still open",
 }
@@ -40,7 +40,7 @@ _CHANGES = 50
 _PARTITIONS = 4
 _POLL = 20_000
 _AFTERWARDS = 3.0
-"""Seconds in which the table goes on changing after the last crash."""
+"""Seconds in which the table keeps changing after the last crash."""
 _LOOK = 1.0
 
 _CREATE = f"""

@@ -58,7 +58,7 @@ def _archive(java: Path, classpath: str) -> Archive | None:
 
 
 def _train(part: Path) -> dict[str, Any]:
-    """Start a broker, and let its JVM write down what it has loaded."""
+    """Start a broker, and make its JVM record the classes that it has loaded."""
     from semel.lab.embedded.kafka import Kafka
 
     class Patient(Kafka):

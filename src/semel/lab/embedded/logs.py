@@ -70,7 +70,7 @@ def batches(directory: Path) -> Iterator[RecordBatch]:
 
 
 def clean_cuts(directory: Path) -> list[int]:
-    """The offsets at which a log can be cut without leaving a transaction open for ever."""
+    """The offsets at which a log can be cut without leaving a transaction open forever."""
     found: list[int] = []
     under_way: set[int] = set()
     for batch in batches(directory):

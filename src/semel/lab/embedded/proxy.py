@@ -73,7 +73,7 @@ class Proxy:
     # Faults
 
     def silence(self, *, new: bool = False) -> int:
-        """Stop carrying bytes on the connections there are; they stay open, and the kernel goes on
+        """Stop carrying bytes on the connections there are; they stay open, and the kernel keeps
         acknowledging what arrives. With ``new``, later connections are silent too, until
         :meth:`accept`. Returns how many fell silent."""
         with self._lock:

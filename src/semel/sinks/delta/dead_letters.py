@@ -59,8 +59,8 @@ class DeadLetterTable:
         raise RolledBack(
             f"connector {self._connector}: Delta table {self._where}, which holds dead letters: "
             f"{found.said}, after version {ledger.committed}, which holds this connector's last "
-            f"commit there. {undo}To go on without them, confirm the connector's positions: semel "
-            "offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
+            f"commit there. {undo}To continue without them, confirm the connector's positions: "
+            "semel offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
         )
 
     def _table(self) -> Table:

@@ -58,7 +58,7 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
 
 
 def _assigned(names: Iterable[str]) -> dict[str, str]:
-    """The target's columns and their values. delta-rs's ways to take all columns (1.6) fail for
+    """The target's columns and their values. delta-rs's shortcuts for all columns (1.6) fail for
     names with a backtick."""
     return {_quoted(n): f"source.{_quoted(n)}" for n in names}
 

@@ -208,7 +208,7 @@ class Positions:
 def restored(
     connector: str, table: Table, ledger: DeltaLedger, found: Setback, topics: Iterable[str]
 ) -> RolledBack:
-    """The error for a table that lacks commits of the connector, with the ways to go on."""
+    """The error for a table that lacks commits of the connector, with the ways to continue."""
     entries = [e for t in topics for e in ledger.entries(t)]
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
     then = {} if found.base is None else ledger.entries_at(found.base, topics)
@@ -222,8 +222,9 @@ def restored(
     return RolledBack(
         f"connector {connector}: Delta table {table.where}: {found.said}, after version "
         f"{ledger.committed}, which holds this connector's last commit. Rows may have gone, but "
-        f"the positions remain ({stands}), so nothing was written. {undo}To go on with the table "
-        f"as it is, set the positions to what it holds: semel offsets set FILE {' '.join(wanted)}"
+        f"the positions remain ({stands}), so nothing was written. {undo}To continue with the "
+        "table as it is, set the positions to what it holds: semel offsets set FILE "
+        + " ".join(wanted)
         + ("" if known else "; or read all again: semel offsets reset FILE")
     )
 

@@ -61,7 +61,7 @@ def setback(
     seen: Mapping[int, Setback | None] | None = None,
 ) -> dict[int, Setback | None]:
     """What took the commit of version ``committed`` out of the table, for each version up to
-    ``version``; None where nothing did, or where a second restore brought it back.
+    ``version``; None where nothing did, or where a second restore undid the first.
 
     ``seen`` is the answer for an earlier version: the log before it is not needed any more.
     """

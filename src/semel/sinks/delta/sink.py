@@ -314,12 +314,12 @@ class DeltaSink(StagingSink):
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         self._topics |= set(topics)
-        return self._snapshot({t: self._tables.anew(t) for t in topics}, topics)
+        return self._snapshot({t: self._tables.reload(t) for t in topics}, topics)
 
     @contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
         self._topics |= set(topics)
-        tables = {t: self._tables.anew(t) for t in topics}
+        tables = {t: self._tables.reload(t) for t in topics}
         yield [DeltaView(self._connector, self._config, tables, partial(self._snapshot, tables))]
 
     def _snapshot(self, opened: Mapping[str, Table | None], topics: Collection[str]) -> Snapshot:

@@ -43,7 +43,7 @@ class Tables:
             self._open[where] = found
         return self._open[where]
 
-    def anew(self, topic: str) -> Table | None:
+    def reload(self, topic: str) -> Table | None:
         """A fresh copy of the topic's table, at its newest version."""
         return Table.open(self.where(topic), self._options)
 

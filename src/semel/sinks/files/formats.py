@@ -235,7 +235,7 @@ class _Names:
     def checked(self, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(
-                f"field {name!r} has no place in Avro, whose names are letters, digits and _. "
+                f"field {name!r} is not a name in Avro, whose names are letters, digits and _. "
                 "Leave it out (field.exclude.list), rename it in a transform, or set another format"
             )
         return name
@@ -275,5 +275,5 @@ def _avro_type(names: _Names, kind: pa.DataType) -> Any:
     if is_.is_list(kind):
         return {"type": "array", "items": ["null", _avro_type(names, kind.value_type)]}
     raise ConfigError(
-        f"{kind} has no place in Avro here. Let a transform change it, or set another format"
+        f"{kind} cannot be written as Avro here. Let a transform convert it, or set another format"
     )

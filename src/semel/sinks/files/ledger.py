@@ -267,7 +267,7 @@ class Ledger:
         if not whole or there[-1] - state.sequence >= _KEPT:
             self._store.delete([name])
             raise LedgerConflict(
-                f"connector {self._connector}: the ledger stands at entry {there[-1]}, far beyond "
+                f"connector {self._connector}: the ledger is at entry {there[-1]}, far beyond "
                 f"entry {state.sequence} that this run wanted to make. Nothing was written. Does "
                 "another run of this connector write too?"
             )

@@ -24,7 +24,7 @@ class LocalStore(Store):
 
     def create(self, name: str, content: bytes) -> None:
         """Create a file by a hard link, which is atomic and never replaces another file. A file
-        that was opened exclusively could be left half written, and block the name for ever."""
+        that was opened exclusively could be left half written, and block the name forever."""
         whole = Path(self.path(f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}"))
         target = Path(self.path(name))
         with self.translated():

@@ -67,7 +67,7 @@ class DeadLetterTable:
             f"connector {self._connector}: Iceberg table {self._where}, which holds dead letters, "
             f"does not descend from snapshot {mark}, this connector's last commit there, as far as "
             "its snapshots tell: it was rolled back. To bring the letters back, set it to that "
-            "snapshot again. To go on without them, confirm the connector's positions: semel "
+            "snapshot again. To continue without them, confirm the connector's positions: semel "
             "offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
         )
 

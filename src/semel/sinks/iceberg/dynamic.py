@@ -209,9 +209,9 @@ class DynamicTables(Tables):
         super().set(wanted)
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
-        home = self._home.anew()
+        home = self._home.reload()
         if home is None:
             raise self._home.missing()
-        tables = [self.of(name).anew() for name in self._named(home)]
+        tables = [self.of(name).reload() for name in self._named(home)]
         there = [t for t in tables if t is not None]
         return [snapshot.gathered(self._connector, topics, home, there, letters)]

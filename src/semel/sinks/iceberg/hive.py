@@ -142,7 +142,7 @@ class _Comparing(Client):  # type: ignore[misc]
             return super().check_lock(rqst)
         except NoSuchLockException as error:
             raise CommitFailedException(
-                f"the lock was given up before its turn came: {error.message}"
+                f"the lock request was dropped before it was granted: {error.message}"
             ) from None
 
     def unlock(self, rqst: Any) -> None:

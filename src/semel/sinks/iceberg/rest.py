@@ -1,4 +1,4 @@
-"""A REST catalog with timeouts: PyIceberg's own client waits for ever."""
+"""A REST catalog with timeouts: PyIceberg's own client waits forever."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def rolled_back(
     several: bool,
 ) -> RolledBack:
     """The error for a branch that does not descend from a connector's last commit, with the ways to
-    go on. ``then`` are the entries that belong to the rows that it has."""
+    continue. ``then`` are the entries that belong to the rows that it has."""
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
     begin = f"connector {connector}: Iceberg table {table.where}: branch {table.branch} "
     head = table.snapshot_id
@@ -103,8 +103,8 @@ def rolled_back(
     return RolledBack(
         f"{begin}{at}, which does not descend from snapshot {mark}, this connector's last commit: "
         f"it was rolled back. Rows have gone, but the positions remain ({stands}), so nothing was "
-        f"written. To bring the rows back, set the branch to snapshot {mark} again. To go on with "
-        "the table as it is, set the positions to what it holds: semel offsets set FILE "
+        f"written. To bring the rows back, set the branch to snapshot {mark} again. To continue "
+        "with the table as it is, set the positions to what it holds: semel offsets set FILE "
         + " ".join(wanted)
         + ("" if known else "; or read all again: semel offsets reset FILE")
         + (". The connector's other tables get those records again, too" if several else "")

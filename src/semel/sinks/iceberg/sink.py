@@ -286,7 +286,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
         if self._config.several:
             raise NotShown("with several tables, it is not checked which one a row belongs to")
         target = self._tables.all()[0]
-        table = target.anew()
+        table = target.reload()
         if table is None:
             raise target.missing()
         letters = self._letters.open() if self._letters is not None else None

@@ -1,4 +1,4 @@
-"""A catalog in a database with timeouts: PyIceberg's own waits for ever."""
+"""A catalog in a database with timeouts: PyIceberg's own waits forever."""
 
 from __future__ import annotations
 

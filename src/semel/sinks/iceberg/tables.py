@@ -234,7 +234,7 @@ class Tables:
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         found = []
         for target in self.all():
-            table = target.anew()
+            table = target.reload()
             if table is None:
                 raise target.missing()
             config = target.keyed()

@@ -58,10 +58,10 @@ class TargetTable:
 
     def find(self) -> Table | None:
         if self._found is None:
-            self._found = self.anew()
+            self._found = self.reload()
         return self._found
 
-    def anew(self) -> Table | None:
+    def reload(self) -> Table | None:
         """A fresh copy of the table, at its newest state."""
         return Table.open(self._catalog(), self.name, self._mine.branch, self._settings.written)
 

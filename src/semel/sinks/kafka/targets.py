@@ -75,7 +75,7 @@ class Targets:
                 Problem(
                     "topics.regex",
                     f"connector {connector.name}: topics.regex={pattern!r} matches the ledger "
-                    f"topic {self._ledger}: each commit would make a record to copy, for ever. "
+                    f"topic {self._ledger}: each commit would make a record to copy, forever. "
                     "Exclude it, or name another topic in offset.storage.topic",
                 )
             )
@@ -240,7 +240,7 @@ class Targets:
                 f"(topic {self._ledger}, and the offsets of consumer group "
                 f"{self._connector.group_id}) does not know how far {what}. To "
                 "begin now could copy records again, or skip some. If this connector has copied "
-                "it before, its ledger is lost: say where it goes on for each partition, with "
+                "it before, its ledger is lost: say where it continues for each partition, with "
                 f"semel offsets set, its file and {' '.join(f'{tp}=OFFSET' for tp in some)}. If "
                 "the records are somebody else's, set dest.topic.nonempty=append"
             )

@@ -104,8 +104,8 @@ class Connection:
         self._watchdog = Watchdog(connector, self.where, timeout_ms / 1000, self._end_silence)
         self._session_statements = [
             _SESSION,
-            # A frozen process must not hold the ledger's rows for ever: the server ends its
-            # transaction, and the new owner of its partitions goes on.
+            # A frozen process must not hold the ledger's rows forever: the server ends its
+            # transaction, and the new owner of its partitions continues.
             f"SET idle_in_transaction_session_timeout = {idle_timeout_ms}",
         ]
         self._connection: Any = None

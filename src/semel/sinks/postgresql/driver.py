@@ -71,7 +71,7 @@ class Shared:
 
     def knows(self, types: str) -> bool:
         """Whether the server still has the types that the driver has read, by the digest that a
-        session of this database got. If not, the next session reads them anew."""
+        session of this database got. If not, the next session reads them again."""
         with _lock:
             self._types = self._types or types
             if self._types != types and _kept.get(self._uri) is self:

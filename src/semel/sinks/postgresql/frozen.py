@@ -2,7 +2,7 @@
 
 The server ends a transaction that idles between two statements. One that waits for the rest of a
 COPY counts as active: no timeout of the server ends it, nor does a cancelled query, and its kernel
-goes on answering keepalives. It holds the ledger's rows until somebody terminates it, which any
+keeps answering keepalives. It holds the ledger's rows until somebody terminates it, which any
 session of the same role may do.
 """
 

@@ -120,7 +120,9 @@ class SearchLedger:
             if not conflicts:
                 return outcome
             # Another writer was faster, or the answer to our own attempt was lost: judge again.
-        raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
+        raise TransientError(
+            f"connector {self.connector}: index {INDEX} is being written by others"
+        )
 
     def _to_move(
         self, advances: Sequence[Advance]
@@ -178,7 +180,9 @@ class SearchLedger:
                 lines += [json.dumps(_rebased(before.source, r, now))]
             if not self._write(lines):
                 return
-        raise TransientError(f"connector {self.connector}: index {INDEX} is written by others")
+        raise TransientError(
+            f"connector {self.connector}: index {INDEX} is being written by others"
+        )
 
     def moved(self, topics: Iterable[str]) -> dict[str, set[int]]:
         """The partitions of those topics in which at least one partition has moved since it was
@@ -223,7 +227,7 @@ class SearchLedger:
     # By hand
 
     def set(self, entries: Iterable[LedgerEntry]) -> None:
-        """Overwrite entries; holes start anew from there."""
+        """Overwrite entries; holes start again from there."""
         wanted = {e.topic_partition: e for e in entries}
         self._enter(wanted, self._read(wanted), again=True)
 

@@ -18,7 +18,7 @@ _PAUSE = 0.002
 """Seconds between two attempts to take a lock."""
 _YIELD = 0.01
 """Seconds that an owner waits between two turns, so that others get theirs. A busy owner would
-otherwise keep them out for ever."""
+otherwise keep them out forever."""
 
 
 def database_path(url: str, system: str) -> Path:

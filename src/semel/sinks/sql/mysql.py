@@ -104,8 +104,8 @@ class Mysql(Dialect):
                 "sql_notes = 1",
                 f"SESSION wait_timeout = {_LONG}",
                 f"SESSION net_read_timeout = {self._idle}",  # a process frozen within a statement
-                # A frozen process must not hold the ledger's rows for ever: the server ends its
-                # transaction, and the new owner of its partitions goes on.
+                # A frozen process must not hold the ledger's rows forever: the server ends its
+                # transaction, and the new owner of its partitions continues.
                 *([f"idle_transaction_timeout = {self._idle}"] if self._mariadb else []),
             ):
                 connection.query(f"SET {setting}")

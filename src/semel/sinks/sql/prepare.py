@@ -143,7 +143,7 @@ def converted(
             arrays[name], must_cast = convert(values, column)
         except UNFIT:
             unfit = unfit_rows(values, column, convert)
-            if not unfit:  # going on would leave the column out
+            if not unfit:  # continuing would leave the column out
                 raise
             for index, reason in unfit:
                 shown = named(values[index])

@@ -54,7 +54,7 @@ def used(authorities: str | None, host: str) -> Iterator[None]:
             if "verify failed" not in str(error):
                 raise ConnectionError(f"TLS: {error}") from None
             raise ServiceError(
-                "the server's certificate was issued by none of the authorities in "
+                "the server's certificate was not issued by any authority in "
                 f"{authorities}. Name a PEM file with its own in serverCertificate of "
                 "connection.url, or set trustServerCertificate=true"
             ) from None

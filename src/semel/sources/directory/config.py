@@ -111,7 +111,7 @@ class DirectoryConfig(TextKeys):
     halt: bool = key(
         "halt.on.error",
         True,
-        "Stop the connector at a file that cannot be read to its end; false: go on with others.",
+        "Stop the connector at a file that cannot be read to its end; false: continue with others.",
         importance=HIGH,
         group="File System",
     )

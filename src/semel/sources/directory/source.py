@@ -269,7 +269,7 @@ class DirectorySource(Source):
                     yield chunk
 
     def _end(self, found: Found, reached: Reached) -> Iterator[tuple[None, Reached]]:
-        """The end of a file, if it is still the one that was listed. If not, reading goes on."""
+        """The end of a file, if it is still the one that was listed. If not, reading continues."""
         checksum = self._places.checksum(_INPUT, found.name)
         now = self._places.find(_INPUT, found.name)
         if now is None or now == found:
@@ -353,7 +353,7 @@ class DirectorySource(Source):
         self._broken = (
             f"connector {self._name}: {message}; the records before are written. Correct the rest "
             "and put it into input.path under another name, then start the connector again; "
-            "halt.on.error=false goes on with other files"
+            "halt.on.error=false continues with other files"
         )
         if not self._config.halt:
             log.warning("connector %s: %s", self._name, message)

@@ -60,7 +60,7 @@ class Ranges:
             f"SELECT {number} AS n FROM {self.table.quoted} WHERE {' AND '.join(conditions)} "
             f"ORDER BY {number}"
         )
-        most = self.config.range_rows or RANGE_ROWS  # a load that has begun goes on in ranges
+        most = self.config.range_rows or RANGE_ROWS  # a load that has begun continues in ranges
         last, count = self._one(
             f"SELECT max(n) AS last_number, count(*) AS row_count "
             f"FROM ({self.database.limited(query, most)}) AS semel_range"

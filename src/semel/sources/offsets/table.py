@@ -61,7 +61,7 @@ class OffsetTable:
         raise ServiceError(
             f"connector {self._connector}: {self.where} is gone. Restore it: without it, the next "
             "start reads the source from its beginning and writes its records once more, unless "
-            "semel offsets set has stored where to go on"
+            "semel offsets set has stored where to continue"
         )
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
