@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 
 def matches(alias: str, classes: Iterable[str], suffix: str) -> list[str]:
@@ -18,6 +18,7 @@ def full_name(
     classes: Mapping[str, str],
     suffix: str,
     *,
+    key: str = "",
     differ: Callable[[list[str]], bool] | None = None,
 ) -> str:
     """The class that a name stands for: the name itself if it is known, or else the first class
@@ -25,6 +26,7 @@ def full_name(
 
     Args:
         classes: full and short names, with what is loaded for each.
+        key: the key that holds the name, for the error.
         differ: whether it matters which of several is meant even if all load the same thing.
 
     Raises:
@@ -34,8 +36,9 @@ def full_name(
         return alias
     found = matches(alias, classes, suffix)
     if len({classes[full] for full in found}) > 1 or (differ is not None and differ(found)):
-        raise ConfigError(
+        raise misconfigured(
+            key,
             f"More than one {suffix.lower()} matches alias {alias}. Please use full package and "
-            f"class name instead. Classes found: {', '.join(found)}"
+            f"class name instead. Classes found: {', '.join(found)}",
         )
     return found[0] if found else alias

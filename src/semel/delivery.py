@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 
 class Delivery(Enum):
@@ -74,9 +74,10 @@ def resolve(
     """
     if declared in _ORDER:
         if mechanism is not None:
-            raise ConfigError(
+            raise misconfigured(
+                "delivery.mechanism",
                 f"delivery.mechanism={mechanism.value} belongs to delivery=exactly-once, but "
-                f"delivery={declared.value} is declared. Remove delivery.mechanism."
+                f"delivery={declared.value} is declared. Remove delivery.mechanism.",
             )
         return Guarantee(declared, None, _ORDER[declared])
     wanted = [mechanism] if mechanism else [Mechanism.TRANSACTIONAL, Mechanism.IDEMPOTENT]
@@ -86,7 +87,10 @@ def resolve(
             return Guarantee(Delivery.EXACTLY_ONCE, candidate, support.reason)
     refusals = "; ".join(f"{m.value}: {supported[m].reason}" for m in wanted)
     if declared is Delivery.EXACTLY_ONCE or mechanism is not None:
-        raise ConfigError(f"delivery=exactly-once cannot be kept. {refusals}")
+        raise misconfigured(
+            "delivery" if declared else "delivery.mechanism",
+            f"delivery=exactly-once cannot be kept. {refusals}",
+        )
     return Guarantee(
         Delivery.AT_LEAST_ONCE,
         None,

@@ -54,6 +54,23 @@ class ConfigError(SemelError):
         super().__init__(title + text)
 
 
+def misconfigured(key: str, message: str, value: str = "") -> ConfigError:
+    """The error for a mistake in one key, to be raised. Reading or planning a configuration fills
+    in the value as the user has written it; give ``value`` only where neither does."""
+    return ConfigError(Problem(key, message, value))
+
+
+def whole(error: ConfigError, prefix: str, title: str = "") -> ConfigError:
+    """The error, whose keys and messages begin with a key without its prefix, with that prefix;
+    ``title`` stands before the message."""
+    return ConfigError(
+        *(
+            replace(p, key=f"{prefix}{p.key}", message=f"{title}{prefix}{p.message}")
+            for p in error.problems
+        )
+    )
+
+
 class TopicMissing(ConfigError):
     """A topic that a sink is to read does not exist."""
 

@@ -17,13 +17,14 @@ from typing import Any
 from semel.errors import ConfigError, Problem
 
 
-def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
+def require(what: str, extra: str, packages: Mapping[str, str], key: str = "") -> None:
     """Check that packages are installed, without importing them.
 
     Args:
         what: what needs them, for the message.
         extra: semel's extra that installs them.
         packages: modules, and the package that provides each.
+        key: the key that asks for them, if there is one.
 
     Raises:
         ConfigError: some are not installed; says how to install them.
@@ -33,7 +34,7 @@ def require(what: str, extra: str, packages: Mapping[str, str]) -> None:
         several = "packages" if len(missing) > 1 else "package"
         lacking = f"{what} needs the {several} {' and '.join(missing)}"
         raise ConfigError(
-            Problem("", f"{lacking}: pip install 'semel[{extra}]'", not_installed=True)
+            Problem(key, f"{lacking}: pip install 'semel[{extra}]'", not_installed=True)
         )
 
 

@@ -9,8 +9,9 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
+_LOCATION = "ssl.truststore.location"
 _PATIENCE = 60.0
 _ENTRY = re.compile(r"^Entry type: (\w+)", re.MULTILINE)
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -28,8 +29,8 @@ def authorities(location: str, password: str) -> str:
         if b"-----BEGIN " in Path(location).read_bytes():
             return Path(location).read_text()
     except OSError as error:
-        raise ConfigError(
-            f"ssl.truststore.location={location} cannot be read: {error.strerror}"
+        raise misconfigured(
+            _LOCATION, f"ssl.truststore.location={location} cannot be read: {error.strerror}"
         ) from None
     return _read(location, password, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
 
@@ -50,20 +51,24 @@ def _read(location: str, password: str, _version: tuple[int, ...]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(
-            f"ssl.truststore.location={location}: keytool has not read it within {_PATIENCE:.0f} s"
+        raise misconfigured(
+            _LOCATION,
+            f"ssl.truststore.location={location}: keytool has not read it within {_PATIENCE:.0f} s",
         ) from None
     if done.returncode != 0:
         reason = (done.stdout.strip() or done.stderr.strip()).splitlines()
-        raise ConfigError(
+        raise misconfigured(
+            _LOCATION,
             f"ssl.truststore.location={location} cannot be read with ssl.truststore.password: "
-            + (reason[0] if reason else f"keytool ended with code {done.returncode}")
+            + (reason[0] if reason else f"keytool ended with code {done.returncode}"),
         )
     _, *parts = _ENTRY.split(done.stdout)
     entries = zip(parts[::2], parts[1::2], strict=True)
     found = [_CERTIFICATE.findall(text) for kind, text in entries if kind == "trustedCertEntry"]
     if not any(found):
-        raise ConfigError(f"ssl.truststore.location={location} holds no trusted certificate")
+        raise misconfigured(
+            _LOCATION, f"ssl.truststore.location={location} holds no trusted certificate"
+        )
     return "\n".join(each for certificates in found for each in certificates) + "\n"
 
 
@@ -72,8 +77,9 @@ def _keytool(location: str) -> str:
     found = shutil.which("keytool", path=f"{home}/bin") if home else None
     found = found or shutil.which("keytool")
     if found is None:
-        raise ConfigError(
+        raise misconfigured(
+            _LOCATION,
             f"ssl.truststore.location={location}: no keytool is installed to read it. Set "
-            "JAVA_HOME, or name a PEM file with ssl.truststore.type=PEM"
+            "JAVA_HOME, or name a PEM file with ssl.truststore.type=PEM",
         )
     return found

@@ -33,7 +33,7 @@ class Problems:
         known = {p.message for p in self.found}
         for problem in problems:
             message = problem.message.removeprefix(title)
-            if message in known or self.unusable & set(_WORD.findall(message)):
+            if message in known or self.unusable & {problem.key, *_WORD.findall(message)}:
                 continue
             known.add(message)
             self.found.append(replace(problem, message=message))
@@ -104,9 +104,13 @@ def refuse(problems: Sequence[Problem]) -> None:
 def located(
     problem: Problem, raw: Mapping[str, str], known: Collection[str], secret: Collection[str]
 ) -> Problem:
-    """The problem, completed with the key that its message names first and that key's value."""
+    """The problem, completed with its key's value.
+
+    semel's own problems with a configuration name their key, which stays. For those that do not,
+    such as a third-party sink's, the key is guessed: the first known one in the message.
+    """
     key = problem.key or next((w for w in _WORD.findall(problem.message) if w in known), "")
-    value = raw.get(key, "")
+    value = raw.get(key, problem.value)
     words = {key, *_WORD.findall(problem.message)}  # of a misspelt key, also the right one
     if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
         value = HIDDEN

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from semel.config.definition import names
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 PREFIXES = (
     "key.converter.",
@@ -72,9 +72,10 @@ def check_converter_keys(given: Mapping[str, str], known: Collection[str], where
         ConfigError: a key of Kafka Connect's converters that would change the results.
     """
     if given.get("replace.null.with.default", "true").strip().lower() == "false":
-        raise ConfigError(
+        raise misconfigured(
+            f"{where}.replace.null.with.default",
             f"{where}.replace.null.with.default=false is not available: a null field with a "
-            "default takes the default. Remove it"
+            "default takes the default. Remove it",
         )
     without_effect = {"replace.null.with.default", "schemas.cache.size"}
     warnings = []

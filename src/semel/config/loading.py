@@ -9,7 +9,7 @@ from typing import Any
 
 from semel.config.definition import text_of
 from semel.config.providers import Resolved
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 
 
 def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
@@ -61,9 +61,11 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
     if isinstance(flat.get("config"), Mapping):
         inner = dict(flat["config"])
         if "name" in flat and str(inner.setdefault("name", flat["name"])) != str(flat["name"]):
-            raise ConfigError(
+            raise misconfigured(
+                "name",
                 f"{where}: name={flat['name']!r} outside of config and {inner['name']!r} in it: "
-                "the ledger is kept under the name. Remove one"
+                "the ledger is kept under the name. Remove one",
+                str(flat["name"]),
             )
         flat = inner
     strange = [k for k in flat if not isinstance(k, str)]
@@ -71,7 +73,9 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
         raise ConfigError(f"{where}: the key {strange[0]!r} must be a string")
     nested = [k for k, v in flat.items() if isinstance(v, Mapping)]
     if nested:
-        raise ConfigError(f"{where}: {nested[0]} holds an object; a value must be a string")
+        raise misconfigured(
+            nested[0], f"{where}: {nested[0]} holds an object; a value must be a string"
+        )
     return {k: text for k, v in flat.items() if (text := text_of(v)) is not None}
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 from semel import aliases
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 from semel.extras import entries
 
 __all__ = [
@@ -78,16 +78,20 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     try:
         name = full_name(class_name)
     except ConfigError as error:
-        raise ConfigError(f"{where}={class_name!r}: {error}") from None
+        raise misconfigured(where, f"{where}={class_name!r}: {error}") from None
     if name not in known:
-        raise ConfigError(f"{where}={class_name!r}: {_unknown(name, list(known))}")
+        raise misconfigured(where, f"{where}={class_name!r}: {_unknown(name, list(known))}")
     entry = EntryPoint(name, known[name], GROUP)
     try:
         found = entry.load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{where}={class_name!r}: cannot load {entry.value}: {error}") from error
+        raise misconfigured(
+            where, f"{where}={class_name!r}: cannot load {entry.value}: {error}"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Converter)):
-        raise ConfigError(f"{where}={class_name!r}: {entry.value} is not a semel Converter")
+        raise misconfigured(
+            where, f"{where}={class_name!r}: {entry.value} is not a semel Converter"
+        )
     return found
 
 

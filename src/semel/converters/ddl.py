@@ -7,7 +7,7 @@ import re
 
 import pyarrow as pa
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 
 _TYPES = {
     "BOOLEAN": pa.bool_(),
@@ -200,7 +200,9 @@ class _Parser:
         return self._error(f"expected {wanted}, found {found}", at)
 
     def _error(self, problem: str, at: int) -> ConfigError:
-        return ConfigError(f"{self._where}: {problem} (at position {at} of {self._text!r})")
+        return misconfigured(
+            self._where, f"{self._where}: {problem} (at position {at} of {self._text!r})"
+        )
 
 
 def _excerpt(text: str, at: int) -> str:

@@ -18,7 +18,7 @@ from semel.converters.json_envelope import EnvelopeReader, PayloadReader
 from semel.converters.json_plain import PlainReader
 from semel.converters.json_schema import SchemaError
 from semel.converters.json_text import as_text, without_mark
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 
 
 class JsonConverter(Converter):
@@ -70,19 +70,24 @@ class JsonConverter(Converter):
     ) -> JsonConverter:
         enable = config.get("schemas.enable", "").strip().lower()
         if enable not in ("", "true", "false"):
-            raise ConfigError(f"{where}.schemas.enable={enable!r} must be true or false")
+            raise misconfigured(
+                f"{where}.schemas.enable",
+                f"{where}.schemas.enable={enable!r} must be true or false",
+            )
         declared = config.get("schema", "").strip()
         if declared and enable == "true":
-            raise ConfigError(
+            raise misconfigured(
+                f"{where}.schema",
                 f"{where}.schema declares the fields of plain JSON, but {where}.schemas.enable="
-                "true says that each record carries its own: set it to false, or remove the schema"
+                "true says that each record carries its own: set it to false, or remove the schema",
             )
         schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
         numeric = json_write.numeric(config, where)
         content = config.get("schema.content", "").strip() if enable != "false" else ""
         if content and declared:
-            raise ConfigError(
-                f"{where}.schema and {where}.schema.content both declare the fields: remove one"
+            raise misconfigured(
+                f"{where}.schema",
+                f"{where}.schema and {where}.schema.content both declare the fields: remove one",
             )
         try:
             return cls(enable != "false", schema, evolve, where, numeric, content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.ledger import OffsetRange, TopicPartition
 
 _SHARE = 50_000
@@ -31,8 +31,9 @@ def seconds(interval: str) -> float:
     """
     text = interval.strip().lower().removeprefix("interval ").strip()
     if re.fullmatch(rf"{_TERM}(?:\s+{_TERM})*", text) is None:
-        raise ConfigError(
-            f"processingTime={interval!r} is not an interval, such as '10 seconds' or '1 minute'"
+        raise misconfigured(
+            "processingTime",
+            f"processingTime={interval!r} is not an interval, such as '10 seconds' or '1 minute'",
         )
     return sum(float(n) * _UNITS[unit] for n, unit in re.findall(_TERM, text))
 

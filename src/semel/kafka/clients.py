@@ -21,7 +21,7 @@ from semel.config import (
     under,
 )
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured, whole
 from semel.kafka import security
 
 QUIET = logging.getLogger("semel.kafka.librdkafka")
@@ -103,18 +103,20 @@ def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
         overrides = {k: v for k, v in given.items() if k.startswith(_SECURITY)} | overrides
     for name in RESERVED:
         if kind == "consumer" and name in overrides:
-            raise ConfigError(
+            raise misconfigured(
+                f"consumer.override.{name}",
                 f"connector {connector.name}: consumer.override.{name} is set by semel: the "
-                "guarantee depends on it. Remove it"
+                "guarantee depends on it. Remove it",
             )
     isolation = overrides.get("isolation.level", "read_committed")
     if kind == "consumer" and isolation != "read_committed":
-        raise ConfigError(
+        raise misconfigured(
+            "consumer.override.isolation.level",
             f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
-            "never reads records of aborted transactions. Remove it"
+            "never reads records of aborted transactions. Remove it",
         )
-    where = f"connector {connector.name}: {kind}.override."
-    config = _translated(connector.bootstrap_servers, overrides, where)
+    title, prefix = f"connector {connector.name}: ", f"{kind}.override."
+    config = _translated(connector.bootstrap_servers, overrides, title, prefix)
     if kind == "consumer":  # Java's clients check them unless they are told not to
         config.setdefault("check.crcs", True)
     return config
@@ -130,10 +132,12 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     own = {k: v for k, v in given.items() if k.startswith(_SECURITY) or k in NETWORK}
     admin = under(given, "admin.").items()
     overrides = own | {k: v for k, v in admin if not k.startswith("listeners")}  # REST's
-    return _translated(worker.bootstrap_servers, overrides, "")
+    return _translated(worker.bootstrap_servers, overrides)
 
 
-def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[str, Any]:
+def _translated(
+    servers: str, overrides: Mapping[str, str], title: str = "", prefix: str = ""
+) -> dict[str, Any]:
     config: dict[str, Any] = {
         "bootstrap.servers": servers,
         # Once no broker has answered for a while, librdkafka (2.16) would discard all the metadata
@@ -143,7 +147,7 @@ def _translated(servers: str, overrides: Mapping[str, str], where: str) -> dict[
     try:
         overrides = security.librdkafka(overrides)
     except ConfigError as error:
-        raise ConfigError(f"{where}{error}") from None
+        raise whole(error, prefix, title) from None
     for name, value in overrides.items():
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
@@ -252,9 +256,10 @@ def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
     session would end between two heartbeats."""
     session, heartbeat = (str({**MEMBERSHIP, **consumer}[k]) for k in (SESSION, HEARTBEAT))
     if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
-        raise ConfigError(
+        raise misconfigured(
+            f"consumer.override.{HEARTBEAT}",
             f"connector {name}: consumer.override.{HEARTBEAT}={heartbeat} must be less than "
-            f"consumer.override.{SESSION}={session}, ideally a third of it"
+            f"consumer.override.{SESSION}={session}, ideally a third of it",
         )
 
 

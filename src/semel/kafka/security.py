@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from semel import keystores
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 _LOGIN = "org.apache.kafka.common.security"
 _LOGIN_MODULES = {
@@ -124,9 +124,10 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     found = {k: v for k, v in given.items() if _says(k, v)}
     for name in _CLASSES:
         if name in found:
-            raise ConfigError(
+            raise misconfigured(
+                name,
                 f"{name}={found[name]} is a setting of Java's clients, which librdkafka lacks. "
-                "Remove it"
+                "Remove it",
             )
     return found
 
@@ -141,11 +142,12 @@ def _key_store(given: Mapping[str, str]) -> str:
     kind = given.get("ssl.keystore.type", "JKS").upper()
     if kind not in ("PEM", "PKCS12"):
         location = given["ssl.keystore.location"]
-        raise ConfigError(
+        raise misconfigured(
+            "ssl.keystore.location",
             f"ssl.keystore.location={location} is of ssl.keystore.type={kind}, which librdkafka "
             f"cannot read. Convert it: keytool -importkeystore -srckeystore {location} "
             "-destkeystore client.p12 -deststoretype PKCS12. Then set ssl.keystore.location to the "
-            "new file, and ssl.keystore.type=PKCS12"
+            "new file, and ssl.keystore.type=PKCS12",
         )
     return kind
 
@@ -171,9 +173,10 @@ def java(given: Mapping[str, str]) -> dict[str, str]:
     certificate, key = _pem(given, "ssl.certificate"), _pem(given, "ssl.key")
     if certificate and key and not _has(made, "ssl.keystore."):
         if "BEGIN PRIVATE KEY" not in key and "BEGIN ENCRYPTED PRIVATE KEY" not in key:
-            raise ConfigError(
+            raise misconfigured(
+                "ssl.key.location",
                 "ssl.key.location: Spark's Kafka client takes a private key in PKCS #8 only: "
-                "convert it with openssl pkcs8 -topk8"
+                "convert it with openssl pkcs8 -topk8",
             )
         made |= {
             "ssl.keystore.type": "PEM",
@@ -194,9 +197,10 @@ _HOST_NAMES = "ssl.endpoint.identification.algorithm"
 def _credentials(jaas: str) -> dict[str, str]:
     options = _jaas_options(jaas)
     if not {"username", "password"} <= options.keys():
-        raise ConfigError(
+        raise misconfigured(
+            "sasl.jaas.config",
             "sasl.jaas.config names no username and password, which is all that librdkafka takes "
-            "from it: set librdkafka's own sasl.* keys"
+            "from it: set librdkafka's own sasl.* keys",
         )
     return {f"sasl.{name}": options[name] for name in ("username", "password")}
 
@@ -246,4 +250,6 @@ def _pem(given: Mapping[str, str], name: str) -> str:
     try:
         return Path(location).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}.location={location} cannot be read as PEM: {error}") from None
+        raise misconfigured(
+            f"{name}.location", f"{name}.location={location} cannot be read as PEM: {error}"
+        ) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.config import load
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.planning.sink import Plan, plan
 from semel.planning.source import SourcePlan, plan_source, source_of
 from semel.sources import is_source
@@ -43,8 +43,10 @@ def plan_any(
     if not is_source(raw.get("connector.class", "").strip()):
         return plan(raw, transform, elsewhere=elsewhere)
     if transform is not None:
-        raise ConfigError(
+        raise misconfigured(
+            "connector.class",
             f"connector {raw.get('name', '')}: transform= is for sink connectors; this one is a "
-            f"source ({raw['connector.class']}). Remove it"
+            f"source ({raw['connector.class']}). Remove it",
+            raw["connector.class"],
         )
     return plan_source(raw, elsewhere=elsewhere)

@@ -23,7 +23,7 @@ from semel.config import (
 )
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.kafka.clients import check_clients
 from semel.planning.converters import warnings_of, with_assumed
 from semel.planning.refusal import refusal
@@ -97,8 +97,9 @@ def _gathered(
     given = raw.get("connector.class", "").strip()
     with problems.caught(mine):
         if is_source(given):
-            raise ConfigError(
-                f"connector.class={given} is a source connector, but this takes a sink connector"
+            raise misconfigured(
+                "connector.class",
+                f"connector.class={given} is a source connector, but this takes a sink connector",
             )
         if given:
             raw["connector.class"] = given = full_name(given, raw)
@@ -180,10 +181,11 @@ def _checked_engine(
     engine = _engine(connector, sink, transform)
     if engine not in sink.capabilities.engines:
         others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
-        raise ConfigError(
+        raise misconfigured(
+            "engine",
             f"connector {connector.name}: connector.class={connector.connector_class} does not run "
             f"on engine={engine}. Set engine={others}"
-            + (", and give the transform a pyarrow.RecordBatch" if transform else "")
+            + (", and give the transform a pyarrow.RecordBatch" if transform else ""),
         )
     return engine
 
@@ -301,9 +303,10 @@ def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
         name in connector.topics
         or (connector.topics_regex and re.fullmatch(connector.topics_regex, name))
     ):
-        raise ConfigError(
+        raise misconfigured(
+            "errors.deadletterqueue.topic.name",
             f"connector {connector.name}: errors.deadletterqueue.topic.name={name} is among the "
-            "topics that it reads: dead letters would come back. Choose another name"
+            "topics that it reads: dead letters would come back. Choose another name",
         )
 
 
@@ -311,9 +314,10 @@ def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any
     """``direct``, ``bounded`` (direct, for stores that commit per table) or ``micro-batch``."""
     wants_frames = _takes_dataframe(transform)
     if connector.engine == "direct" and wants_frames:
-        raise ConfigError(
+        raise misconfigured(
+            "engine",
             f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
-            "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch"
+            "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch",
         )
     if wants_frames or connector.engine == "micro-batch":
         return "micro-batch"

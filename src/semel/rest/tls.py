@@ -13,7 +13,7 @@ from typing import Any
 
 from semel.config.loading import under
 from semel.config.rest import RestConfig
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 from semel.extras import require
 
 LISTENERS, ADMIN = "listeners.https.", "admin.listeners.https."
@@ -40,7 +40,7 @@ class Settings:
 
     def wrong(self, name: str, why: str) -> ConfigError:
         """An error about a setting."""
-        return ConfigError(f"{self.prefix}{name}{why}")
+        return misconfigured(f"{self.prefix}{name}", f"{self.prefix}{name}{why}")
 
 
 def settings(originals: Mapping[str, str], prefix: str) -> Settings:
@@ -164,7 +164,9 @@ def _trusted(found: Settings, auth: str) -> str:
 def _content(found: Settings, name: str, why: str) -> bytes:
     location = found.get(name)
     if not location:
-        raise ConfigError(f"{why}: set {found.prefix}{name} to a PEM or PKCS12 file")
+        raise misconfigured(
+            f"{found.prefix}{name}", f"{why}: set {found.prefix}{name} to a PEM or PKCS12 file"
+        )
     try:
         data = Path(location).read_bytes()
     except OSError as error:

@@ -11,7 +11,7 @@ from importlib import import_module
 from semel import aliases
 from semel.config import ConnectorConfig
 from semel.config.providers import refers
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.extras import entries
 from semel.sinks import jdbc
 from semel.sinks.base import Sink
@@ -74,8 +74,9 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     known = _known()
     name = full_name(name, raw)
     if name not in known:
-        raise ConfigError(
-            f"connector.class={name!r} is not a connector that semel has. {_instead(name, known)}"
+        raise misconfigured(
+            "connector.class",
+            f"connector.class={name!r} is not a connector that semel has. {_instead(name, known)}",
         )
     url = (raw or {}).get("connection.url", "").strip()
     if refers(url):  # to something that only the connector's machine has
@@ -85,9 +86,10 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
         name = system
     elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:
         urls = (f"jdbc:{s}:" for s in _SYSTEMS)
-        raise ConfigError(  # not the URL itself: it may hold a password
+        raise misconfigured(  # not the URL itself: it may hold a password
+            "connection.url",
             f"connection.url={url[: url.find(system)]}{_word(system)}...: semel does not write to "
-            f"this database. The URL must begin with one of {', '.join(urls)}"
+            f"this database. The URL must begin with one of {', '.join(urls)}",
         )
     return _load(name, known[name])
 
@@ -113,7 +115,7 @@ def full_name(name: str, raw: Mapping[str, str] | None = None) -> str:
     def differ(found: list[str]) -> bool:
         return jdbc.DEBEZIUM in found and not jdbc.OF_DEBEZIUM.isdisjoint(raw or {})
 
-    return aliases.full_name(name, _known(), "Connector", differ=differ)
+    return aliases.full_name(name, _known(), "Connector", key="connector.class", differ=differ)
 
 
 def create(connector: ConnectorConfig) -> Sink:
@@ -134,9 +136,13 @@ def _load(name: str, target: str) -> type[Sink]:
     try:
         found: type[Sink] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"connector.class={name}: cannot load {target}: {error}") from error
+        raise misconfigured(
+            "connector.class", f"connector.class={name}: cannot load {target}: {error}"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Sink)):
-        raise ConfigError(f"connector.class={name}: {target} is not a semel Sink")
+        raise misconfigured(
+            "connector.class", f"connector.class={name}: {target} is not a semel Sink"
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from semel import converters
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.sinks.checks import (
     left_out_of_the_key,
     problems_of_field_lists,
@@ -238,10 +238,12 @@ def check_key(connector: ConnectorConfig, config: Keyed) -> None:
         return
     converter = converters.full_name(connector.key_converter)
     if config.pk_mode == "record_key" and not config.pk_fields and converter in _PRIMITIVE:
-        raise ConfigError(
+        raise misconfigured(
+            "pk.mode",
             f"connector {connector.name}: pk.mode=record_key without pk.fields takes the key's "
             f"fields for columns, but with key.converter={connector.key_converter} a key is one "
-            "value: name its column in pk.fields, or set the key.converter of keys that have fields"
+            "value: name its column in pk.fields, or set the key.converter of keys that have "
+            "fields",
         )
 
 

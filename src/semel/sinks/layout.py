@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json_nested import Nested, nested_of
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
 
 KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
@@ -132,9 +132,10 @@ def not_from_values(config: Keyed) -> frozenset[str]:
 def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
     """The error if a provenance column would replace another column."""
     setting = f"provenance.{metadata.removeprefix('__connect_')}.column"
-    return ConfigError(
+    return misconfigured(
+        setting,
         f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set "
-        f"{setting} to a name that nothing else has"
+        f"{setting} to a name that nothing else has",
     )
 
 

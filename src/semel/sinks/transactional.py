@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from semel.config import ConnectorConfig
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.failpoints import hit
 from semel.ledger import (
     Advance,
@@ -49,10 +49,11 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
         if connector.dead_letter_table and not self.keeps_dead_letters:
-            raise ConfigError(
+            raise misconfigured(
+                "errors.deadletterqueue.table",
                 f"connector {connector.name}: errors.deadletterqueue.table="
                 f"{connector.dead_letter_table}: the {connector.connector_class} sink keeps no "
-                "dead letters. Set errors.deadletterqueue.topic.name"
+                "dead letters. Set errors.deadletterqueue.topic.name",
             )
 
     @abstractmethod

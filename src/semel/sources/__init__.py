@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from semel import aliases
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.extras import entries
 from semel.sources.base import Source
 
@@ -34,14 +34,20 @@ def source_class(name: str) -> type[Source]:
     """
     target = known().get(full_name(name))
     if target is None:
-        raise ConfigError(f"connector.class={name!r} is not a source connector that semel has")
+        raise misconfigured(
+            "connector.class", f"connector.class={name!r} is not a source connector that semel has"
+        )
     module, _, attribute = target.partition(":")
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"connector.class={name}: cannot load {target}: {error}") from error
+        raise misconfigured(
+            "connector.class", f"connector.class={name}: cannot load {target}: {error}"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Source)):
-        raise ConfigError(f"connector.class={name}: {target} is not a semel Source")
+        raise misconfigured(
+            "connector.class", f"connector.class={name}: {target} is not a semel Source"
+        )
     return found
 
 
@@ -51,7 +57,7 @@ def full_name(name: str) -> str:
     Raises:
         ConfigError: it may stand for several.
     """
-    return aliases.full_name(name, known(), "Connector")
+    return aliases.full_name(name, known(), "Connector", key="connector.class")
 
 
 def known() -> Mapping[str, str]:

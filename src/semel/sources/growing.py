@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
 from semel.sources.lines import ENDS, LARGEST, split, text
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,9 @@ Found = Iterator[Lines | None]
 
 def is_directory(connector: str, path: Path) -> ConfigError:
     """The error for a path that is a directory."""
-    return ConfigError(f"connector {connector}: file={path} is a directory. Name a file in it")
+    return misconfigured(
+        "file", f"connector {connector}: file={path} is a directory. Name a file in it"
+    )
 
 
 class GrowingFile:

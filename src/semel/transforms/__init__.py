@@ -23,6 +23,7 @@ from semel.transforms.config import (
     PredicateKeys,
     StageKeys,
     below,
+    named,
     section_of,
     unknown,
 )
@@ -261,6 +262,8 @@ def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     config = section_of(found.section, raw, prefix)
     try:
         return found(config, of_key=suffix == "Key") if suffix else found(config)
+    except ConfigError as error:
+        raise named(error.problems, prefix) from None
     except ValueError as error:
         raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from semel.config import HIGH, Definition, Type, definitions, key, names, read, under
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.problems import gathering
 
 
@@ -51,15 +51,19 @@ def section_of(section: type, raw: Mapping[str, str], prefix: str) -> Any:
     with gathering() as problems:
         made: Any = read(section, given)
     if problems.found:
-        raise ConfigError(
-            *(
-                replace(
-                    p, key=prefix + (p.key or STAGE[0]), message=_whole(p.message, p.key, prefix)
-                )
-                for p in problems.found
-            )
-        )
+        raise named(problems.found, prefix)
     return made
+
+
+def named(problems: Iterable[Problem], prefix: str) -> ConfigError:
+    """The error for problems of one transform or predicate, with whole names of keys. Those that
+    name no key are put down to its class."""
+    return ConfigError(
+        *(
+            replace(p, key=prefix + (p.key or STAGE[0]), message=_whole(p.message, p.key, prefix))
+            for p in problems
+        )
+    )
 
 
 def _whole(message: str, name: str, prefix: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import key
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ def _quoted(path: str, begin: int) -> tuple[str, int]:
     while True:
         at = path.find("`", at)
         if at < 0 or (at >= len(path) - 1 and path[at - 1] == "\\"):
-            raise ConfigError(
+            raise misconfigured(
+                "field",
                 f"Incomplete backtick pair in path: [{path}], consider adding a backslash before "
-                f"backtick at position {begin} to escape it"
+                f"backtick at position {begin} to escape it",
             )
         if at >= len(path) - 1:
             return name + path[start:at], at + 1

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json_columns import JSON
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
 from semel.transforms.base import Batch, Refused, Transform, reasons
 from semel.transforms.structs import columns
@@ -160,7 +160,7 @@ class Sql(Transform):
         try:
             return self._rows(given)
         except duckdb.CatalogException as error:
-            raise ConfigError(f"query: {_said(error)}") from None
+            raise misconfigured("query", f"query: {_said(error)}") from None
         except duckdb.Error as error:
             if given.num_rows == 1:
                 kind = type(error).__name__
@@ -238,9 +238,10 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 def _check_type(name: str, kind: Any) -> None:
     """Raises ConfigError: Arrow has no such type, and DuckDB would give something else."""
     if kind.id in _NOT_ARROWS:
-        raise ConfigError(
+        raise misconfigured(
+            "query",
             f"query: column {name} has the type {kind}, which records do not have. Convert it, for "
-            "example to VARCHAR"
+            "example to VARCHAR",
         )
     if kind.id in _NESTED:
         for _, inner in kind.children:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from semel.errors import ConfigError, ServiceError, Unavailable
+from semel.errors import ConfigError, ServiceError, Unavailable, misconfigured
 from semel.keystores import authorities
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ class Registry:
         try:
             trusted = authorities(location, password)
         except ConfigError as error:
-            known = str(error).replace("ssl.trust", f"{self._where}.schema.registry.ssl.trust")
-            raise ConfigError(known) from None
+            prefix = f"{self._where}.schema.registry."
+            known = str(error).replace("ssl.trust", f"{prefix}ssl.trust")
+            raise misconfigured(f"{prefix}{TRUST_STORE}", known) from None
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(trusted)
             file.flush()

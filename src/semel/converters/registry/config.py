@@ -97,7 +97,10 @@ def registry(config: Mapping[str, str], where: str) -> Registry:
     """
     client = "httpx2" if find_spec("httpx") is None else "httpx"  # older releases take httpx
     require(
-        f"{where} with a schema registry", "registry", {client: "confluent-kafka[schemaregistry]"}
+        f"{where} with a schema registry",
+        "registry",
+        {client: "confluent-kafka[schemaregistry]"},
+        key=where,
     )
     urls = [url.strip() for url in config.get(_URL, "").split(",") if url.strip()]
     wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https")]

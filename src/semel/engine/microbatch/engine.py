@@ -45,6 +45,7 @@ from semel.errors import (
     SemelError,
     ServiceError,
     TransientError,
+    whole,
 )
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
@@ -365,7 +366,7 @@ def kafka_options(
     try:
         given = security.java(given)
     except ConfigError as error:
-        raise ConfigError(f"connector {connector.name}: consumer.override.{error}") from None
+        raise whole(error, "consumer.override.", f"connector {connector.name}: ") from None
     options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
     letters = connector.dead_letter_table or connector.dead_letter_topic
     return {

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
 from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, Problem, TargetChanged
+from semel.errors import ConfigError, Problem, TargetChanged, misconfigured
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
@@ -41,8 +41,9 @@ try:
     from semel.sinks.delta.view import DeltaView
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
-    raise ConfigError(
-        f"connector.class=delta needs the package {package}: pip install 'semel[delta]'"
+    raise misconfigured(
+        "connector.class",
+        f"connector.class=delta needs the package {package}: pip install 'semel[delta]'",
     ) from missing
 
 log = logging.getLogger(__name__)

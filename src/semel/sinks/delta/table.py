@@ -19,7 +19,7 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from semel.errors import ConfigError, RolledBack, ServiceError, TransientError
+from semel.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
@@ -359,5 +359,7 @@ def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") ->
     options = {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}
     empty = [name for name, value in options.items() if not value.strip()]
     if empty:
-        raise ConfigError(f"{prefix}{empty[0]} is empty: set it, or remove it")
+        raise misconfigured(
+            f"{prefix}{empty[0]}", f"{prefix}{empty[0]} is empty: set it, or remove it"
+        )
     return options

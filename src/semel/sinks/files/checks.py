@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from semel.config import ConnectorConfig
 from semel.delivery import Delivery
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 from semel.extras import require
 from semel.ledger import Rebase
 from semel.problems import together
@@ -29,49 +29,55 @@ def check(connector: ConnectorConfig, config: FilesConfig) -> None:
 def _check_format(connector: ConnectorConfig, config: FilesConfig) -> None:
     chosen = (config.format, config.format_class, config.format_output)
     if connector.connector_class not in (*CLASSES[:2], *HDFS) and not any(chosen):
-        raise ConfigError(
+        raise misconfigured(
+            "format.class",
             f"connector {connector.name}: format.class is required with connector.class="
-            f"{connector.connector_class}, or format: parquet, json, csv or avro"
+            f"{connector.connector_class}, or format: parquet, json, csv or avro",
         )
 
 
 def _check_avro(config: FilesConfig) -> None:
     if config.format_name() == "avro":
-        require("format=avro", "files", {"fastavro": "fastavro"})
+        key = "format.class" if config.format_class else "format"
+        require("format=avro", "files", {"fastavro": "fastavro"}, key=key)
 
 
 def _check_bytes(connector: ConnectorConfig, config: FilesConfig) -> None:
     if config.format_name() != "bytes":
         return
     if connector.provenance:
-        raise ConfigError(
+        raise misconfigured(
+            "provenance",
             f"connector {connector.name}: with format=bytes a file holds values alone, so "
-            "provenance=true has no place there. Set provenance=false, or another format"
+            "provenance=true has no place there. Set provenance=false, or another format",
         )
     if connector.dead_letter_table:
-        raise ConfigError(
+        raise misconfigured(
+            "errors.deadletterqueue.table",
             f"connector {connector.name}: errors.deadletterqueue.table="
             f"{connector.dead_letter_table}: dead letters have columns, which format=bytes "
-            "cannot hold. Set errors.deadletterqueue.topic.name, or another format"
+            "cannot hold. Set errors.deadletterqueue.topic.name, or another format",
         )
 
 
 def _check_delivery(connector: ConnectorConfig, config: FilesConfig) -> None:
     why_not = cannot_create_exclusively(config.location())
     if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
-        raise ConfigError(
+        raise misconfigured(
+            "delivery",
             f"connector {connector.name}: delivery=at-most-once cannot be kept: {why_not}, so two "
             "runs at once could both move the positions and write the same records. "
-            f"{instead_of(config.location())}, or set delivery=at-least-once"
+            f"{instead_of(config.location())}, or set delivery=at-least-once",
         )
 
 
 def _check_excluded(connector: ConnectorConfig, config: FilesConfig) -> None:
     shared = set(connector.provenance_columns.values()) & set(config.exclude)
     if shared:
-        raise ConfigError(
+        raise misconfigured(
+            "field.exclude.list",
             f"connector {connector.name}: field.exclude.list={','.join(config.exclude)} leaves out "
-            f"{min(shared)}, which provenance=true writes"
+            f"{min(shared)}, which provenance=true writes",
         )
 
 
@@ -80,9 +86,10 @@ def check_letters(connector: ConnectorConfig, config: FilesConfig, topics: Colle
     folder = connector.dead_letter_table
     for topic in () if config.splits else topics:
         if folder == config.routed(topic):
-            raise ConfigError(
+            raise misconfigured(
+                "errors.deadletterqueue.table",
                 f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder "
-                f"of topic {topic} too: dead letters need one of their own"
+                f"of topic {topic} too: dead letters need one of their own",
             )
 
 

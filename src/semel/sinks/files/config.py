@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.sinks.checks import problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
@@ -214,13 +214,17 @@ class FilesConfig(FilesKeys, RoutedConfig):
         if self.format_class:
             name = self.format_class.rpartition(".")[2].removesuffix("Format").lower()
             if name not in _FORMATS:
-                raise ConfigError(
+                raise misconfigured(
+                    "format.class",
                     f"format.class={self.format_class}: only ParquetFormat, JsonFormat, AvroFormat "
-                    "and ByteArrayFormat are available; csv by format=csv"
+                    "and ByteArrayFormat are available; csv by format=csv",
                 )
             found["format.class"] = _FORMATS[name]
         if len(set(found.values())) > 1:
-            raise ConfigError(f"{' and '.join(found)} are the same setting with different values")
+            raise misconfigured(
+                next(iter(found)),
+                f"{' and '.join(found)} are the same setting with different values",
+            )
         return next(iter(found.values()), "avro" if self.connector_class in HDFS else "parquet")
 
     @property
@@ -316,7 +320,7 @@ def _option(name: str, value: str) -> Any:
     """Text, a whole number, true, false, or an object in JSON."""
     text = value.strip()
     if not text:
-        raise ConfigError(f"{name} is empty: set it, or remove it")
+        raise misconfigured(name, f"{name} is empty: set it, or remove it")
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if _INTEGER.fullmatch(text) and name.rpartition(".")[2] not in _TEXTS:
@@ -325,5 +329,5 @@ def _option(name: str, value: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise ConfigError(f"{name} begins with {{ but is not JSON") from None
+            raise misconfigured(name, f"{name} begins with {{ but is not JSON") from None
     return text

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json_columns import JSON
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 from semel.records import (
     TIMESTAMP,
     TIMESTAMP_TYPE,
@@ -191,8 +191,8 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ConfigError(
-            f"timezone={name!r} is not a time zone, such as UTC or Europe/Vienna"
+        raise misconfigured(
+            "timezone", f"timezone={name!r} is not a time zone, such as UTC or Europe/Vienna"
         ) from None
 
 
@@ -212,15 +212,18 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
             quoted = found[1] is not None
             yield (found[1].replace("''", "'") if quoted else found[0]), True
         elif found[2] not in _DIRECTIVES or (found[2] == "M" and len(found[0]) > 2):
-            raise ConfigError(
+            raise misconfigured(
+                "path.format",
                 f"path.format={path_format!r}: {found[0]} is not available; years (YYYY), months "
                 "(MM), days (dd), hours (HH), minutes (mm) and seconds (ss) are. Put text in "
-                "single quotes"
+                "single quotes",
             )
         else:
             yield found[2], False
     if at != len(path_format):
-        raise ConfigError(f"path.format={path_format!r}: a single quote is not closed")
+        raise misconfigured(
+            "path.format", f"path.format={path_format!r}: a single quote is not closed"
+        )
 
 
 def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:

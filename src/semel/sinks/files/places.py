@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.sinks.files.local import LocalStore
 from semel.sinks.files.store import LOCAL, WEBHDFS, Store, protocol_of, split_url
 
@@ -61,9 +61,11 @@ def instead_of(where: str) -> str:
     return "Use a local directory, S3, GCS, Azure or webhdfs://"
 
 
-def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) -> Store:
+def open_store(
+    where: str, options: Mapping[str, Any], timeout: float = 60.0, key: str = "path"
+) -> Store:
     """The store of a URL or directory; ``timeout`` is the seconds for which its driver waits for an
-    answer.
+    answer, and ``key`` the one that names the URL.
 
     Raises:
         ConfigError: no installed driver knows it.
@@ -76,12 +78,13 @@ def open_store(where: str, options: Mapping[str, Any], timeout: float = 60.0) ->
     except ImportError as missing:
         driver = _DRIVERS.get(protocol, "")
         install = f". pip install {driver}" if driver and driver not in str(missing) else ""
-        lacking = f"path={where}: {missing}{install}"
-        raise ConfigError(Problem("path", lacking, not_installed=True)) from None
+        lacking = f"{key}={where}: {missing}{install}"
+        raise ConfigError(Problem(key, lacking, not_installed=True)) from None
     except ValueError:
-        raise ConfigError(
-            f"path={where}: {protocol}:// is not a store that fsspec knows; use s3://, gs://, "
-            "abfs://, webhdfs:// or a directory"
+        raise misconfigured(
+            key,
+            f"{key}={where}: {protocol}:// is not a store that fsspec knows; use s3://, gs://, "
+            "abfs://, webhdfs:// or a directory",
         ) from None
     if protocol in _S3:
         _check_names(where, driver, options.keys() - {"profile"}, _BOTO)
@@ -121,8 +124,9 @@ def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = ""
     for name in sorted(options):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(
+            raise misconfigured(
+                f"storage.options.{name}",
                 f"storage.options.{name} is not an option of the driver of {where}"
                 + (f": did you mean storage.options.{near[0]}?" if near else ".")
-                + hint
+                + hint,
             )

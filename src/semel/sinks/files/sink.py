@@ -12,7 +12,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig, absolute, read
 from semel.converters.json_columns import JSON
 from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, TargetChanged, TransientError
+from semel.errors import ConfigError, TargetChanged, TransientError, misconfigured
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, pending
 from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
@@ -42,8 +42,9 @@ try:
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
-    raise ConfigError(
-        f"connector.class=files needs the package {package}: pip install 'semel[files]'"
+    raise misconfigured(
+        "connector.class",
+        f"connector.class=files needs the package {package}: pip install 'semel[files]'",
     ) from missing
 
 

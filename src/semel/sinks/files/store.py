@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 import fsspec
 from fsspec.core import split_protocol
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
 from semel.sinks.outages import passing
 from semel.watchdog import waiting
 
@@ -58,7 +58,7 @@ def split_url(where: str) -> SplitResult:
         parts = urlsplit(where)
         _ = parts.port
     except ValueError as error:
-        raise ConfigError(f"path={shown(where)} is not a URL: {_reason(error)}") from None
+        raise misconfigured("path", f"path={shown(where)} is not a URL: {_reason(error)}") from None
     return parts
 
 
@@ -124,9 +124,10 @@ class Store:
         try:
             found: tuple[Any, str] = fsspec.url_to_fs(self.where, **options)
         except (TypeError, ValueError) as error:  # from the driver, about what it is given
-            raise ConfigError(
+            raise misconfigured(
+                "path",
                 f"path={self.where}: its driver does not take storage.options.* as they are: "
-                f"{_reason(error)}"
+                f"{_reason(error)}",
             ) from None
         return found
 

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.errors import ConfigError, SemelError, ServiceError, TransientError, misconfigured
 from semel.sinks.files.store import Store, shown, split_url
 
 _PORT, _SECURE_PORT = 9870, 9871
@@ -60,9 +60,10 @@ class WebHdfsStore(Store):
             filesystem, root = super()._driver()
         except ModuleNotFoundError as missing:
             package = str(missing.name).replace("_", "-")
-            raise ConfigError(
+            raise misconfigured(
+                "storage.options.kerberos",
                 f"path={self.where}: storage.options.kerberos=true needs the package {package}: "
-                f"pip install {package}"
+                f"pip install {package}",
             ) from None
         session = filesystem.session
         session.hooks["response"] = [_checked]
@@ -188,23 +189,28 @@ class WebHdfsStore(Store):
 def _check(where: str, parts: SplitResult, options: Mapping[str, Any]) -> None:
     """Raises ConfigError: URL and options do not go together."""
     if parts.password is not None:
-        raise ConfigError(
+        raise misconfigured(
+            "path",
             f"path={shown(where)}: a password in the URL would be seen in every "
-            "message. Set storage.options.user and storage.options.password instead"
+            "message. Set storage.options.user and storage.options.password instead",
         )
     given = {"host": parts.hostname, "port": parts.port, "user": parts.username}
     if not parts.hostname and "host" not in options:
-        raise ConfigError(f"path={where} names no NameNode: webhdfs://namenode:{_PORT}/folder")
+        raise misconfigured(
+            "path", f"path={where} names no NameNode: webhdfs://namenode:{_PORT}/folder"
+        )
     for name, value in given.items():
         if value and name in options:
-            raise ConfigError(
-                f"path={where} says the {name} already: remove storage.options.{name}"
+            raise misconfigured(
+                f"storage.options.{name}",
+                f"path={where} says the {name} already: remove storage.options.{name}",
             )
     proxy = options.get("data_proxy", {})
     if not isinstance(proxy, Mapping) or not all(isinstance(v, str) for v in proxy.values()):
-        raise ConfigError(
+        raise misconfigured(
+            "storage.options.data_proxy",
             "storage.options.data_proxy must be an object in JSON that replaces addresses "
-            'with others, such as {"http://datanode:9864": "https://gateway:8443"}'
+            'with others, such as {"http://datanode:9864": "https://gateway:8443"}',
         )
 
 

@@ -9,7 +9,7 @@ from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
-from semel.errors import ConfigError, Refused, ServiceError, TransientError
+from semel.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
 from semel.sinks.iceberg import rest
 from semel.sinks.outages import passing
 from semel.sinks.staging import CommitConflict
@@ -116,22 +116,24 @@ def _load(name: str, properties: Mapping[str, str], timeout: float, connector: s
                 return sql.connect(name, connector, timeout, **properties)
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
-            raise ConfigError(
+            raise misconfigured(
+                "iceberg.catalog.type",
                 f"iceberg.catalog.type={properties['type']} needs the package {missing.name}: "
-                f"pip install 'pyiceberg[{properties['type']}]'"
+                f"pip install 'pyiceberg[{properties['type']}]'",
             ) from None
         except (ValueError, KeyError) as error:
             if "URI missing" in str(error) or error.args == ("uri",):
-                raise ConfigError(
+                raise misconfigured(
+                    "iceberg.catalog.uri",
                     f"iceberg.catalog.uri is required with iceberg.catalog.type="
-                    f"{properties['type']}: the catalog's address"
+                    f"{properties['type']}: the catalog's address",
                 ) from None
             raise ConfigError(f"iceberg.catalog.*: {reason(error)}") from None
         except Exception as error:
             key = _MISTAKEN.get(type(error).__name__)
             if key is None:
                 raise
-            raise ConfigError(f"{key}: {reason(error)}") from None
+            raise misconfigured(key, f"{key}: {reason(error)}") from None
 
 
 def check_commits(catalog: Catalog, table: str) -> None:

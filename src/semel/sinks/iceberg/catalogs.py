@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 _IMPLEMENTATIONS = {
     "org.apache.iceberg.rest.RESTCatalog": "rest",
@@ -37,28 +37,32 @@ def catalog(given: Mapping[str, str]) -> dict[str, str]:
     found = dict(given)
     known = ", ".join(_TYPES)
     if not found:
-        raise ConfigError(
+        raise misconfigured(
+            "iceberg.catalog.type",
             f"iceberg.catalog.type is required (one of {known}), and the catalog's properties, "
-            "such as iceberg.catalog.uri"
+            "such as iceberg.catalog.uri",
         )
     implementation = found.pop("catalog-impl", "")
     if implementation:
         if implementation not in _IMPLEMENTATIONS:
-            raise ConfigError(
+            raise misconfigured(
+                "iceberg.catalog.catalog-impl",
                 f"iceberg.catalog.catalog-impl={implementation!r} is not available. Set "
-                f"iceberg.catalog.type, one of {known}, instead; many catalogs speak rest too"
+                f"iceberg.catalog.type, one of {known}, instead; many catalogs speak rest too",
             )
         found["type"] = _IMPLEMENTATIONS[implementation]
     kind = found.get("type", "").strip().lower()
     if kind not in _TYPES:
         why = f". {_NO_CATALOG[kind]}" if kind in _NO_CATALOG else ""
-        raise ConfigError(
-            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}"
+        raise misconfigured(
+            "iceberg.catalog.type",
+            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}",
         )
     if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
-        raise ConfigError(
+        raise misconfigured(
+            "iceberg.catalog.uri",
             "iceberg.catalog.uri is a JDBC URL: set it to an SQLAlchemy URL, such as "
-            "postgresql+psycopg2://user:password@host/database or sqlite:////path"
+            "postgresql+psycopg2://user:password@host/database or sqlite:////path",
         )
     warehouse = found.get("warehouse", "")
     if warehouse and ":" not in warehouse and kind == "sql":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from semel.config import read, under
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.problems import refuse, together
 from semel.sinks.iceberg.catalogs import catalog
 from semel.sinks.iceberg.keys import IcebergKeys
@@ -296,8 +296,11 @@ def settings(raw: Mapping[str, str]) -> Settings:
 
 def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> TableSettings:
     columns = tuple(c.strip() for c in mine.get("id-columns", "").split(",") if c.strip())
+    by, where = mine.get("partition-by", ""), f"iceberg.table.{table}.partition-by"
+    if not by:
+        by, where = config.partition_by, "iceberg.tables.default-partition-by"
     partition_by, route = together(
-        lambda: _partition(mine.get("partition-by") or config.partition_by),
+        lambda: _partition(where, by),
         lambda: _route(config, table, mine.get("route-regex", "")),
     )
     branch = mine.get("commit-branch", "").strip() or config.commit_branch
@@ -307,28 +310,33 @@ def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> T
 def _route(config: IcebergConfig, table: str, regex: str) -> re.Pattern[str] | None:
     name = f"iceberg.table.{table}.route-regex"
     if regex and not config.route_field:
-        raise ConfigError(
-            f"{name}={regex!r} has no field to match: set iceberg.tables.route-field, or remove it"
+        raise misconfigured(
+            name,
+            f"{name}={regex!r} has no field to match: set iceberg.tables.route-field, or remove it",
         )
     if regex and config.dynamic:
-        raise ConfigError(
+        raise misconfigured(
+            name,
             f"{name}={regex!r}: with iceberg.tables.dynamic-enabled=true the field itself names "
-            "the table. Remove it"
+            "the table. Remove it",
         )
     if not config.route_field or config.dynamic:
         return None
     if not regex:
-        raise ConfigError(
+        raise misconfigured(
+            name,
             f"{name} is required with iceberg.tables.route-field={config.route_field!r}: without "
-            "it the table gets no record. Set it, or remove the table from iceberg.tables"
+            "it the table gets no record. Set it, or remove the table from iceberg.tables",
         )
     try:
         return re.compile(regex)
     except re.error as error:
-        raise ConfigError(f"{name}={regex!r} is not a regular expression: {error}") from None
+        raise misconfigured(
+            name, f"{name}={regex!r} is not a regular expression: {error}"
+        ) from None
 
 
-def _partition(text: str) -> tuple[PartitionField, ...]:
+def _partition(key: str, text: str) -> tuple[PartitionField, ...]:
     found = []
     for part in re.split(r",(?![^()]*\))", text):
         wanted = part.strip()
@@ -341,9 +349,10 @@ def _partition(text: str) -> tuple[PartitionField, ...]:
         transform = _TRANSFORMS.get(match["name"].lower(), "") if match else ""
         width = (match["width"] or "") if match else ""
         if match is None or not transform or (transform in _WITH_WIDTH) != bool(width):
-            raise ConfigError(
+            raise misconfigured(
+                key,
                 f"partition-by {wanted!r} is not a column, year(c), month(c), day(c), hour(c), "
-                "bucket(c, n) or truncate(c, n)"
+                "bucket(c, n) or truncate(c, n)",
             )
         found.append(PartitionField(match["column"].strip(), transform, width))
     return tuple(found)

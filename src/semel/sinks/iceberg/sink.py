@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, LedgerConflict, TargetChanged, TransientError
+from semel.errors import LedgerConflict, TargetChanged, TransientError, misconfigured
 from semel.failpoints import hit
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import TIMESTAMP, Records, RowsRejected
@@ -41,8 +41,9 @@ try:
     from semel.sinks.iceberg.view import IcebergView
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
-    raise ConfigError(
-        f"connector.class=iceberg needs the package {package}: pip install 'semel[iceberg]'"
+    raise misconfigured(
+        "connector.class",
+        f"connector.class=iceberg needs the package {package}: pip install 'semel[iceberg]'",
     ) from missing
 
 log = logging.getLogger(__name__)

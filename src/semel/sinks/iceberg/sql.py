@@ -11,7 +11,7 @@ from pyiceberg.typedef import RecursiveDict
 from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy import Engine, event
 
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.watchdog import Watchdog
 
 _CALL = "semel.call"
@@ -33,8 +33,9 @@ def connect(name: str, connector: str, timeout: float, **properties: str) -> Cat
     own: Any = Config().get_catalog_config(name) or {}  # of .pyiceberg.yaml and the environment
     merged: Any = merge_config(own, RecursiveDict(properties))
     if "uri" not in merged:
-        raise ConfigError(
-            "iceberg.catalog.uri is required with iceberg.catalog.type=sql: the catalog's address"
+        raise misconfigured(
+            "iceberg.catalog.uri",
+            "iceberg.catalog.uri is required with iceberg.catalog.type=sql: the catalog's address",
         )
     return Watched(name, **merged)
 

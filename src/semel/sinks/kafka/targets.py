@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.kafka.cluster import Cluster
 from semel.kafka.presence import check_replicas
 from semel.kafka.retention import create_dead_letter_topic, like, of_copy
@@ -142,9 +142,10 @@ class Targets:
             raise ConfigError(*merged)
         there = self._target.cluster_id() if self._elsewhere else ""
         if there and there == self._source.cluster_id():
-            raise ConfigError(
+            raise misconfigured(
+                "dest.kafka.bootstrap.servers",
                 f"connector {connector.name}: dest.kafka.bootstrap.servers={config.target_servers} "
-                f"is the cluster of bootstrap.servers={connector.bootstrap_servers}. Remove it"
+                f"is the cluster of bootstrap.servers={connector.bootstrap_servers}. Remove it",
             )
         for topic in topics:
             self.of(topic)

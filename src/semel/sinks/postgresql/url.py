@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from semel.errors import ConfigError
+from semel.errors import ConfigError, misconfigured
 from semel.sinks.jdbc import POSTGRESQL
 
 # pgjdbc's parameter -> libpq's; those that only tune the JDBC driver are left out.
@@ -53,9 +53,10 @@ def libpq_uri(
     scheme, _, rest = bare.partition(":")
     if scheme not in POSTGRESQL:
         shown = url[: len(url) - len(bare)] + re.split(r"\W", scheme)[0]
-        raise ConfigError(  # not the URL itself: others keep the password anywhere in it
+        raise misconfigured(  # not the URL itself: others keep the password anywhere in it
+            "connection.url",
             f"connection.url={shown}... is not a PostgreSQL URL. "
-            "Set jdbc:postgresql://host:port/database or postgresql://host:port/database"
+            "Set jdbc:postgresql://host:port/database or postgresql://host:port/database",
         )
     if not rest.startswith("//"):  # jdbc:postgresql:database
         rest = f"//localhost/{rest.lstrip('/')}"
@@ -74,11 +75,13 @@ def libpq_uri(
         if found is None:
             raise _malformed()
         if found[3] and not 0 < int(found[3]) < 1 << 16:
-            raise ConfigError(  # not the number itself: it may be half a password
+            raise misconfigured(  # not the number itself: it may be half a password
+                "connection.url",
                 "connection.url: a port is between 1 and 65535. Is there a / in a password? Write "
-                "it as %2F, or set connection.password"
+                "it as %2F, or set connection.password",
             )
-    _check_ssl_mode(parameters)
+    of_url = "sslmode=" in parts.query
+    _check_ssl_mode(parameters, "connection.url" if of_url else "connection.sslmode")
     own_user, _, own_password = login.partition(":")
     for name, value, own in (("user", user, own_user), ("password", password, own_password)):
         if value or own:
@@ -90,23 +93,25 @@ def libpq_uri(
     return f"postgresql://{host}{parts.path}?{urlencode(parameters, quote_via=quote)}"
 
 
-def _check_ssl_mode(parameters: dict[str, str]) -> None:
+def _check_ssl_mode(parameters: dict[str, str], key: str) -> None:
     mode = parameters.get("sslmode")
     if mode is None:
         return
     parameters["sslmode"] = mode.lower()  # as pgjdbc takes it
     if mode.lower() not in _SSL_MODES:
-        raise ConfigError(
+        raise misconfigured(
+            key,
             f"sslmode={mode} (of connection.url, or connection.sslmode) must be one of "
-            f"{', '.join(_SSL_MODES)}"
+            f"{', '.join(_SSL_MODES)}",
         )
 
 
 def _malformed() -> ConfigError:
-    return ConfigError(
+    return misconfigured(
+        "connection.url",
         "connection.url is not of the form postgresql://host:port/database. Are there characters "
         "such as / @ : ? # in a user's name or password? Write them as %2F %40 %3A %3F %23, or "
-        "set connection.user and connection.password"
+        "set connection.user and connection.password",
     )
 
 

@@ -9,12 +9,20 @@ import re
 import ssl
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from semel.config import under
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError, Unavailable
+from semel.errors import (
+    ConfigError,
+    Problem,
+    SemelError,
+    ServiceError,
+    TransientError,
+    Unavailable,
+    misconfigured,
+)
 from semel.extras import require
 from semel.kafka import security
 from semel.sinks.search.config import PREFIX, SearchConfig
@@ -89,7 +97,9 @@ class Client:
     def __init__(self, config: SearchConfig, raw: Mapping[str, str], connector: str) -> None:
         self._config = config
         self._name = f"connector {connector}"
-        require("the search sink", "search", {"opensearchpy": "opensearch-py"})
+        require(
+            "the search sink", "search", {"opensearchpy": "opensearch-py"}, key="connector.class"
+        )
         self._tls = _tls(under(raw, PREFIX))
         self._opened: Any = None
 
@@ -295,21 +305,22 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     store = given.get("ssl.truststore.location", "")
     kind = given.get("ssl.truststore.type", "JKS").upper()
     if store and kind != "PEM" and not given.get("ssl.ca.location"):
-        raise ConfigError(
+        raise misconfigured(
+            f"{PREFIX}ssl.truststore.location",
             f"{PREFIX}ssl.truststore.location={store} is of {PREFIX}ssl.truststore.type={kind}, "
             f"which the client cannot read. Convert it: keytool -list -rfc -keystore {store} > "
-            f"ca.pem. Then set {PREFIX}ssl.ca.location to the new file"
+            f"ca.pem. Then set {PREFIX}ssl.ca.location to the new file",
         )
     try:
         made = security.librdkafka(given)
     except ConfigError as error:
-        text = str(error).replace("ssl.", f"{PREFIX}ssl.").replace("librdkafka", "the client")
-        raise ConfigError(text) from None
+        raise ConfigError(*(_as_given(p) for p in error.problems)) from None
     if "ssl.keystore.location" in made:
-        raise ConfigError(
+        raise misconfigured(
+            f"{PREFIX}ssl.keystore.location",
             f"{PREFIX}ssl.keystore.location={made['ssl.keystore.location']} is PKCS12, which the "
             f"client cannot read: convert it to PEM and set {PREFIX}ssl.certificate.location and "
-            f"{PREFIX}ssl.key.location"
+            f"{PREFIX}ssl.key.location",
         )
     _check_settings(given)
     names = {
@@ -323,16 +334,23 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     return {"verify_certs": True, **found}
 
 
+def _as_given(problem: Problem) -> Problem:
+    message = problem.message.replace("ssl.", f"{PREFIX}ssl.").replace("librdkafka", "the client")
+    return replace(problem, key=f"{PREFIX}{problem.key}", message=message)
+
+
 def _check_settings(given: Mapping[str, str]) -> None:
     others = sorted(given.keys() - {*_TLS, _HOSTNAME})
     if others:
-        raise ConfigError(
+        raise misconfigured(
+            f"{PREFIX}{others[0]}",
             f"{', '.join(PREFIX + name for name in others)}: not available. TLS needs PEM files "
-            f"without passwords, named in {', '.join(PREFIX + name for name in _TLS)}. Remove it"
+            f"without passwords, named in {', '.join(PREFIX + name for name in _TLS)}. Remove it",
         )
     algorithm = given.get(_HOSTNAME, "https").strip()
     if algorithm not in ("", "https"):
-        raise ConfigError(
+        raise misconfigured(
+            f"{PREFIX}{_HOSTNAME}",
             f"{PREFIX}{_HOSTNAME}={algorithm!r} must be https, or empty, which leaves the host "
-            "name unchecked"
+            "name unchecked",
         )

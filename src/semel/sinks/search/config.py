@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.records import KEY, TIMESTAMP
 from semel.sinks.checks import problems_of_names
 from semel.sinks.routed import RoutedConfig
@@ -239,7 +239,10 @@ class SearchConfig(SearchKeys, RoutedConfig):
             or len(name.encode()) > 255
             or any(c in _FORBIDDEN for c in name)
         ):
-            raise ConfigError(f"{name!r} cannot be the name of an index; {where}")
+            raise misconfigured(
+                "topic.to.external.resource.mapping",
+                f"{name!r} cannot be the name of an index; {where}",
+            )
         return name
 
 

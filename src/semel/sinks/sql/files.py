@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from semel.errors import ConfigError, ServiceError, TransientError, Unavailable
+from semel.errors import ConfigError, ServiceError, TransientError, Unavailable, misconfigured
 from semel.sinks import jdbc
 
 _PAUSE = 0.002
@@ -30,8 +30,9 @@ def database_path(url: str, system: str) -> Path:
     scheme, _, rest = url.strip().removeprefix("jdbc:").partition(":")
     path = rest.partition("?")[0].removeprefix("//")
     if scheme != system or not path or path.strip("/") == ":memory:":
-        raise ConfigError(
-            f"connection.url does not name a {system} file. Set jdbc:{system}:/path/to/file"
+        raise misconfigured(
+            "connection.url",
+            f"connection.url does not name a {system} file. Set jdbc:{system}:/path/to/file",
         )
     return Path(path).absolute()
 
@@ -48,9 +49,14 @@ def anchored(raw: Mapping[str, str], system: str, key: str = "connection.url") -
 def check_directory(path: Path) -> None:
     """Raises ConfigError if the file can never be created."""
     if not path.parent.is_dir():
-        raise ConfigError(f"connection.url: the directory {path.parent} does not exist. Create it")
+        raise misconfigured(
+            "connection.url",
+            f"connection.url: the directory {path.parent} does not exist. Create it",
+        )
     if path.is_dir():
-        raise ConfigError(f"connection.url: {path} is a directory. Name a file in it")
+        raise misconfigured(
+            "connection.url", f"connection.url: {path} is a directory. Name a file in it"
+        )
 
 
 def room(path: Path) -> str:

@@ -60,7 +60,7 @@ class Mysql(Dialect):
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, MysqlConfig)
         self.system, self._arguments, self._tls = connect_arguments(config)
-        require(self.system, "mysql", {"pymysql": "pymysql"})
+        require(self.system, "mysql", {"pymysql": "pymysql"}, key="connector.class")
         self._idle = config.idle_timeout_ms // 1000
         self._connector = connector
         self._connection: Any = None

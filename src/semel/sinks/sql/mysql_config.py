@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.config import HIGH, LOW, MEDIUM, key
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.jdbc_keys import idle_key, url_key
 
@@ -62,9 +62,10 @@ class Tls(NamedTuple):
         try:
             made = ssl.create_default_context(cafile=self.certificate or None)
         except OSError as error:
-            raise ConfigError(
+            raise misconfigured(
+                "connection.serverSslCert",
                 f"connection.serverSslCert={self.certificate}: {error}. Name a file of PEM "
-                "certificates"
+                "certificates",
             ) from None
         made.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates lack some parts
         made.check_hostname = self.checks_host
@@ -79,16 +80,18 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any], Tls | N
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:  # whose message may hold the password
-        raise ConfigError(
+        raise misconfigured(
+            "connection.url",
             "connection.url is not of the form jdbc:mysql://host:port/database, with one host. Set "
-            "connection.user and connection.password separately"
+            "connection.user and connection.password separately",
         ) from None
     given = dict(parse_qsl(parts.query))
     database = unquote(parts.path.lstrip("/"))
     if parts.scheme not in ("mysql", "mariadb") or not database:
-        raise ConfigError(  # not the URL itself: it may hold a password
+        raise misconfigured(  # not the URL itself: it may hold a password
+            "connection.url",
             "connection.url does not name a MySQL or MariaDB database. "
-            "Set jdbc:mysql://host:port/database or jdbc:mariadb://host:port/database"
+            "Set jdbc:mysql://host:port/database or jdbc:mariadb://host:port/database",
         )
     options: dict[str, Any] = {
         "host": parts.hostname or "localhost",
@@ -99,15 +102,19 @@ def connect_arguments(config: MysqlConfig) -> tuple[str, dict[str, Any], Tls | N
         or given.get("password")
         or unquote(parts.password or ""),
     }
-    mode = given.get("sslMode", given.get("sslmode", config.ssl_mode)).lower().replace("_", "-")
+    mode, where = given.get("sslMode", given.get("sslmode")), "connection.url"
+    if mode is None:
+        mode, where = config.ssl_mode, "connection.sslMode"
+    mode = mode.lower().replace("_", "-")
     wanted = (given.get("useSSL"), given.get("requireSSL"), given.get("useSsl"))
     if not mode and ("true" in wanted or config.use_ssl or config.require_ssl):
         mode = "verify-full"
     known = (*_PLAIN, *_IF_OFFERED, *_UNVERIFIED, *_VERIFIED)
     if mode and mode not in known:
-        raise ConfigError(
+        raise misconfigured(
+            where,
             f"connection.url: sslMode={mode} must be one of {', '.join(known)}; so must "
-            "connection.sslMode"
+            "connection.sslMode",
         )
     system = "MariaDB" if parts.scheme == "mariadb" else "MySQL"
     if mode in _PLAIN or (not mode and "false" in wanted):

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ def parse_name(text: str, *, fold: bool) -> Name:
     """
     match = _NAME.fullmatch(text)
     if match is None:
-        raise ConfigError(
+        raise misconfigured(
+            "table.name.format",
             f"table name {text!r} is not table or schema.table. Does the topic's name contain a "
-            'dot? Set table.name.format, with quotes where a dot belongs to the name: "${topic}"'
+            'dot? Set table.name.format, with quotes where a dot belongs to the name: "${topic}"',
         )
     schema, table = match.groups()
     return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
@@ -59,9 +60,10 @@ def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: boo
     ):
         holds = f"dead letters: errors.deadletterqueue.table={connector.dead_letter_table}"
     if holds:
-        raise ConfigError(
+        raise misconfigured(
+            "table.name.format",
             f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
-            "Name another one in table.name.format or topics.to.tables.mapping"
+            "Name another one in table.name.format or topics.to.tables.mapping",
         )
 
 
@@ -70,9 +72,13 @@ def check_letters(connector: ConnectorConfig) -> None:
     table = connector.dead_letter_table
     where = f"connector {connector.name}: errors.deadletterqueue.table={table}"
     if table and _NAME.fullmatch(table) is None:
-        raise ConfigError(f"{where} is not table or schema.table, or quoted parts")
+        raise misconfigured(
+            "errors.deadletterqueue.table", f"{where} is not table or schema.table, or quoted parts"
+        )
     if table and parse_name(table, fold=True).table in _LEDGER:
-        raise ConfigError(f"{where} is a table of the ledger. Name another one")
+        raise misconfigured(
+            "errors.deadletterqueue.table", f"{where} is a table of the ledger. Name another one"
+        )
 
 
 def _unquoted(part: str, fold: bool) -> str:

@@ -50,7 +50,9 @@ class Sqlite(Dialect):
         assert isinstance(config, SqliteConfig)
         self._config = config
         self._path = database_path(config.connection_url, "sqlite")
-        require("SQLite", "sqlite", {"adbc_driver_sqlite": "adbc-driver-sqlite"})
+        require(
+            "SQLite", "sqlite", {"adbc_driver_sqlite": "adbc-driver-sqlite"}, key="connector.class"
+        )
         self._lock = RunLock(self._path, connector)
         self._connection: Any = None
 

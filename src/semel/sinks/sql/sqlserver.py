@@ -63,7 +63,12 @@ class SqlServer(Dialect):
     def __init__(self, config: JdbcConfig, connector: str) -> None:
         assert isinstance(config, SqlServerConfig)
         self._login = login(config)
-        require("SQL Server", "mssql", {"pytds": "python-tds", "OpenSSL": "pyopenssl"})
+        require(
+            "SQL Server",
+            "mssql",
+            {"pytds": "python-tds", "OpenSSL": "pyopenssl"},
+            key="connector.class",
+        )
         self._timeout = config.lock_timeout_ms
         self._connector = connector
         self._session: Session | None = None

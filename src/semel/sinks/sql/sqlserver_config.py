@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from semel.config import HIGH, LOW, MEDIUM, key
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.jdbc_keys import url_key
 
@@ -98,23 +99,26 @@ def login(config: SqlServerConfig) -> Login:
     place = _URL.fullmatch(url)
     given = None if place is None else _properties((place[4] or "")[1:])
     if place is None or given is None:
-        raise ConfigError(  # not the URL itself: it may hold a password
+        raise misconfigured(  # not the URL itself: it may hold a password
+            "connection.url",
             f"connection.url is not of the form {_FORM}. Set connection.user and "
-            "connection.password separately, or append ;user=...;password={...} to it"
+            "connection.password separately, or append ;user=...;password={...} to it",
         )
     for name, (harmless, why) in _REFUSED.items():
         if given.get(name, "").lower() not in ("", *harmless):
-            raise ConfigError(f"connection.url: {name} is not available: {why}")
+            raise misconfigured("connection.url", f"connection.url: {name} is not available: {why}")
     port = place[3] or given.get("port") or "1433"
     instance = place[2] or given.get("instancename", "")
     if not port.isdecimal():
-        raise ConfigError(f"connection.url: port={port} is not a number")
+        raise misconfigured("connection.url", f"connection.url: port={port} is not a number")
     host = place[1] or given.get("server") or "localhost"
-    encrypt = _flag("encrypt", given.get("encrypt", config.encrypt))
+    encrypt = _flag("encrypt", given, config.encrypt)
     trusted = config.trust_certificate
     if "trustservercertificate" in given:
-        trusted = _flag("trustServerCertificate", given["trustservercertificate"])
-    file = given.get("servercertificate") or config.certificate
+        trusted = _flag("trustServerCertificate", given, "")
+    file, where = given.get("servercertificate", ""), "connection.url"
+    if not file:
+        file, where = config.certificate, "connection.serverCertificate"
     return Login(
         host,
         int(port),
@@ -123,7 +127,7 @@ def login(config: SqlServerConfig) -> Login:
         config.connection_user or given.get("user", ""),
         config.connection_password or given.get("password", ""),
         encrypt,
-        None if trusted or not encrypt else _authorities(file),
+        None if trusted or not encrypt else _authorities(file, where),
         given.get("hostnameincertificate"),
     )
 
@@ -162,25 +166,29 @@ def _properties(text: str) -> dict[str, str] | None:
     return found
 
 
-def _flag(name: str, value: str) -> bool:
+def _flag(name: str, given: Mapping[str, str], otherwise: str) -> bool:
+    """A property of the URL, or else the value of the key that stands for it."""
+    value = given.get(name.lower(), otherwise)
     if value.lower() not in (*_YES, *_NO):
-        raise ConfigError(
-            f"connection.url: {name}={value} must be true or false; so must connection.{name}"
+        raise misconfigured(
+            "connection.url" if name.lower() in given else f"connection.{name}",
+            f"connection.url: {name}={value} must be true or false; so must connection.{name}",
         )
     return value.lower() in _YES
 
 
-def _authorities(file: str) -> str:
-    """The file given, or the system's."""
+def _authorities(file: str, key: str) -> str:
+    """The file given with a key, or the system's."""
     if file and not Path(file).is_file():
-        raise ConfigError(f"connection.url: serverCertificate={file} is not a file")
+        raise misconfigured(key, f"connection.url: serverCertificate={file} is not a file")
     known = ssl.get_default_verify_paths()
     for found in (file, known.cafile, known.openssl_cafile, *_BUNDLES):
         if found and Path(found).is_file():
             return found
-    raise ConfigError(
+    raise misconfigured(
+        "connection.url",
         "connection.url: encrypt=true, but this system has no certificates to verify the server. "
-        "Name a PEM file in serverCertificate, or set trustServerCertificate=true"
+        "Name a PEM file in serverCertificate, or set trustServerCertificate=true",
     )
 
 

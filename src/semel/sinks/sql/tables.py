@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, TargetChanged
+from semel.errors import ConfigError, TargetChanged, misconfigured
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
 from semel.sinks.sql.columns import Table
@@ -26,10 +26,11 @@ def table_name(
     name = parse_name(config.table(topic), fold=config.folds_names)
     check_apart(connector, topic, name, fold=kind.one_in_any_case)
     if name.schema and not kind.has_schemas:
-        raise ConfigError(
+        raise misconfigured(
+            "table.name.format",
             f"connector {connector.name}: table {name} for topic {topic}: "
             f"{kind.system} has no schemas. Where the dot belongs to the name, "
-            'quote it: table.name.format="${topic}"'
+            'quote it: table.name.format="${topic}"',
         )
     return name
 

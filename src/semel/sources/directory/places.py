@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, misconfigured
 from semel.sources.directory import removal
 from semel.sources.directory.found import Found, is_same, local_file, stored_object
 from semel.sources.directory.removal import checksum_of
@@ -20,8 +20,9 @@ try:
     from semel.sinks.files.store import LOCAL, Store, protocol_of
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
-    raise ConfigError(
-        f"the directory source needs the package {package}: pip install 'semel[files]'"
+    raise misconfigured(
+        "connector.class",
+        f"the directory source needs the package {package}: pip install 'semel[files]'",
     ) from missing
 
 _COARSE_MS = 2_000
@@ -45,7 +46,7 @@ class Places:
         (where,) = stores
         self._folders = {name: folder for name, (_, folder) in roots.items()}
         self._is_local = protocol_of(where) in LOCAL
-        self._store: Store = open_store(where, options)
+        self._store: Store = open_store(where, options, key="input.path")
 
     def files(self, place: str, *, recursive: bool) -> list[Found] | None:
         """The files of a place; None if the place does not exist."""

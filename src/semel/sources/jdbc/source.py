@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
-from semel.errors import ConfigError, Problem, SemelError
+from semel.errors import ConfigError, Problem, SemelError, misconfigured
 from semel.problems import together
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
@@ -131,7 +131,7 @@ class JdbcSource(Source):
             self._query_columns = self._database.columns_of(self._config.query)
             shape(self._config, self._query_columns, of_query=True)
         except (SchemaChanged, Unreadable) as error:
-            raise ConfigError(f"connector {self._name}: query: {error}") from None
+            raise misconfigured("query", f"connector {self._name}: query: {error}") from None
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         self._table(partition)

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from semel.errors import ConfigError, ServiceError, Unavailable
+from semel.config.source_connector import OFFSETS_FILE
+from semel.errors import ServiceError, Unavailable, misconfigured
 from semel.sources.offsets.outside import Record, compare
 
 _HEAD = bytes.fromhex("aced0005") + (
@@ -40,7 +41,7 @@ class OffsetFile:
     """A file of source offsets. Several processes of one machine may share it."""
 
     def __init__(self, connector: str, path: str) -> None:
-        self._where = f"connector {connector}: offset.storage.file.filename={path}"
+        self._where = f"connector {connector}: {OFFSETS_FILE}={path}"
         self._path = Path(path)
         self.where = f"offsets file {path}"
 
@@ -48,11 +49,14 @@ class OffsetFile:
         """Raises ConfigError: it cannot be written."""
         place = self._path.parent
         if not place.is_dir() or self._path.is_dir():
-            raise ConfigError(f"{self._where} must name a file in a directory that exists")
+            raise misconfigured(
+                OFFSETS_FILE, f"{self._where} must name a file in a directory that exists"
+            )
         if not os.access(place, os.W_OK):
-            raise ConfigError(
+            raise misconfigured(
+                OFFSETS_FILE,
                 f"{self._where}: {place} cannot be written. Grant write permission to the user "
-                "that runs the tasks"
+                "that runs the tasks",
             )
         self.read()
 
@@ -72,8 +76,9 @@ class OffsetFile:
         try:
             return parsed(content) if content else {}  # empty counts as new, as in Kafka Connect
         except (ValueError, struct.error):
-            raise ConfigError(
-                f"{self._where} is not a file of source offsets of Kafka Connect. Name another one"
+            raise misconfigured(
+                OFFSETS_FILE,
+                f"{self._where} is not a file of source offsets of Kafka Connect. Name another one",
             ) from None
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:

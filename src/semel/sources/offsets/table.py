@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
 from semel.config.source_connector import OFFSETS_URLS
-from semel.errors import ConfigError, Problem, ServiceError, TransientError
+from semel.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, parse_name
@@ -131,9 +131,10 @@ def _opened(connector: SourceConnectorConfig) -> tuple[Database, str, Path | Non
     make = _BY_SCHEME.get(bare.partition(":")[0])
     try:
         if make is None:  # not the URL itself: it may hold a password
-            raise ConfigError(
+            raise misconfigured(
+                "connection.url",
                 f"connection.url={bare.partition(':')[0]}:... keeps no source offsets. Set one "
-                "that begins with jdbc:postgresql:, jdbc:mysql:, jdbc:mariadb: or jdbc:sqlite:"
+                "that begins with jdbc:postgresql:, jdbc:mysql:, jdbc:mariadb: or jdbc:sqlite:",
             )
         return make(connector)
     except ConfigError as error:
