@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config.common import is_topic
-from semel.config.definition import HIGH, LOW, key
+from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.source_connector import offsets_on_one_machine
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError, Problem
@@ -43,6 +43,7 @@ class ClusterConfig(WorkerConfig):
         3,
         "Its replication when it is created; -1 is the brokers' default.",
         at_least=-1,
+        type=Type.SHORT,
         importance=LOW,
         group=_CLUSTER,
     )
@@ -59,6 +60,7 @@ class ClusterConfig(WorkerConfig):
         5,
         "Its partitions when it is created.",
         at_least=1,
+        type=Type.INT,
         importance=LOW,
         group=_CLUSTER,
     )
@@ -67,6 +69,7 @@ class ClusterConfig(WorkerConfig):
         3,
         "Its replication when it is created; -1 is the brokers' default.",
         at_least=-1,
+        type=Type.SHORT,
         importance=LOW,
         group=_CLUSTER,
     )
@@ -83,6 +86,7 @@ class ClusterConfig(WorkerConfig):
         25,
         "Its partitions when it is created.",
         at_least=1,
+        type=Type.INT,
         importance=LOW,
         group=_CLUSTER,
     )
@@ -91,6 +95,7 @@ class ClusterConfig(WorkerConfig):
         3,
         "Its replication when it is created; -1 is the brokers' default.",
         at_least=-1,
+        type=Type.SHORT,
         importance=LOW,
         group=_CLUSTER,
     )
@@ -99,6 +104,7 @@ class ClusterConfig(WorkerConfig):
         10_000,
         "A worker that gives no sign of life for this long loses its connectors to others.",
         at_least=1000,
+        type=Type.INT,
         importance=HIGH,
         group=_CLUSTER,
     )
@@ -108,6 +114,7 @@ class ClusterConfig(WorkerConfig):
         "Time between two heartbeats, and the longest time until a worker hears that another one "
         "has joined or left; at most a third of the session timeout.",
         at_least=100,
+        type=Type.INT,
         importance=HIGH,
         group=_CLUSTER,
     )
@@ -116,6 +123,7 @@ class ClusterConfig(WorkerConfig):
         60_000,
         "How long a worker waits for the previous worker of a connector to release it.",
         at_least=1000,
+        type=Type.INT,
         importance=HIGH,
         group=_CLUSTER,
     )
@@ -125,6 +133,7 @@ class ClusterConfig(WorkerConfig):
         "How long the connectors of a worker that was shut down cleanly wait for it to come back. "
         "Those of a worker that died do not wait.",
         at_least=0,
+        type=Type.INT,
         importance=LOW,
         group=_CLUSTER,
     )

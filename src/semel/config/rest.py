@@ -218,6 +218,7 @@ class RestConfig:
         1024 * 1024,
         "The largest body of a request.",
         at_least=1024,
+        type=Type.INT,
         importance=LOW,
         group=_GROUP,
     )

@@ -39,6 +39,7 @@ class WorkerConfig(RestConfig):
         "bootstrap.servers",
         "localhost:9092",
         "Kafka brokers of connectors that name none.",
+        type=Type.LIST,
         importance=HIGH,
         group="Common",
     )
@@ -65,6 +66,7 @@ class WorkerConfig(RestConfig):
         f"{ALLOWED} names), or Principal (their login).",
         importance=MEDIUM,
         group="Common",
+        recommended=_POLICIES,
         validator=_policy,
     )
     override_allowlist: tuple[str, ...] = key(
