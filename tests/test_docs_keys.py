@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from semel import transforms
+from semel.cli.worker import PASSED_ON
 from semel.config import ConnectorConfig, SourceConnectorConfig, default_text, definitions, names
+from semel.config.cluster import ClusterConfig
+from semel.config.worker import WorkerConfig
 from semel.sinks import sink_class
 from semel.sources import source_class
 
@@ -36,6 +40,8 @@ SECTIONS: dict[str, tuple[str, type]] = {
     "Directory": ("directory.md", source_class("Directory").section),
     "Datagen": ("datagen.md", source_class("Datagen").section),
     "FileStreamSource": ("sources.md", source_class("FileStreamSource").section),
+    "worker": ("worker.md", WorkerConfig),
+    "cluster": ("cluster.md", ClusterConfig),
 }
 _TABLE = re.compile(r"^\| key \| type \| default \|[^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)*)", re.M)
 _ROW = re.compile(r"^\| (`[^|]+`) \|([^|]*)\|([^|]*)\|(.*)\|$", re.M)
@@ -72,7 +78,11 @@ def _stands(name: str, text: str) -> bool:
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text) is not None
 
 
-_BESIDES = {"databases.md": ["postgresql.md"], "sources.md": ["configuration.md"]}
+_BESIDES = {
+    "databases.md": ["postgresql.md"],
+    "sources.md": ["configuration.md"],
+    "cluster.md": ["worker.md"],
+}
 """Pages that have some of a page's keys."""
 _SHARED = {"connector.class"}
 """Keys whose defaults are not the same for all sinks of a page."""
@@ -109,9 +119,72 @@ def test_every_key_stands_in_the_docs_with_its_type_default_and_values(of: str) 
 @pytest.mark.parametrize("page", sorted({page for page, _ in SECTIONS.values()}))
 def test_the_docs_name_no_key_that_nothing_reads(page: str) -> None:
     known = {name for _, section in SECTIONS.values() for name in names(section)}
-    named = set(_rows(page))
+    passed_on = PASSED_ON if page == "worker.md" else ()
+    named = {n for n in _rows(page) if not n.startswith(passed_on)}
     assert {n for n in named - known if not re.search(r"[*<]|^\.", n)} == set()
     meanings = "".join(row.meaning for row in _rows(page).values())
     also = re.findall(r"Also: (`[^`]+`(?:, `[^`]+`)*)", meanings)
     aliases = {alias for part in also for alias in _NAME.findall(part)}
     assert {a for a in aliases - known if not re.search(r"[*<=]", a)} == set()
+
+
+_STAGES = re.compile(
+    r"^\| (?:transform|predicate) \| options \| [^\n]*\n\|[-|]+\|\n((?:\|[^\n]*\n)*)", re.M
+)
+_BELOW = re.compile(r"`([\w.]+\.)`")
+_BESIDE = re.compile(r"\(([^)]*)\)")
+_IN_PROSE = {"sql", "python"}
+"""Classes whose keys are explained without a table."""
+
+
+def _prose(text: str) -> str:
+    """A text without its tables, and with keys below ``transforms.<name>.`` by their own names."""
+    lines = (line for line in text.splitlines() if not line.startswith("|"))
+    return re.sub(r"transforms\.\w+\.", "", "\n".join(lines))
+
+
+def _options() -> dict[str, str]:
+    """Each class of docs/transforms.md -> the options that its rows name. Names of a section are
+    below those that it names with a dot at the end; a row without a name goes on with the one
+    before."""
+    found: dict[str, str] = {}
+    classes: list[str] = []
+    for section in _text("transforms.md").split("\n## "):
+        below = _BELOW.findall(_prose(section)) or [""]
+        for row in "".join(_STAGES.findall(section)).splitlines():
+            _, name, options, *_ = row.split("|")
+            classes = [b + n for b in below for n in _NAME.findall(name)] or classes
+            found |= {each: found.get(each, "") + options for each in classes}
+    return found
+
+
+def _stages() -> dict[str, type]:
+    kinds = ("transforms", "predicates")
+    found = [each for kind in kinds for each in transforms.classes(kind)]
+    return {name.partition("$")[0]: made.section for name, made in found}
+
+
+def test_the_docs_list_every_transform_and_predicate() -> None:
+    assert _options().keys() | _IN_PROSE == _stages().keys()
+
+
+@pytest.mark.parametrize("name", sorted(_stages()))
+def test_every_option_of_a_transform_stands_in_the_docs_with_its_values(name: str) -> None:
+    """In the rows of the transform, with the values in parentheses after it or after the next one,
+    or in the prose of the page."""
+    options, prose = _options().get(name, ""), _prose(_text("transforms.md"))
+    listed = set(_NAME.findall(_BESIDE.sub("", options)))
+    keys = definitions(_stages()[name])
+    known = {n for key in keys for n in key.names}
+    wrong = [f"{option} is no option of {name}" for option in sorted(listed - known)]
+    for key in keys:
+        if key.name not in listed:
+            if not _stands(key.name, prose):
+                wrong.append(f"{key.name} is missing from docs/transforms.md")
+            continue
+        named = re.search(rf"`{re.escape(key.name)}`(?:, `[^`]+`)? {_BESIDE.pattern}", options)
+        beside = named[1] if named else ""
+        shown, values = {v.lower() for v in _NAME.findall(beside)}, set(key.recommended_values)
+        if values and shown != values and "without effect" not in beside:
+            wrong.append(f"{key.name}: {sorted(shown)} in docs, {sorted(values)} in code")
+    assert not wrong, "\n".join(wrong)
