@@ -12,7 +12,7 @@ from semel.config.checks import VALUE_CONVERTER
 from semel.errors import ConfigError
 from semel.kafka import cluster, groups
 from semel.planning import plan
-from semel.validation import validate
+from semel.validation import keys_of, validate
 
 RAW = {
     "name": "orders",
@@ -161,6 +161,23 @@ def test_warnings_stand_beside_the_answer() -> None:
     infos, warnings = validate({**RAW, "topic": "x", "value.converter": "JsonConverter"})
     assert infos.error_count == 0
     assert warnings == ["unknown configuration key topic; did you mean topics?"]
+
+
+def test_keys_of_converters_are_described_too() -> None:
+    answered = answer(
+        value_converter="io.confluent.connect.avro.AvroConverter",
+        value_converter_basic_auth_user_info="me:secret",
+        value_converter_use_latest_version="maybe",
+    )
+    definition, value = of(answered, "value.converter.use.latest.version")
+    assert (definition["type"], definition["default_value"]) == ("BOOLEAN", "false")
+    assert value["errors"] == ("value.converter.use.latest.version='maybe' must be true or false",)
+    assert of(answered, "value.converter.basic.auth.user.info")[1]["value"] == "[hidden]"
+    keys = {key.name: key for key in keys_of("org.apache.kafka.connect.json.JsonConverter")}
+    assert (keys["schemas.enable"].type, keys["schemas.enable"].default_value) == (
+        "BOOLEAN",
+        "true",
+    )
 
 
 def test_keys_of_transforms_and_predicates_are_described_too() -> None:

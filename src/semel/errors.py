@@ -5,7 +5,7 @@ Exit codes are part of the command line's interface (``semel --help`` lists them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from semel.redact import redacted
@@ -60,15 +60,23 @@ def misconfigured(key: str, message: str, value: str = "") -> ConfigError:
     return ConfigError(Problem(key, message, value))
 
 
-def whole(error: ConfigError, prefix: str, title: str = "") -> ConfigError:
-    """The error, whose keys and messages begin with a key without its prefix, with that prefix;
-    ``title`` stands before the message."""
-    return ConfigError(
-        *(
-            replace(p, key=f"{prefix}{p.key}", message=f"{title}{prefix}{p.message}")
-            for p in error.problems
-        )
-    )
+def prefixed(
+    problems: Iterable[Problem], prefix: str, *, otherwise: str = "", title: str = ""
+) -> ConfigError:
+    """The error for problems that name keys without their prefix, such as ``transforms.x.``.
+
+    Args:
+        otherwise: the key of problems that name none.
+        title: what each message begins with.
+    """
+
+    def whole(problem: Problem) -> Problem:
+        key, text = problem.key, problem.message
+        begins = bool(key) and text.startswith(key)
+        text = f"{prefix}{text}" if begins else f"{prefix[:-1]}: {text}"
+        return replace(problem, key=prefix + key if key else otherwise, message=title + text)
+
+    return ConfigError(*map(whole, problems))
 
 
 class TopicMissing(ConfigError):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from semel import transforms
+from semel import converters, transforms
 from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
 from semel.errors import ConfigError, Problem
@@ -14,8 +14,8 @@ from semel.planning import plan_any
 from semel.sinks import sink_class
 from semel.sources import is_source, source_class
 
-_OTHERS = ("transforms", "predicates")
-"""The other classes whose keys can be listed."""
+_STAGES = ("transforms", "predicates")
+"""What records pass through."""
 
 
 def validate(
@@ -35,16 +35,19 @@ def validate(
     except ConfigError as error:
         problems, warnings = [*known, *error.problems], error.warnings
     sections, defaults = _sections(raw)
-    return config_infos(sections, raw, problems, defaults, transforms.declared(raw)), warnings
+    more = [*converters.declared(raw), *transforms.declared(raw)]
+    return config_infos(sections, raw, problems, defaults, more), warnings
 
 
 def keys_of(name: str) -> Sequence[ConfigKeyInfo]:
-    """The keys of a connector's class, or of a transform's or a predicate's.
+    """The keys of a connector's class, or of a converter's, a transform's or a predicate's.
 
     Raises:
         ConfigError: there is no such class.
     """
-    others = {each: found for kind in _OTHERS for each, found in transforms.classes(kind)}
+    others = {each: found for kind in _STAGES for each, found in transforms.classes(kind)}
+    if name in converters.names():
+        others[name] = converters.find(name, where="converter")
     sections, defaults = ([others[name].section], {}) if name in others else declared(name)
     infos = config_infos(sections, {}, (), defaults)
     return [info.definition for info in infos.configs if info.definition is not None]

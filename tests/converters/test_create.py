@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from semel import converters
+from semel.config import definitions, names
 from semel.converters.base import Converter, Decoded
 from semel.converters.bytearray import ByteArrayConverter
 from semel.converters.json import JsonConverter
@@ -88,12 +89,50 @@ def test_a_bad_json_configuration_is_refused(config: dict[str, str], problem: st
     with pytest.raises(ConfigError) as raised:
         create("JsonConverter", **config)
     assert problem in str(raised.value)
+    assert raised.value.problems[0].key.startswith("value.converter.schema")
 
 
 def test_a_converter_names_the_keys_it_reads() -> None:
     keys = {"schemas.enable", "schema", "schema.content", "decimal.format"}
-    assert keys == create("JsonConverter").KEYS
-    assert frozenset() == create("StringConverter").KEYS
+    assert keys == set(names(create("JsonConverter").section))
+    assert set() == set(names(create("StringConverter").section))
+
+
+@pytest.mark.parametrize("name", sorted(converters.names()))
+def test_every_key_of_a_converter_is_explained(name: str) -> None:
+    section = converters.find(name, where="").section
+    assert [d.name for d in definitions(section) if not d.documentation] == []
+
+
+def test_all_mistakes_are_told_at_once_by_their_whole_keys() -> None:
+    mistakes = {
+        "schema.registry.request.timeout.ms": "soon",
+        "auto.register.schemas": "maybe",
+        "bearer.auth.token": "hidden",
+        "proxy.host": " ",
+    }
+    with pytest.raises(ConfigError) as raised:
+        converters.create(
+            "io.confluent.connect.avro.AvroConverter",
+            mistakes,
+            is_key=True,
+            where="key.converter",
+        )
+    assert [(p.key, p.message) for p in raised.value.problems] == [
+        (
+            "key.converter.schema.registry.url",
+            "key.converter.schema.registry.url is required. The schema registry, such as "
+            "http://localhost:8081.",
+        ),
+        (
+            "key.converter.schema.registry.request.timeout.ms",
+            "key.converter.schema.registry.request.timeout.ms='soon' must be a whole number",
+        ),
+        (
+            "key.converter.auto.register.schemas",
+            "key.converter.auto.register.schemas='maybe' must be true or false",
+        ),
+    ]
 
 
 def test_fields_that_the_sink_does_not_know_are_wanted_with_evolve() -> None:

@@ -91,7 +91,7 @@ def test_the_form_of_decimals_is_configured() -> None:
     values = pa.array([Decimal("1.5")], pa.decimal128(9, 1))
     assert converter("numeric").encode(values).to_pylist() == [b"1.5"]
     assert converter("").encode(values).to_pylist() == [b'"Dw=="']
-    with pytest.raises(ConfigError, match=r"decimal\.format=TEXT must be BASE64 or"):
+    with pytest.raises(ConfigError, match=r"decimal\.format='TEXT' must be BASE64 or"):
         converter("TEXT")
 
 

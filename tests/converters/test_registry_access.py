@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pyarrow as pa
 import pytest
 
-from semel.converters.registry.config import registry
+from semel.config import read
+from semel.converters.registry.config import RegistryKeys, registry
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.skipped import SkipLog, Skipped
 from semel.errors import ConfigError, ServiceError, Unavailable
@@ -68,7 +69,7 @@ def server() -> Iterator[Server]:
 
 def _asked(url: str, **more: str) -> str:
     config = {"schema.registry.url": url, **{k.replace("_", "."): v for k, v in more.items()}}
-    return registry(config, "value.converter").schema(1).text
+    return registry(read(RegistryKeys, config), "value.converter").schema(1).text
 
 
 def _url(server: Server) -> str:

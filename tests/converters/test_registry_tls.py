@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.converters.registry.config import registry
+from semel.config import read
+from semel.converters.registry.config import RegistryKeys, registry
 from semel.errors import ConfigError
 from semel.lab.embedded.process import LOOPBACK
 from tests.kafka.secured import java_trust_store
@@ -57,7 +58,7 @@ def _asked(url: str, store: Path | str, password: str) -> str:
         "schema.registry.ssl.truststore.location": str(store),
         "schema.registry.ssl.truststore.password": password,
     }
-    return registry(config, "value.converter").schema(1).text
+    return registry(read(RegistryKeys, config), "value.converter").schema(1).text
 
 
 def test_a_trust_store_of_java_is_read(url: str, authority: Authority) -> None:

@@ -220,7 +220,7 @@ def describe(
         str,
         typer.Option(
             metavar="CLASS",
-            help="List the keys of a class instead: of a connector, transform or predicate.",
+            help="List the keys of a connector, converter, transform or predicate instead.",
         ),
     ] = "",
 ) -> None:

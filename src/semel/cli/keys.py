@@ -13,8 +13,8 @@ from semel.validation import keys_of
 
 
 def list_keys(name: str, *, as_json: bool) -> None:
-    """Print the keys of the class of a connector, a transform or a predicate; as JSON, in the form
-    of Kafka Connect's ``GET /connector-plugins/{plugin}/config``.
+    """Print the keys of the class of a connector, a converter, a transform or a predicate; as JSON,
+    in the form of Kafka Connect's ``GET /connector-plugins/{plugin}/config``.
 
     Raises:
         ConfigError: there is no such class.

@@ -19,6 +19,7 @@ from semel.config.definition import (
     names,
 )
 from semel.config.loading import absolute, load, under
+from semel.config.prefixed import below, section_of
 from semel.config.providers import Resolved, resolved
 from semel.config.reading import read, title
 from semel.config.source_connector import SourceConnectorConfig
@@ -38,6 +39,7 @@ __all__ = [
     "TopicGroup",
     "Type",
     "absolute",
+    "below",
     "check_converter_keys",
     "check_keys",
     "connector_of",
@@ -49,6 +51,7 @@ __all__ = [
     "names",
     "read",
     "resolved",
+    "section_of",
     "title",
     "under",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from semel.config.definition import names
 from semel.errors import misconfigured
@@ -65,8 +65,8 @@ def check_keys(
     return warnings
 
 
-def check_converter_keys(given: Mapping[str, str], known: Collection[str], where: str) -> list[str]:
-    """Warnings for keys below ``where`` that its converter does not know.
+def check_converter_keys(given: Mapping[str, str], section: type, where: str) -> list[str]:
+    """Warnings for keys below ``where`` that its converter's section does not declare.
 
     Raises:
         ConfigError: a key of Kafka Connect's converters that would change the results.
@@ -79,7 +79,8 @@ def check_converter_keys(given: Mapping[str, str], known: Collection[str], where
         )
     without_effect = {"replace.null.with.default", "schemas.cache.size"}
     warnings = []
-    for name in sorted(set(given) - set(known) - without_effect):
+    known = set(names(section))
+    for name in sorted(set(given) - known - without_effect):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {where}.{near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {where}.{name}{hint}")

@@ -37,7 +37,7 @@ def _plugin(name: str, kind: str) -> dict[str, str]:
 
 
 def definitions_of(name: str) -> Sequence[ConfigKeyInfo]:
-    """The keys of a connector's class, or of a transform's or a predicate's.
+    """The keys of a connector's class, or of a converter's, a transform's or a predicate's.
 
     Raises:
         NotFound: there is no such class.

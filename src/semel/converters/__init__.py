@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 
 from semel import aliases
+from semel.config import Definition, below
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.errors import ConfigError, misconfigured
 from semel.extras import entries
@@ -18,6 +20,7 @@ __all__ = [
     "Failure",
     "Unwritable",
     "create",
+    "declared",
     "find",
     "full_name",
     "names",
@@ -99,6 +102,14 @@ def _known() -> dict[str, str]:
     return {**entries(GROUP), **_OURS}
 
 
+def declared(raw: Mapping[str, str]) -> Iterator[Definition]:
+    """The keys of the converters that a configuration names."""
+    for where in ("key.converter", "value.converter"):
+        if raw.get(where, "").strip():
+            with suppress(ConfigError):  # there is no such class
+                yield from below(f"{where}.", None, find(raw[where], where=where).section)
+
+
 def names() -> frozenset[str]:
     """The full names of all converters."""
     return frozenset(_known())
@@ -125,8 +136,8 @@ def create(
 
     Args:
         class_name: as in ``value.converter``.
-        config: the keys under ``value.converter.``, without that prefix; see ``KEYS`` of the result
-            for those it reads.
+        config: the keys under ``value.converter.``, without that prefix; see ``section`` of the
+            result for those it reads.
         is_key: whether it decodes keys.
         where: the setting, ``value.converter``, for error messages.
         evolve: whether fields that the sink does not know are wanted too.

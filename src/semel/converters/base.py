@@ -6,9 +6,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from semel.config import section_of
 from semel.errors import ConfigError
 
 
@@ -33,6 +35,11 @@ class Unwritable(ConfigError):
     """No value of this type can be written, whatever it is; only null may be."""
 
 
+@dataclass(frozen=True)
+class NoKeys:
+    """No keys."""
+
+
 class Converter(ABC):
     """Decodes the keys or the values of one topic.
 
@@ -41,8 +48,8 @@ class Converter(ABC):
     parse).
     """
 
-    KEYS: frozenset[str] = frozenset()
-    """The keys under ``value.converter.`` that this converter reads."""
+    section: ClassVar[type] = NoKeys
+    """The dataclass that declares the keys under ``value.converter.`` that this converter reads."""
 
     @abstractmethod
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
@@ -83,6 +90,17 @@ class Converter(ABC):
             ConfigError: a value that cannot be used.
         """
         return cls()
+
+    @classmethod
+    def keys(cls, config: Mapping[str, str], where: str) -> Any:
+        """The ``section``, read from what :meth:`configured` is given. Keys that are given, but
+        blank, have their defaults.
+
+        Raises:
+            ConfigError: every value that cannot be used, by its whole key.
+        """
+        given = {name: value for name, value in config.items() if value.strip()}
+        return section_of(cls.section, given, f"{where}.", otherwise=where)
 
     def encode(self, values: pa.Array) -> pa.Array:
         """The inverse of :meth:`decode`, for a sink that writes bytes: a struct array, or an array

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from json import JSONDecodeError
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.config import HIGH, LOW, key
 from semel.converters import ddl, json_write
 from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.json_columns import JSON
@@ -19,6 +20,35 @@ from semel.converters.json_plain import PlainReader
 from semel.converters.json_schema import SchemaError
 from semel.converters.json_text import as_text, without_mark
 from semel.errors import ConfigError, Problem, misconfigured
+
+
+@dataclass(frozen=True)
+class JsonKeys(json_write.DecimalKeys):
+    """The keys of JsonConverter."""
+
+    schemas_enable: bool = key(
+        "schemas.enable",
+        True,
+        "Values are objects of a schema and a payload.",
+        importance=HIGH,
+        group="Schemas",
+        display="Enable Schemas",
+    )
+    schema: str = key(
+        "schema",
+        "",
+        "The fields of plain JSON, as in Spark: id BIGINT, price DECIMAL(10,2).",
+        importance=LOW,
+        group="Schemas",
+    )
+    content: str = key(
+        "schema.content",
+        "",
+        "Kafka Connect's schema of all values, which are then read without an envelope.",
+        importance=HIGH,
+        group="Schemas",
+        display="Schema Content",
+    )
 
 
 class JsonConverter(Converter):
@@ -46,7 +76,7 @@ class JsonConverter(Converter):
         SchemaError: ``content`` is not a schema.
     """
 
-    KEYS = frozenset({"schemas.enable", "schema", "schema.content", json_write.DECIMALS})
+    section: ClassVar[type] = JsonKeys
 
     def __init__(
         self,
@@ -68,33 +98,27 @@ class JsonConverter(Converter):
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> JsonConverter:
-        enable = config.get("schemas.enable", "").strip().lower()
-        if enable not in ("", "true", "false"):
-            raise misconfigured(
-                f"{where}.schemas.enable",
-                f"{where}.schemas.enable={enable!r} must be true or false",
-            )
-        declared = config.get("schema", "").strip()
-        if declared and enable == "true":
+        keys = cls.keys(config, where)
+        declared, enable = keys.schema, keys.schemas_enable
+        if declared and enable and config.get("schemas.enable", "").strip():
             raise misconfigured(
                 f"{where}.schema",
                 f"{where}.schema declares the fields of plain JSON, but {where}.schemas.enable="
                 "true says that each record carries its own: set it to false, or remove the schema",
             )
         schema = ddl.parse(declared, where=f"{where}.schema") if declared else None
-        numeric = json_write.numeric(config, where)
-        content = config.get("schema.content", "").strip() if enable != "false" else ""
+        content = keys.content if enable else ""
         if content and declared:
             raise misconfigured(
-                f"{where}.schema",
+                f"{where}.schema.content",
                 f"{where}.schema and {where}.schema.content both declare the fields: remove one",
             )
         try:
-            return cls(enable != "false", schema, evolve, where, numeric, content)
+            return cls(enable, schema, evolve, where, keys.numeric, content)
         except (SchemaError, JSONDecodeError) as error:
-            key = f"{where}.schema.content"
+            name = f"{where}.schema.content"
             raise ConfigError(
-                Problem(key, f"{key} is not a Kafka Connect schema: {error}")
+                Problem(name, f"{name} is not a Kafka Connect schema: {error}")
             ) from None
 
     @property

@@ -15,19 +15,43 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.config import LOW, key
 from semel.converters import json_duck
 from semel.converters.base import Unwritable
 from semel.converters.bytestrings import unscaled
 from semel.converters.json_columns import JSON
-from semel.errors import ConfigError, Problem
-
-DECIMALS = "decimal.format"
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
 _BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _INTEGERS = {pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.uint8(): "int16"}
 _INTEGERS |= {pa.uint16(): "int32"}
+
+
+def _decimals(text: str) -> None:
+    if text.upper() not in ("BASE64", "NUMERIC"):
+        raise ValueError("must be BASE64 or NUMERIC")
+
+
+@dataclass(frozen=True)
+class DecimalKeys:
+    """How decimals are written."""
+
+    decimals: str = key(
+        "decimal.format",
+        "BASE64",
+        "How decimals are written: BASE64 of the unscaled value, or NUMERIC. Both are read.",
+        importance=LOW,
+        group="Serialization",
+        display="Decimal Format",
+        recommended=("BASE64", "NUMERIC"),
+        validator=_decimals,
+    )
+
+    @property
+    def numeric(self) -> bool:
+        """Whether decimals are written as numbers."""
+        return self.decimals.upper() == "NUMERIC"
 
 
 def encode(
@@ -48,19 +72,6 @@ def encode(
     if values.null_count:
         text = pc.if_else(values.is_null(), None, text)
     return text.cast(pa.binary())
-
-
-def numeric(config: Mapping[str, str], where: str) -> bool:
-    """Whether ``decimal.format`` asks for numbers.
-
-    Raises:
-        ConfigError: it is neither ``BASE64``, the default, nor ``NUMERIC``.
-    """
-    given = config.get(DECIMALS, "").strip()
-    if given.upper() not in ("", "BASE64", "NUMERIC"):
-        key = f"{where}.{DECIMALS}"
-        raise ConfigError(Problem(key, f"{key}={given} must be BASE64 or NUMERIC"))
-    return given.upper() == "NUMERIC"
 
 
 def joined(pieces: Sequence[Any], rows: int) -> pa.Array:

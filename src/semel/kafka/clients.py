@@ -21,7 +21,7 @@ from semel.config import (
     under,
 )
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError, Problem, misconfigured, whole
+from semel.errors import ConfigError, Problem, misconfigured, prefixed
 from semel.kafka import security
 
 QUIET = logging.getLogger("semel.kafka.librdkafka")
@@ -147,7 +147,7 @@ def _translated(
     try:
         overrides = security.librdkafka(overrides)
     except ConfigError as error:
-        raise whole(error, prefix, title) from None
+        raise prefixed(error.problems, prefix, title=title) from None
     for name, value in overrides.items():
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:

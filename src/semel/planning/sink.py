@@ -155,7 +155,7 @@ def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[st
         with problems.caught(title(raw)):
             below = under(raw, f"{where}.")
             made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.KEYS, where)
+            warnings += check_converter_keys(below, made.section, where)
     return warnings
 
 

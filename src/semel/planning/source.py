@@ -136,7 +136,7 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
         with problems.caught(mine):
             below = under(raw, f"{where}.")
             made = converters.create(name, below, is_key=where == "key.converter", where=where)
-            warnings += check_converter_keys(below, made.KEYS, where)
+            warnings += check_converter_keys(below, made.section, where)
             _check_encodes(made, where, name)
     if found is not None:
         with problems.caught(mine):

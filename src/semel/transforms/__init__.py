@@ -10,8 +10,8 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from semel import aliases
-from semel.config import Definition
-from semel.errors import ConfigError, Problem
+from semel.config import Definition, below, section_of, under
+from semel.errors import ConfigError, Problem, prefixed
 from semel.extras import entries
 from semel.problems import together
 from semel.redact import redacted
@@ -22,9 +22,6 @@ from semel.transforms.config import (
     STAGE,
     PredicateKeys,
     StageKeys,
-    below,
-    named,
-    section_of,
     unknown,
 )
 
@@ -259,11 +256,11 @@ def _stage(raw: Mapping[str, str], alias: str) -> Stage:
 def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     """The transform or predicate configured below ``prefix``."""
     found, suffix = _found(kind, raw, prefix)
-    config = section_of(found.section, raw, prefix)
+    config = section_of(found.section, under(raw, prefix), prefix, otherwise=f"{prefix}type")
     try:
         return found(config, of_key=suffix == "Key") if suffix else found(config)
     except ConfigError as error:
-        raise named(error.problems, prefix) from None
+        raise prefixed(error.problems, prefix, otherwise=f"{prefix}type") from None
     except ValueError as error:
         raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
 

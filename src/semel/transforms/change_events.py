@@ -17,7 +17,7 @@ from semel.converters.base import Failure
 from semel.converters.json_columns import CONNECT
 from semel.converters.json_envelope import PayloadReader
 from semel.converters.json_text import place
-from semel.errors import ConfigError
+from semel.errors import misconfigured
 from semel.records import DATA_EXCEPTION
 
 _FIELDS = frozenset({"before", "after", "source", "op"})
@@ -46,11 +46,12 @@ class Unwrapper:
         known = events.type.field("after").metadata or {}
         has_types = pa.types.is_struct(after.type)
         if CONNECT not in known and not has_types:
-            raise ConfigError(
+            raise misconfigured(
+                "value.converter.schemas.enable",
                 f"connector {self._connector}: the values are Debezium change events (before, "
                 "after, op) without schemas. Let the source write them with schemas "
                 "(value.converter.schemas.enable=true there and here), or unwrap them there: "
-                "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState"
+                "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState",
             )
         failures = [
             Failure(i, DATA_EXCEPTION, "a change event without op, which says what has happened")

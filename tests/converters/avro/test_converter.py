@@ -259,6 +259,11 @@ def test_a_key_may_be_no_record() -> None:
         (CONFLUENT, {}, "value.converter.schema.registry.url is required"),
         (
             CONFLUENT,
+            {"schema.registry.url": ","},
+            "value.converter.schema.registry.url is required",
+        ),
+        (
+            CONFLUENT,
             {"schema.registry.url": "registry:8081"},
             "must begin with http:// or https://",
         ),

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from semel.config import section_of
 from semel.converters.avro import AvroConverter
 from semel.converters.avro.derive import Writing, schema_of
 from semel.converters.avro.parse import parse
 from semel.converters.avro.write import Unwritable, longs, write
+from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.registration import Registration
 from semel.errors import ConfigError
 from tests.converters.avro.test_columns import Names, by_fastavro, in_arrow, read, schemas, written
@@ -153,7 +155,8 @@ def test_invalid_names_are_refused_or_scrubbed() -> None:
 def test_subjects_follow_their_strategy(strategy: str, is_key: bool, subject: str) -> None:
     name = f"{'key' if is_key else 'value'}.subject.name.strategy"
     config = {name: f"io.confluent.kafka.serializers.subject.{strategy}"}
-    registration = Registration.configured(config, is_key=is_key, where="value.converter")
+    keys = section_of(RegistryKeys, {"schema.registry.url": "http://r", **config}, "", otherwise="")
+    registration = Registration.of(keys, is_key=is_key, where="value.converter")
     registry = Memory()
     converter(registry, registration=registration).encode(pa.array([{"a": 1}]))
     assert list(registry.subjects) == [subject]

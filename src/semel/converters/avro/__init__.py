@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 
+from semel.config import LOW, key
 from semel.converters.avro import columns, rows
 from semel.converters.avro.derive import Writing, schema_of
 from semel.converters.avro.parse import parse
@@ -24,8 +26,37 @@ from semel.converters.registry.converter import Contents, Reader, RegistryConver
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
 
-ENHANCED, IGNORE_DEFAULTS = "enhanced.avro.schema.support", "ignore.default.for.nullables"
-PROPERTIES, SCRUB = "connect.meta.data", "scrub.invalid.names"
+
+@dataclass(frozen=True)
+class AvroKeys(keys.RegistryKeys):
+    """The keys of Confluent's AvroConverter."""
+
+    full_names: bool = key(
+        "enhanced.avro.schema.support",
+        False,
+        "Whether fields of a union have the full names of their types.",
+    )
+    ignore_defaults: bool = key(
+        "ignore.default.for.nullables",
+        False,
+        "Keep null where a field has a default; otherwise null is read as the default.",
+    )
+    properties: bool = key(
+        "connect.meta.data",
+        True,
+        "Whether registered schemas carry Kafka Connect's own properties.",
+        importance=LOW,
+    )
+    scrub: bool = key(
+        "scrub.invalid.names",
+        False,
+        "Replace characters that Avro does not allow in names; otherwise they are an error.",
+    )
+
+
+@dataclass(frozen=True)
+class ApicurioAvroKeys(keys.ApicurioKeys, AvroKeys):
+    """The keys of Apicurio's AvroConverter."""
 
 
 class AvroConverter(RegistryConverter):
@@ -36,7 +67,7 @@ class AvroConverter(RegistryConverter):
         defaults: a null field with a default takes the default.
     """
 
-    KEYS = keys.KEYS | registration.KEYS | {ENHANCED, IGNORE_DEFAULTS, PROPERTIES, SCRUB}
+    section: ClassVar[type] = AvroKeys
     format = AVRO
 
     def __init__(
@@ -58,15 +89,14 @@ class AvroConverter(RegistryConverter):
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> Converter:
+        given = cls.keys(config, where)
         return cls(
-            keys.registry(config, where),
+            keys.registry(given, where),
             where,
-            full_names=keys.flag(config, ENHANCED, False, where),
-            defaults=not keys.flag(config, IGNORE_DEFAULTS, False, where),
-            registration=Registration.configured(config, is_key=is_key, where=where),
-            writing=Writing(
-                keys.flag(config, PROPERTIES, True, where), keys.flag(config, SCRUB, False, where)
-            ),
+            full_names=given.full_names,
+            defaults=not given.ignore_defaults,
+            registration=Registration.of(given, is_key=is_key, where=where),
+            writing=Writing(given.properties, given.scrub),
         )
 
     def _reader(self, schema: Schema) -> Reader:
@@ -101,14 +131,7 @@ class AvroConverter(RegistryConverter):
 class ApicurioAvroConverter(AvroConverter):
     """Apicurio's converter with ``apicurio.registry.as-confluent=true``."""
 
-    KEYS = AvroConverter.KEYS | keys.APICURIO.keys()
-
-    @classmethod
-    def configured(
-        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
-    ) -> Converter:
-        translated = keys.of_apicurio(config, where)
-        return super().configured(translated, is_key=is_key, where=where, evolve=evolve)
+    section: ClassVar[type] = ApicurioAvroKeys
 
 
 def contents(node: Node, framed: Framed) -> Contents:

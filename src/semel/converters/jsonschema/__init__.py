@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from semel.config import key
 from semel.converters import json_write
 from semel.converters.base import Converter, Failure
 from semel.converters.json_columns import JSON as AS_JSON
@@ -26,10 +27,24 @@ from semel.converters.registry.converter import Contents, Reader, RegistryConver
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
 
-OPTIONAL, ADDITIONAL = "use.optional.for.nonrequired", "object.additional.properties"
+_OPTIONAL = "use.optional.for.nonrequired"
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _PAIRS = ('{"key":', ',"value":', "}")
 _MISSING = "required, but missing or null"
+
+
+@dataclass(frozen=True)
+class JsonSchemaKeys(json_write.DecimalKeys, keys.RegistryKeys):
+    """The keys of JsonSchemaConverter."""
+
+    optional: bool = key(
+        _OPTIONAL, False, "A property that is not listed under required may be missing."
+    )
+    additional: bool = key(
+        "object.additional.properties",
+        True,
+        "Whether registered schemas allow properties that they do not name.",
+    )
 
 
 class JsonSchemaConverter(RegistryConverter):
@@ -41,7 +56,7 @@ class JsonSchemaConverter(RegistryConverter):
         numeric: write decimals as numbers, see ``decimal.format``.
     """
 
-    KEYS = keys.KEYS | registration.KEYS | {OPTIONAL, ADDITIONAL, json_write.DECIMALS}
+    section: ClassVar[type] = JsonSchemaKeys
     format = JSON
 
     def __init__(
@@ -64,13 +79,14 @@ class JsonSchemaConverter(RegistryConverter):
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> Converter:
+        given = cls.keys(config, where)
         return cls(
-            keys.registry(config, where),
+            keys.registry(given, where),
             where,
-            optional=keys.flag(config, OPTIONAL, False, where),
-            additional=keys.flag(config, ADDITIONAL, True, where),
-            numeric=json_write.numeric(config, where),
-            registration=Registration.configured(config, is_key=is_key, where=where),
+            optional=given.optional,
+            additional=given.additional,
+            numeric=given.numeric,
+            registration=Registration.of(given, is_key=is_key, where=where),
         )
 
     def _reader(self, schema: Schema) -> Reader:
@@ -92,7 +108,7 @@ class JsonSchemaConverter(RegistryConverter):
     def _explained(self, failure: Failure) -> Failure:
         if self._optional or not failure.message.endswith(_MISSING):
             return failure
-        why = f"{failure.message}. If it may be missing, set {self._where}.{OPTIONAL}=true"
+        why = f"{failure.message}. If it may be missing, set {self._where}.{_OPTIONAL}=true"
         return replace(failure, message=why)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.config import LOW, Type, key
 from semel.converters.base import Converter
 from semel.converters.protobuf import columns, indexes, rows
 from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
@@ -26,27 +28,64 @@ from semel.converters.registry.converter import Contents, Reader, RegistryConver
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
 
-ENHANCED, SCRUB = "enhanced.protobuf.schema.support", "scrub.invalid.names"
-_READING = {
-    "generate.index.for.unions": ("index_unions", True),
-    "flatten.unions": ("flatten_unions", False),
-    "optional.for.nullables": ("optional_for_nullables", False),
-    "optional.for.proto2": ("optional_for_proto2", True),
-    "wrapper.for.nullables": ("wrapper_for_nullables", False),
-    "wrapper.for.raw.primitives": ("wrapper_for_raw_primitives", True),
-    "generate.struct.for.nulls": ("struct_for_nulls", False),
-    "int.for.enums": ("int_for_enums", False),
-}
-_WITHOUT_EFFECT = frozenset(
-    {
-        *(ENHANCED, "generalized.sum.type.support", "ignore.default.for.nullables"),
-        *("reference.subject.name.strategy", "reference.lookup.only", "skip.known.types"),
-    }
-)
-_READ_NAME, _READ_INDEXES = (
-    "apicurio.registry.serde.read-type-ref",
-    "apicurio.registry.serde.read-indexes",
-)
+
+@dataclass(frozen=True)
+class ProtobufKeys(keys.RegistryKeys):
+    """The keys of Confluent's ProtobufConverter."""
+
+    index_unions: bool = key(
+        "generate.index.for.unions", True, "A oneof named choice becomes the field choice_0."
+    )
+    flatten_unions: bool = key(
+        "flatten.unions", False, "The members of a oneof become fields of the message."
+    )
+    optional_for_nullables: bool = key(
+        "optional.for.nullables", False, "Only fields declared optional may be null."
+    )
+    optional_for_proto2: bool = key(
+        "optional.for.proto2", True, "An absent optional field of proto2 is null."
+    )
+    wrapper_for_nullables: bool = key(
+        "wrapper.for.nullables", False, "Wrappers are values that may be null."
+    )
+    wrapper_for_raw_primitives: bool = key(
+        "wrapper.for.raw.primitives", True, "A record that is a wrapper becomes its value."
+    )
+    struct_for_nulls: bool = key(
+        "generate.struct.for.nulls", False, "An absent message has default values."
+    )
+    int_for_enums: bool = key("int.for.enums", False, "Enums are numbers.")
+    scrub: bool = key(
+        "scrub.invalid.names", False, "Replace characters that Protobuf does not allow in names."
+    )
+    enhanced: bool = key("enhanced.protobuf.schema.support", False, "Has no effect.")
+    sum_type: bool = key("generalized.sum.type.support", False, "Has no effect.")
+    ignore_defaults: bool = key("ignore.default.for.nullables", False, "Has no effect.")
+    references: str = key(
+        "reference.subject.name.strategy", "", "Has no effect.", type=Type.CLASS, importance=LOW
+    )
+    lookup_only: bool = key("reference.lookup.only", True, "Has no effect.")
+    skip_known: bool = key("skip.known.types", True, "Has no effect.", importance=LOW)
+
+    @property
+    def reading(self) -> Reading:
+        """How values are read."""
+        return Reading(**{each.name: getattr(self, each.name) for each in fields(Reading)})
+
+
+@dataclass(frozen=True)
+class ApicurioProtobufKeys(keys.ApicurioKeys, ProtobufKeys):
+    """The keys of Apicurio's ProtobufConverter."""
+
+    flatten_unions: bool = key(
+        "flatten.unions", True, "The members of a oneof become fields of the message."
+    )
+    named: bool = key(
+        "apicurio.registry.serde.read-type-ref", True, "Values begin with their message's name."
+    )
+    indexed: bool = key(
+        "apicurio.registry.serde.read-indexes", False, "Values begin with their message's indexes."
+    )
 
 
 class ProtobufConverter(RegistryConverter):
@@ -56,7 +95,7 @@ class ProtobufConverter(RegistryConverter):
         scrub: see ``scrub.invalid.names``.
     """
 
-    KEYS = keys.KEYS | registration.KEYS | _READING.keys() | _WITHOUT_EFFECT | {SCRUB}
+    section: ClassVar[type] = ProtobufKeys
     format = PROTOBUF
 
     def __init__(
@@ -78,12 +117,13 @@ class ProtobufConverter(RegistryConverter):
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> Converter:
+        given = cls.keys(config, where)
         return cls(
-            keys.registry(config, where),
+            keys.registry(given, where),
             where,
-            reading=_reading(config, where),
-            registration=Registration.configured(config, is_key=is_key, where=where),
-            scrub=keys.flag(config, SCRUB, False, where),
+            reading=given.reading,
+            registration=Registration.of(given, is_key=is_key, where=where),
+            scrub=given.scrub,
         )
 
     def _split(self, group: Framed) -> list[Framed]:
@@ -141,7 +181,7 @@ class ApicurioProtobufConverter(ProtobufConverter):
     """Apicurio's converter with ``apicurio.registry.as-confluent=true``. Its serializer names
     messages by default, instead of giving their indexes."""
 
-    KEYS = ProtobufConverter.KEYS | keys.APICURIO.keys() | {_READ_NAME, _READ_INDEXES}
+    section: ClassVar[type] = ApicurioProtobufKeys
 
     def __init__(
         self,
@@ -161,15 +201,15 @@ class ApicurioProtobufConverter(ProtobufConverter):
     def configured(
         cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
     ) -> Converter:
-        translated = keys.of_apicurio(config, where)
+        given = cls.keys(config, where)
         return cls(
-            keys.registry(translated, where),
+            keys.registry(given, where),
             where,
-            reading=_reading({"flatten.unions": "true", **translated}, where),
-            registration=Registration.configured(translated, is_key=is_key, where=where),
-            scrub=keys.flag(config, SCRUB, False, where),
-            named=keys.flag(config, _READ_NAME, True, where),
-            indexed=keys.flag(config, _READ_INDEXES, False, where),
+            reading=given.reading,
+            registration=Registration.of(given, is_key=is_key, where=where),
+            scrub=given.scrub,
+            named=given.named,
+            indexed=given.indexed,
         )
 
     def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
@@ -188,13 +228,6 @@ class ApicurioProtobufConverter(ProtobufConverter):
 def _name_of(kind: pa.DataType) -> str | None:
     """The message for values of a type, if only one fits."""
     return None if pa.types.is_struct(kind) else wrapper_of(kind)
-
-
-def _reading(config: Mapping[str, str], where: str) -> Reading:
-    chosen = {
-        name: keys.flag(config, key, default, where) for key, (name, default) in _READING.items()
-    }
-    return Reading(**chosen)
 
 
 def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:

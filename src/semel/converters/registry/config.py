@@ -2,98 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
+from semel.config import HIGH, LOW, Type, key
 from semel.converters.registry.client import TRUST_PASSWORD, TRUST_STORE, Registry
 from semel.errors import ConfigError, Problem
 from semel.extras import require
+from semel.problems import refuse
 
-_TIMEOUT = 10
-_URL = "schema.registry.url"
-_BEARER = {
-    "bearer.auth.token": "bearer.auth.token",
-    "bearer.auth.issuer.endpoint.url": "bearer.auth.issuer.endpoint.url",
-    "bearer.auth.client.id": "bearer.auth.client.id",
-    "bearer.auth.client.secret": "bearer.auth.client.secret",
-    "bearer.auth.scope": "bearer.auth.scope",
-    "bearer.auth.logical.cluster": "bearer.auth.logical.cluster",
-    "bearer.auth.identity.pool.id": "bearer.auth.identity.pool.id",
-}
 _TLS = "schema.registry.ssl."
-_PEM = {
-    "ca.location": "ssl.ca.location",
-    "certificate.location": "ssl.certificate.location",
-    "key.location": "ssl.key.location",
-    "key.password": "ssl.key.password",
-}
-_JAVA = (
-    *("truststore.location", "truststore.type", "truststore.password"),
-    *("keystore.location", "keystore.type", "keystore.password"),
-)
-KEYS = frozenset(
-    {
-        _URL,
-        *("basic.auth.credentials.source", "basic.auth.user.info"),
-        *("schema.registry.basic.auth.credentials.source", "schema.registry.basic.auth.user.info"),
-        *("bearer.auth.credentials.source", *_BEARER),
-        *(f"{_TLS}{name}" for name in (*_PEM, *_JAVA)),
-        *("proxy.host", "proxy.port", "schemas.cache.config", "max.schemas.per.subject"),
-        "schema.registry.request.timeout.ms",
-    }
-)
-"""The keys about the registry that all of Confluent's converters read."""
-
-APICURIO = {
-    "apicurio.registry.url": _URL,
-    "apicurio.registry.auto-register": "auto.register.schemas",
-    "apicurio.registry.find-latest": "use.latest.version",
-    "apicurio.registry.as-confluent": "",
-    "apicurio.registry.id-handler": "",
-    "apicurio.registry.use-id": "",
-    "apicurio.registry.headers.enabled": "",
-    "apicurio.registry.avro.encoding": "",
-}
-_AS_CONFLUENT = "apicurio.registry.as-confluent"
+_SOURCE, _USER = "basic.auth.credentials.source", "basic.auth.user.info"
+_STRATEGY = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
 _CCOMPAT = "/apis/ccompat/v7"
 
 
-def of_apicurio(config: Mapping[str, str], where: str) -> dict[str, str]:
-    """Apicurio's keys under Confluent's names.
+@dataclass(frozen=True)
+class RegistryKeys:
+    """The keys that all of Confluent's converters read."""
 
-    Raises:
-        ConfigError: Apicurio's own wire format is configured, or no format is.
-    """
-    handler = config.get("apicurio.registry.id-handler", "")
-    if config.get(_AS_CONFLUENT, "").lower() != "true" and "4Byte" not in handler:
-        key = f"{where}.{_AS_CONFLUENT}"
-        raise ConfigError(
-            Problem(
-                key,
-                f"{key}=true is needed: semel reads and writes Confluent's format, with ids of "
-                "four bytes. Set it here and where records are written",
+    URL: ClassVar[str] = "schema.registry.url"
+
+    urls: tuple[str, ...] = key(
+        URL, doc="The schema registry, such as http://localhost:8081.", importance=HIGH
+    )
+    source: str = key(
+        _SOURCE,
+        "URL",
+        "Where the login is: USER_INFO (in basic.auth.user.info) or URL.",
+        aliases=(f"schema.registry.{_SOURCE}",),
+        recommended=("URL", "USER_INFO"),
+    )
+    user: str = key(
+        _USER,
+        "",
+        "The login, user:password.",
+        aliases=(f"schema.registry.{_USER}",),
+        secret=True,
+    )
+    bearer_source: str = key(
+        "bearer.auth.credentials.source",
+        "",
+        "Where bearer tokens are from: STATIC_TOKEN or OAUTHBEARER.",
+        recommended=("STATIC_TOKEN", "OAUTHBEARER"),
+    )
+    bearer_token: str = key("bearer.auth.token", "", "The token of STATIC_TOKEN.", secret=True)
+    bearer_issuer: str = key(
+        "bearer.auth.issuer.endpoint.url", "", "Who issues the tokens of OAUTHBEARER."
+    )
+    bearer_client: str = key("bearer.auth.client.id", "", "The client of OAUTHBEARER.")
+    bearer_secret: str = key("bearer.auth.client.secret", "", "Its secret.", secret=True)
+    bearer_scope: str = key("bearer.auth.scope", "", "The scope of its tokens.")
+    bearer_cluster: str = key(
+        "bearer.auth.logical.cluster", "", "The registry's id in Confluent Cloud."
+    )
+    bearer_pool: str = key(
+        "bearer.auth.identity.pool.id", "", "The identity pool in Confluent Cloud."
+    )
+    ca: str = key(f"{_TLS}ca.location", "", "A PEM file of authorities.")
+    certificate: str = key(f"{_TLS}certificate.location", "", "A PEM file: the certificate.")
+    private_key: str = key(f"{_TLS}key.location", "", "A PEM file: the client's key.")
+    key_password: str = key(f"{_TLS}key.password", "", "The password of that key.", secret=True)
+    trust_store: str = key(
+        f"{_TLS}truststore.location", "", "A trust store of Java, or a PEM file.", importance=HIGH
+    )
+    trust_type: str = key(f"{_TLS}truststore.type", "JKS", "Has no effect: semel finds it out.")
+    trust_password: str = key(
+        f"{_TLS}truststore.password", "", "Its password.", secret=True, importance=HIGH
+    )
+    key_store: str = key(
+        f"{_TLS}keystore.location",
+        "",
+        "The client's key and certificate in one file.",
+        importance=HIGH,
+    )
+    store_type: str = key(f"{_TLS}keystore.type", "JKS", "Must be PEM.")
+    store_password: str = key(
+        f"{_TLS}keystore.password", "", "Has no effect.", secret=True, importance=HIGH
+    )
+    timeout_ms: int = key(
+        "schema.registry.request.timeout.ms",
+        10_000,
+        "How long the registry may take to answer.",
+        at_least=0,
+        type=Type.INT,
+        importance=LOW,
+    )
+    proxy_host: str = key(
+        "proxy.host", "", "An HTTP proxy in front of the registry.", importance=LOW
+    )
+    proxy_port: int = key("proxy.port", 80, "Its port.", type=Type.INT, importance=LOW)
+    cache: int = key("schemas.cache.config", 1000, "Has no effect.", type=Type.INT, importance=LOW)
+    per_subject: int = key(
+        "max.schemas.per.subject", 1000, "Has no effect.", type=Type.INT, importance=LOW
+    )
+    registers: bool = key("auto.register.schemas", True, "Whether new schemas are registered.")
+    latest: bool = key(
+        "use.latest.version",
+        False,
+        "With auto.register.schemas=false: write with the latest version of the subject.",
+        importance=LOW,
+    )
+    strict: bool = key(
+        "latest.compatibility.strict",
+        True,
+        "With use.latest.version: refuse types that the latest version cannot represent.",
+        importance=LOW,
+    )
+    key_strategy: str = key(
+        "key.subject.name.strategy", _STRATEGY, "Names the subject of keys.", type=Type.CLASS
+    )
+    value_strategy: str = key(
+        "value.subject.name.strategy", _STRATEGY, "Names the subject of values.", type=Type.CLASS
+    )
+
+    def __post_init__(self) -> None:
+        refuse([*self._wrong_urls(), *self._wrong_login()])
+
+    def _wrong_urls(self) -> Iterator[Problem]:
+        wrong = [url for url in self.urls if urlsplit(url).scheme not in ("http", "https")]
+        if wrong:
+            unfilled = ". Shell variables are not filled in; write ${env:NAME}"
+            message = f"{self.URL}={wrong[0]} must begin with http:// or https://"
+            yield Problem(self.URL, message + (unfilled if wrong[0].startswith("$") else ""))
+        elif not self.urls:
+            yield Problem(self.URL, f"{self.URL} is required: it names no registry")
+
+    def _wrong_login(self) -> Iterator[Problem]:
+        source = self.source.upper()
+        if self.bearer_source or source == "URL":
+            return
+        if source != "USER_INFO":
+            message = f"{_SOURCE}={source} is not available: set it to USER_INFO or URL"
+            yield Problem(_SOURCE, message)
+        elif ":" not in self.user:
+            yield Problem(_USER, f"{_USER} must be user:password")
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the registry answers in Confluent's API."""
+        return self.urls
+
+
+@dataclass(frozen=True)
+class ApicurioKeys(RegistryKeys):
+    """The keys of Apicurio's converters. They take Confluent's names, too."""
+
+    URL: ClassVar[str] = "apicurio.registry.url"
+
+    urls: tuple[str, ...] = key(
+        URL,
+        doc="Apicurio's registry, such as http://localhost:8080.",
+        aliases=(RegistryKeys.URL,),
+        importance=HIGH,
+    )
+    registers: bool = key(
+        "apicurio.registry.auto-register",
+        True,
+        "Whether new schemas are registered.",
+        aliases=("auto.register.schemas",),
+    )
+    latest: bool = key(
+        "apicurio.registry.find-latest",
+        False,
+        "With apicurio.registry.auto-register=false: write with the latest version.",
+        aliases=("use.latest.version",),
+        importance=LOW,
+    )
+    as_confluent: bool = key(
+        "apicurio.registry.as-confluent", False, "Must be true: ids have four bytes."
+    )
+    handler: str = key("apicurio.registry.id-handler", "", "How ids are written.", type=Type.CLASS)
+    use_id: str = key("apicurio.registry.use-id", "", "Has no effect.", importance=LOW)
+    headers: bool = key(
+        "apicurio.registry.headers.enabled", False, "Must be false: ids are in values."
+    )
+    encoding: str = key("apicurio.registry.avro.encoding", "", "Has no effect.", importance=LOW)
+
+    def __post_init__(self) -> None:
+        if not self.as_confluent and "4Byte" not in self.handler:
+            name = "apicurio.registry.as-confluent"
+            message = (
+                f"{name}=true is needed: semel reads and writes Confluent's format, with ids of "
+                "four bytes. Set it here and where records are written"
             )
+            raise ConfigError(Problem(name, message))
+        if self.headers:
+            name = "apicurio.registry.headers.enabled"
+            message = f"{name}=true: semel takes ids from values, not headers. Set it to false"
+            raise ConfigError(Problem(name, message))
+        super().__post_init__()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        found = (url.rstrip("/") for url in self.urls)
+        return tuple(
+            url if "/apis/ccompat/" in url else url.partition("/apis/")[0] + _CCOMPAT
+            for url in found
         )
-    if config.get("apicurio.registry.headers.enabled", "").lower() == "true":
-        key = f"{where}.apicurio.registry.headers.enabled"
-        raise ConfigError(
-            Problem(key, f"{key}=true: semel takes ids from values, not headers. Set it to false")
-        )
-    found = {k: v for k, v in config.items() if k not in APICURIO}
-    found |= {APICURIO[k]: v for k, v in config.items() if APICURIO.get(k)}
-    given = found.get(_URL, "").rstrip("/")
-    if given and "/apis/ccompat/" not in given:
-        found[_URL] = given.partition("/apis/")[0] + _CCOMPAT
-    return found
 
 
-def registry(config: Mapping[str, str], where: str) -> Registry:
+def registry(keys: RegistryKeys, where: str) -> Registry:
     """The registry of a converter.
 
     Raises:
-        ConfigError: a key is missing, or has a value that cannot be used.
+        ConfigError: a package is missing, or a file cannot be used.
     """
     client = "httpx2" if find_spec("httpx") is None else "httpx"  # older releases take httpx
     require(
@@ -102,64 +218,32 @@ def registry(config: Mapping[str, str], where: str) -> Registry:
         {client: "confluent-kafka[schemaregistry]"},
         key=where,
     )
-    urls = [url.strip() for url in config.get(_URL, "").split(",") if url.strip()]
-    wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https")]
-    if not urls or wrong:
-        key = f"{where}.{_URL}"
-        unfilled = ". Shell variables are not filled in; write ${env:NAME}"
-        said = (
-            f"{key}={wrong[0]} must begin with http:// or https://"
-            + (unfilled if wrong[0].startswith("$") else "")
-            if wrong
-            else (f"{key} is required: the schema registry, such as http://localhost:8081")
-        )
-        raise ConfigError(Problem(key, said))
-    settings: dict[str, Any] = {"timeout": _timeout(config, where), "max.retries": 2}
-    settings |= _login(config, urls, where) | _tls(config, where)
-    settings["url"] = ",".join(_without_login(url) for url in urls)
-    if config.get("proxy.host"):
-        settings["proxy"] = f"http://{config['proxy.host']}:{config.get('proxy.port', '80')}"
+    settings: dict[str, Any] = {"timeout": keys.timeout_ms / 1000, "max.retries": 2}
+    settings |= _login(keys) | _tls(keys, where)
+    settings["url"] = ",".join(map(_without_login, keys.addresses))
+    if keys.proxy_host:
+        settings["proxy"] = f"http://{keys.proxy_host}:{keys.proxy_port}"
     return Registry(settings, where)
 
 
-def flag(config: Mapping[str, str], name: str, default: bool, where: str) -> bool:
-    """A key that is true or false."""
-    text = config.get(name, "").strip().lower()
-    if text not in ("", "true", "false"):
-        key = f"{where}.{name}"
-        raise ConfigError(Problem(key, f"{key}={config[name]!r} must be true or false"))
-    return text == "true" if text else default
-
-
-def _timeout(config: Mapping[str, str], where: str) -> float:
-    name = "schema.registry.request.timeout.ms"
-    text = config.get(name, "").strip()
-    if text and not text.isdigit():
-        raise ConfigError(Problem(f"{where}.{name}", f"{where}.{name}={text!r} must be a number"))
-    return int(text) / 1000 if text else _TIMEOUT
-
-
-def _login(config: Mapping[str, str], urls: list[str], where: str) -> dict[str, Any]:
-    source = config.get("bearer.auth.credentials.source", "").strip()
-    if source:
-        given = {new: config[old] for old, new in _BEARER.items() if config.get(old)}
-        given.setdefault("bearer.auth.logical.cluster", "")
-        return {"bearer.auth.credentials.source": source, **given}
-    names = ("basic.auth.credentials.source", "schema.registry.basic.auth.credentials.source")
-    source = next((config[n].strip().upper() for n in names if config.get(n)), "URL")
-    if source == "USER_INFO":
-        names = ("basic.auth.user.info", "schema.registry.basic.auth.user.info")
-        given_info = next((config[n] for n in names if config.get(n)), "")
-        if ":" not in given_info:
-            key = f"{where}.{names[0]}"
-            raise ConfigError(Problem(key, f"{key} must be user:password"))
-        return {"basic.auth.user.info": given_info}
-    if source != "URL":
-        key = f"{where}.{names[0]}"
-        raise ConfigError(
-            Problem(key, f"{key}={source} is not available: set it to USER_INFO or URL")
-        )
-    parts = urlsplit(urls[0])
+def _login(keys: RegistryKeys) -> dict[str, Any]:
+    if keys.bearer_source:
+        given = {
+            "bearer.auth.token": keys.bearer_token,
+            "bearer.auth.issuer.endpoint.url": keys.bearer_issuer,
+            "bearer.auth.client.id": keys.bearer_client,
+            "bearer.auth.client.secret": keys.bearer_secret,
+            "bearer.auth.scope": keys.bearer_scope,
+            "bearer.auth.identity.pool.id": keys.bearer_pool,
+        }
+        return {
+            "bearer.auth.credentials.source": keys.bearer_source,
+            "bearer.auth.logical.cluster": keys.bearer_cluster,
+            **{name: value for name, value in given.items() if value},
+        }
+    if keys.source.upper() == "USER_INFO":
+        return {"basic.auth.user.info": keys.user}
+    parts = urlsplit(keys.addresses[0])
     if parts.username is None:
         return {}
     return {"basic.auth.user.info": f"{unquote(parts.username)}:{unquote(parts.password or '')}"}
@@ -170,25 +254,30 @@ def _without_login(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _tls(config: Mapping[str, str], where: str) -> dict[str, str]:
-    found = {new: config[_TLS + old] for old, new in _PEM.items() if config.get(_TLS + old)}
-    location = config.get(f"{_TLS}truststore.location", "")
-    if location and "ssl.ca.location" not in found:
-        found[TRUST_STORE] = location
-        found[TRUST_PASSWORD] = config.get(f"{_TLS}truststore.password", "")
-    location = config.get(f"{_TLS}keystore.location", "")
-    if not location or "ssl.certificate.location" in found:
+def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
+    given = {
+        "ssl.ca.location": keys.ca,
+        "ssl.certificate.location": keys.certificate,
+        "ssl.key.location": keys.private_key,
+        "ssl.key.password": keys.key_password,
+    }
+    found = {name: value for name, value in given.items() if value}
+    if keys.trust_store and not keys.ca:
+        found[TRUST_STORE] = keys.trust_store
+        found[TRUST_PASSWORD] = keys.trust_password
+    location = keys.key_store
+    if not location or keys.certificate:
         return found
-    kind = config.get(f"{_TLS}keystore.type", "JKS").upper()
+    kind = keys.store_type.upper()
     if kind != "PEM":
-        key = f"{where}.{_TLS}keystore.location"
+        name = f"{where}.{_TLS}keystore.location"
         raise ConfigError(
             Problem(
-                key,
-                f"{key}={location}: semel reads the keys of PEM files, not of {kind}. Convert it: "
+                name,
+                f"{name}={location}: semel reads the keys of PEM files, not of {kind}. Convert it: "
                 f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
                 "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
-                f"-nodes; set {key}=store.pem and {where}.{_TLS}keystore.type=PEM",
+                f"-nodes; set {name}=store.pem and {where}.{_TLS}keystore.type=PEM",
             )
         )
     found["ssl.certificate.location"] = location

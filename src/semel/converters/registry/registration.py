@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
-from semel.converters.registry.config import flag
+from semel.converters.registry.config import RegistryKeys
 from semel.errors import ConfigError, Problem
 
-AUTO, LATEST = "auto.register.schemas", "use.latest.version"
-STRICT = "latest.compatibility.strict"
+_AUTO, _LATEST = "auto.register.schemas", "use.latest.version"
+_STRICT = "latest.compatibility.strict"
 _STRATEGY = "{}.subject.name.strategy"
 _PACKAGE = "io.confluent.kafka.serializers.subject."
 _STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
-KEYS = frozenset({AUTO, LATEST, STRICT, _STRATEGY.format("key"), _STRATEGY.format("value")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +27,24 @@ class Registration:
     strategy: str = _STRATEGIES[0]
 
     @classmethod
-    def configured(cls, config: Mapping[str, str], *, is_key: bool, where: str) -> Registration:
-        """Read the keys.
+    def of(cls, keys: RegistryKeys, *, is_key: bool, where: str) -> Registration:
+        """What the keys say.
 
         Raises:
-            ConfigError: a value that cannot be used.
+            ConfigError: a strategy that is not available.
         """
-        key = _STRATEGY.format("key" if is_key else "value")
-        given = config.get(key, "").strip().removeprefix(_PACKAGE) or _STRATEGIES[0]
-        if given not in _STRATEGIES:
+        name = _STRATEGY.format("key" if is_key else "value")
+        chosen = keys.key_strategy if is_key else keys.value_strategy
+        strategy = chosen.removeprefix(_PACKAGE)
+        if strategy not in _STRATEGIES:
             raise ConfigError(
                 Problem(
-                    f"{where}.{key}",
-                    f"{where}.{key}={config[key]} must be one of "
-                    + ", ".join(_PACKAGE + name for name in _STRATEGIES),
+                    f"{where}.{name}",
+                    f"{where}.{name}={chosen} must be one of "
+                    + ", ".join(_PACKAGE + each for each in _STRATEGIES),
                 )
             )
-        return cls(
-            is_key,
-            flag(config, AUTO, True, where),
-            flag(config, LATEST, False, where),
-            flag(config, STRICT, True, where),
-            given,
-        )
+        return cls(is_key, keys.registers, keys.latest, keys.strict, strategy)
 
     def subject(self, topic: str, record: str) -> str:
         """The subject of a schema. ``record`` is its full name, if it has one.
@@ -75,7 +69,7 @@ class Registration:
         found = registry.latest(subject)
         if found is None:
             raise ConfigError(
-                f"{LATEST}=true, but subject {subject} has no version in {registry.url}: register "
+                f"{_LATEST}=true, but subject {subject} has no version in {registry.url}: register "
                 "one"
             )
         return found
@@ -91,7 +85,7 @@ class Registration:
         except UnknownSchema:
             raise ConfigError(
                 f"subject {subject} in {registry.url} has no schema like {text}. Register it, or "
-                f"set {AUTO}=true"
+                f"set {_AUTO}=true"
             ) from None
 
 
@@ -99,5 +93,5 @@ def unfit(latest: Schema, reasons: Sequence[str]) -> str:
     """Why the latest version cannot be used for writing."""
     return (
         f"schema {latest.id}, the latest, does not read what is written: {'; '.join(reasons)}. "
-        f"Set {STRICT}=false to try each record"
+        f"Set {_STRICT}=false to try each record"
     )

@@ -45,7 +45,7 @@ from semel.errors import (
     SemelError,
     ServiceError,
     TransientError,
-    whole,
+    prefixed,
 )
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
@@ -362,11 +362,11 @@ def kafka_options(
         if connector.topics_regex
         else {"subscribe": ",".join(connector.topics)}
     )
-    given = under(connector.originals, "consumer.override.")
+    given, title = under(connector.originals, "consumer.override."), f"connector {connector.name}: "
     try:
         given = security.java(given)
     except ConfigError as error:
-        raise whole(error, "consumer.override.", f"connector {connector.name}: ") from None
+        raise prefixed(error.problems, "consumer.override.", title=title) from None
     options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
     letters = connector.dead_letter_table or connector.dead_letter_topic
     return {

@@ -1,0 +1,39 @@
+"""Sections whose keys have a prefix in a connector's configuration: those of its converters,
+transforms and predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from semel.config.definition import Definition, definitions
+from semel.config.reading import read
+from semel.errors import prefixed
+from semel.problems import gathering
+
+
+def below(prefix: str, group: str | None, *sections: type) -> Iterator[Definition]:
+    """The keys of sections, by their full names; in their own groups if ``group`` is None."""
+    for section in sections:
+        for each in definitions(section):
+            whole, *aliases = (prefix + name for name in each.names)
+            shown = whole if each.display_name == each.name else each.display_name
+            named = replace(each, name=whole, aliases=tuple(aliases), display_name=shown)
+            yield replace(named, group=group or each.group)
+
+
+def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwise: str) -> Any:
+    """A section, read from the keys below ``prefix``, which are given without it.
+
+    Args:
+        otherwise: the key of problems that name none.
+
+    Raises:
+        ConfigError: every missing key and every value that cannot be used, by its whole name.
+    """
+    with gathering() as problems:
+        made: Any = read(section, given)
+    if problems.found:
+        raise prefixed(problems.found, prefix, otherwise=otherwise)
+    return made
