@@ -70,9 +70,10 @@ class ConnectRecords:
     ``origin`` says where each was read: topic, partition, offset and, where it is wanted, the
     timestamp, in metadata columns. It never changes: counts, positions and dead letters go by it.
     (Records of a source have no place in Kafka yet: they have the partition and the time that they
-    are to get, if the source or a transform chose them.) A transform may change everything else: ``topic``, where the records go, ``keys`` and ``values``,
-    which may be of any type, and ``headers``. A null value is a tombstone. The metadata of fields
-    holds what Connect's schema says beyond the Arrow type.
+    are to get, if the source or a transform chose them.) A transform may change everything else:
+    ``topic``, where the records go, ``keys`` and ``values``, which may be of any type, and
+    ``headers``. A null value is a tombstone. The metadata of fields holds what Connect's schema
+    says beyond the Arrow type.
     """
 
     topic: str

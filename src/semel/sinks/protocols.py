@@ -1,7 +1,8 @@
 """What a sink may offer besides the contract in :mod:`semel.sinks.base`.
 
-A sink opts in by deriving from a protocol, or just by having all of its methods. Everything else in
-semel asks through the functions below; each says what it does with a sink that has not opted in.
+A sink opts in by deriving from a protocol, or just by having all of its methods. Where several
+callers ask for the same thing, a function below asks for them, and says what it does with a sink
+that has not opted in.
 :class:`~semel.sinks.rereading.ShowsRows`, for the audit of values, is one more such protocol.
 """
 

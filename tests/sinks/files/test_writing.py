@@ -717,7 +717,7 @@ def test_a_confluent_configuration_is_taken_as_it_is(folder: Folder) -> None:
 )
 def test_options_have_their_types(given: str, wanted: Any) -> None:
     keys = {"path": "s3://b", "storage.options.it": given, "storage.options.key": "0123"}
-    assert read(FilesConfig, keys).options(keys) == {"it": wanted, "key": "0123"}
+    assert read(FilesConfig, keys).options() == {"it": wanted, "key": "0123"}
 
 
 def test_an_option_that_the_driver_does_not_take_is_told(folder: Folder) -> None:

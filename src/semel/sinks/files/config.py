@@ -282,12 +282,13 @@ class FilesConfig(FilesKeys, RoutedConfig):
         below = self.topics_dir if self.topics_dir is not None else ("topics" if bucket else "")
         return f"{root}/{below.strip('/')}".rstrip("/") if below else root or "/"
 
-    def options(self, raw: Mapping[str, str]) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """The options for the store's fsspec driver.
 
         Raises:
             ConfigError: an option without a value, or one that looks like JSON but is not.
         """
+        raw = self.originals
         found: dict[str, Any] = {o: raw[n] for n, o in _OPTIONS.items() if raw.get(n)}
         if self.kerberos and self.location().startswith("webhdfs:"):
             found["kerberos"] = True

@@ -63,9 +63,7 @@ class FilesSink(StagingSink):
         self._config = config = read(FilesConfig, connector.originals)
         checks.check(connector, config)
         self._where = config.location()
-        self._store = open_store(
-            self._where, config.options(connector.originals), connector.store_timeout_ms / 1000
-        )
+        self._store = open_store(self._where, config.options(), connector.store_timeout_ms / 1000)
         self._ledger = Ledger(self._store, connector.name)
         self._schemas = Schemas(self._store, self._ledger.folder)
         clock = config.clock()

@@ -15,6 +15,7 @@ from semel.sinks.sql.columns import is_list, is_text
 from semel.sinks.sql.convert import json_text
 from semel.sinks.sql.names import quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
+from semel.sinks.sql.refusals import Undo
 
 _ROW = "__semel_row"
 _REFUSED = "pg_temp.semel_refused"
@@ -40,10 +41,6 @@ _GUARDED = """BEGIN
 Statement = Callable[[Prepared, Rows, str | None], str]
 
 
-class _Undo(Exception):
-    """Ends a transaction without committing it."""
-
-
 def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Rejected]:
     """Name the records that the server refuses, in a transaction that never commits.
 
@@ -61,8 +58,8 @@ def find_refused(connection: Connection, batches: Sequence[Prepared]) -> list[Re
                 )
                 for batch in batches:
                     found.extend(_try(connection, batch))
-                raise _Undo
-        except _Undo:
+                raise Undo
+        except Undo:
             if found:
                 return found
     return []

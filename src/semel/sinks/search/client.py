@@ -94,13 +94,13 @@ class Failure:
 class Client:
     """Connections to the nodes, opened when first used; serves several threads."""
 
-    def __init__(self, config: SearchConfig, raw: Mapping[str, str], connector: str) -> None:
+    def __init__(self, config: SearchConfig, connector: str) -> None:
         self._config = config
         self._name = f"connector {connector}"
         require(
             "the search sink", "search", {"opensearchpy": "opensearch-py"}, key="connector.class"
         )
-        self._tls = _tls(under(raw, PREFIX))
+        self._tls = _tls(under(config.originals, PREFIX))
         self._opened: Any = None
 
     @property

@@ -64,7 +64,7 @@ class SearchSink(Sink):
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
         self._config: SearchConfig = read(SearchConfig, connector.originals)
-        self._client = Client(self._config, connector.originals, connector.name)
+        self._client = Client(self._config, connector.name)
         self._ledger = SearchLedger(self._client, connector.name, merges=self._config.merges)
         plain = self._is_plain(connector.originals)
         self._writer = Writer(

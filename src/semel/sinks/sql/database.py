@@ -1,6 +1,6 @@
-"""The interface between the sink and a database: one session, its tables and its transactions.
+"""What each database of the SQL sinks provides: one session, its tables and its transactions.
 
-PostgreSQL implements this with COPY and statements of its own. The other databases share the SQL of
+PostgreSQL does so with COPY and statements of its own. The others share the SQL of
 :mod:`semel.sinks.sql.dialect`.
 """
 

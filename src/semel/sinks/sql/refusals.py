@@ -26,7 +26,7 @@ class _Part:
     deletes: bool
 
 
-class _Undo(Exception):
+class Undo(Exception):
     """Ends a transaction without committing it."""
 
 
@@ -65,8 +65,8 @@ def _attempt(dialect: Dialect, parts: Sequence[_Part]) -> str | None:
         with dialect.transaction():
             for part in parts:
                 (delete if part.deletes else put)(dialect, part.batch, part.rows)
-            raise _Undo
-    except _Undo:
+            raise Undo
+    except Undo:
         return None
     except DataRefused as refusal:
         return str(refusal)
