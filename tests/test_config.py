@@ -393,7 +393,7 @@ def test_dead_letters_go_to_one_place() -> None:
             {"primary.key.mode": "record_value", "fields.whitelist": "a"},
             r"fields.whitelist=a with .*=record_value and no pk.fields",
         ),
-        ({"truncate.enabled": "true"}, r"truncate.enabled=true is not available: .*would stay"),
+        ({"truncate.enabled": "true"}, r"truncate.enabled=true is not available: .*would remain"),
         ({"topics.to.tables.mapping": "a:b,c"}, r"must hold topic:table pairs"),
         ({"table.name.format": "${source.table}"}, r"topics\.to\.tables\.mapping"),
         ({"db.timezone": "Europe/Berlin"}, r"db\.timezone=Europe/Berlin: times are stored in UTC"),

@@ -104,7 +104,7 @@ def test_without_an_answer_records_are_not_committed_and_a_new_client_asks_again
 
 def test_a_refusal_ends_the_connector() -> None:
     denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    with pytest.raises(ServiceError, match="Kafka at b:1 refuses"):
+    with pytest.raises(ServiceError, match="Kafka at b:1 refused the request"):
         watching(Kafka(denied)).check(["orders"], of()).confirm()
 
 

@@ -107,8 +107,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     target_changed: str = key(
         "target.changed",
         "stop",
-        "When a topic's results went to another target before: stop, or continue (record it, go "
-        "on in the new target without the older results).",
+        "When a topic's results went to another target before: stop, or continue (record it, "
+        "and continue in the new target without the older results).",
         choices=("stop", "continue"),
         importance=MEDIUM,
         group="Positions",

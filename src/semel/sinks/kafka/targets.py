@@ -124,8 +124,8 @@ class Targets:
                     "topic.rename.format",
                     f"connector {connector.name}: "
                     f"topic.rename.format={self._config.topic_format!r} sends topic {topic} to "
-                    f"topic {name}, which the connector reads: its records would go round for "
-                    "ever. Choose another name, such as ${topic}.copy, or another cluster "
+                    f"topic {name}, which the connector reads: its records would go round "
+                    "forever. Choose another name, such as ${topic}.copy, or another cluster "
                     "by dest.kafka.bootstrap.servers",
                 )
             ]
