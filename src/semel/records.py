@@ -107,15 +107,12 @@ class Records:
     that identifies a record must use it.
 
     Values without fields are in the column ``value``, and ``has_fields`` is False.
-    ``bytes_are_final`` says that no converter has to write keys and values that are bytes: they
-    are those that were read, or a program has made them.
     """
 
     topic: str
     rows: pa.Table
     tombstones: pa.Table | None = None
     has_fields: bool = True
-    bytes_are_final: bool = True
 
     @property
     def count(self) -> int:

@@ -154,7 +154,7 @@ class Pipeline:
             records, index = self._unwrapped(self._unwrapper, records, index, failed)
         if self._transform is not None:
             made = transformed(self._connector.name, self._transform, records)
-            records = made.records
+            records = self._whole(made.records)
             for f in made.failed:
                 at = int(index[f.index])
                 failed[at] = replace(f, index=at)
@@ -165,7 +165,6 @@ class Pipeline:
                 part,
                 deletes=self._wants.takes_tombstones,
                 provenance=self._connector.provenance_columns,
-                bytes_are_final=self.passes_bytes or self._transform is not None,
             )
             for part in (
                 [records] if topics is None or not self._splits else by_topic(records, topics)
@@ -181,6 +180,15 @@ class Pipeline:
             left = left.take(pa.array(index))
         keys = one_array(left.column("key")) if self.wants_key else records.keys
         return replace(records, keys=keys, values=one_array(left.column("value")))
+
+    def _whole(self, records: ConnectRecords) -> ConnectRecords:
+        """The records, with a lone column ``value`` of bytes as the whole value if the sink writes
+        bytes: a program has made them."""
+        values = records.values
+        if self._wants.takes_bytes and _names(values) == [VALUE]:
+            made = pc.struct_field(values, VALUE)
+            return replace(records, values=made) if pa.types.is_binary(made.type) else records
+        return records
 
     def _as_lines(
         self, topic: str, raw: pa.Table, records: ConnectRecords, index: np.ndarray

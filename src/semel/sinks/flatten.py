@@ -15,16 +15,11 @@ VALUE = "value"
 
 
 def flattened(
-    records: ConnectRecords,
-    *,
-    deletes: bool,
-    provenance: Mapping[str, str] | None = None,
-    bytes_are_final: bool = True,
+    records: ConnectRecords, *, deletes: bool, provenance: Mapping[str, str] | None = None
 ) -> Records:
     """Records as a sink takes them; ``deletes`` says that tombstones are wanted.
 
-    ``provenance`` maps metadata columns to the target's columns that the sink fills with them. For
-    ``bytes_are_final`` see :class:`~semel.records.Records`.
+    ``provenance`` maps metadata columns to the target's columns that the sink fills with them.
 
     Raises:
         ConfigError: the values have one of those as a field.
@@ -47,15 +42,13 @@ def flattened(
     rows = pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
     fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-    return Records(records.topic, rows, tombstones, has_fields, bytes_are_final)
+    return Records(records.topic, rows, tombstones, has_fields)
 
 
 def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:
-    """The reverse for rows that a transform has made of flattened records. A lone column ``value``
-    of bytes is a whole value, whatever the value was before."""
+    """The reverse for rows that a transform has made of flattened records."""
     names = value_columns(rows.column_names)
-    is_whole = not pa.types.is_struct(like.values.type)
-    if names == [VALUE] and (is_whole or pa.types.is_binary(rows.schema.field(VALUE).type)):
+    if names == [VALUE] and not pa.types.is_struct(like.values.type):
         values = one_array(rows.column(VALUE))
     elif names:
         fields = [rows.schema.field(n) for n in names]

@@ -153,6 +153,29 @@ def test_a_value_that_a_transform_has_extracted_is_written_without_its_object(
     assert [s.value for s in consume(kafka.bootstrap_servers, target(config))] == [b"7", b"8"]
 
 
+def test_a_program_may_write_bytes_of_its_own(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, [b'{"id": 1}', b'{"id": 2}'])
+
+    def packed(batch: pa.RecordBatch) -> pa.RecordBatch:
+        made = pc.cast(pc.cast(batch.column("id"), pa.string()), pa.binary())
+        rest = batch.drop_columns(["id"])
+        return rest.append_column("value", pc.binary_join_element_wise(b"\xff", made, b""))
+
+    config = configure(
+        source,
+        {
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "false",
+        },
+    )
+    caught_up(config, packed)
+    there = consume(kafka.bootstrap_servers, target(config))
+    assert [s.value for s in there] == [b"\xff1", b"\xff2"]
+
+
 def test_the_ledger_is_the_groups_offsets_and_counts(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -65,16 +65,12 @@ class Revoked:
     trouble: SemelError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The session has ended, and with it the assignment: other tasks may own these partitions
-    already. ``trouble`` is as in :class:`Revoked`."""
-
-    partitions: frozenset[TopicPartition]
-    trouble: SemelError | None = None
+class Lost(Revoked):
+    """The session has ended, and with it the assignment: other tasks may own the partitions
+    already."""
 
 
-Event = Assigned | Revoked | Lost
+Event = Assigned | Revoked
 
 
 class Subscription:
@@ -335,7 +331,7 @@ class Subscription:
         waits forever while it holds the GIL."""
         return consumer is self.consumer and not self._closed
 
-    def _give_up(self, event: type[Revoked | Lost] = Revoked) -> None:
+    def _give_up(self, kind: type[Revoked] = Revoked) -> None:
         """Discard an assignment that the task has not taken yet."""
         trouble = None
         try:
@@ -345,7 +341,7 @@ class Subscription:
         held = frozenset() if self.member is None else self.member.partitions
         self.member = None
         earlier = [event for event in self._events if not isinstance(event, Assigned)]
-        self._events = [*earlier, event(held, trouble)]
+        self._events = [*earlier, kind(held, trouble)]
         self.consumer.unassign()
 
     def _stay_out(self) -> None:

@@ -193,10 +193,10 @@ class Task:
         match event:
             case Assigned():
                 self._synchronise()
-            case Revoked():
-                self._forget(event)
             case Lost():
                 self._reporter.tell("its session in the consumer group has ended")
+                self._forget(event)
+            case Revoked():
                 self._forget(event)
             case Polled() if self._subscription.rejoins:
                 pass  # whoever gets the partitions reads the records again
@@ -210,7 +210,7 @@ class Task:
             case Polled():
                 self._idle(event.quiet)
 
-    def _forget(self, event: Revoked | Lost) -> None:
+    def _forget(self, event: Revoked) -> None:
         """Forget the positions of partitions that are no longer the task's. Raises the error of the
         commit that was open."""
         self._reader.given_up(event.partitions)

@@ -28,9 +28,7 @@ from semel.records import (
     Records,
     Rejected,
     RowsRejected,
-    value_columns,
 )
-from semel.sinks.flatten import VALUE
 
 Refused = Mapping[tuple[str, int, int], Rejected]
 """Records that the sink has refused, by topic, partition and offset."""
@@ -101,9 +99,7 @@ def arranged(
         elif name in METADATA_TYPES and rows.column(name).type != kind:
             position = rows.column_names.index(name)
             rows = rows.set_column(position, name, rows.column(name).cast(kind, safe=False))
-    made = value_columns(rows.column_names)
-    is_whole = made == [VALUE] and pa.types.is_binary(rows.schema.field(VALUE).type)
-    return Records(topic, rows, tombstones, has_fields=not is_whole)
+    return Records(topic, rows, tombstones)
 
 
 def assembled(

@@ -52,12 +52,10 @@ class Encoder:
         """One topic's records, tombstones in their place between the others."""
         rows, gone = records.rows, records.tombstones
         values = self._values(records, topic)
-        keys = self._keys(records, rows, topic)
+        keys = self._keys(rows, topic)
         if gone is not None and gone.num_rows:
             values = pa.chunked_array([*values.chunks, pa.nulls(gone.num_rows, pa.binary())])
-            keys = pa.chunked_array(
-                [*keys.chunks, *self._keys(records, gone, topic).chunks], pa.binary()
-            )
+            keys = pa.chunked_array([*keys.chunks, *self._keys(gone, topic).chunks], pa.binary())
             names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in gone.column_names]
             rows = pa.concat_tables([rows.select(names), gone.select(names)])
             order = np.lexsort((rows.column(OFFSET), rows.column(PARTITION)))
@@ -83,10 +81,10 @@ class Encoder:
             values = rows.select(value_columns(rows.column_names)).to_struct_array()
         else:
             values = rows.column(VALUE)
-        return _encoded(self._value.for_topic(topic), values, records.bytes_are_final)
+        return _encoded(self._value.for_topic(topic), values)
 
-    def _keys(self, records: Records, rows: pa.Table, topic: str) -> pa.ChunkedArray:
-        return _encoded(self._key.for_topic(topic), rows.column(KEY), records.bytes_are_final)
+    def _keys(self, rows: pa.Table, topic: str) -> pa.ChunkedArray:
+        return _encoded(self._key.for_topic(topic), rows.column(KEY))
 
     def _headers(
         self, source: str, rows: pa.Table, partitions: list[int], offsets: list[int]
@@ -107,10 +105,9 @@ class Encoder:
         return [h + m for h, m in zip(own, marks, strict=True)]
 
 
-def _encoded(
-    converter: Converter, values: pa.ChunkedArray, bytes_are_final: bool
-) -> pa.ChunkedArray:
-    is_final = bytes_are_final and pa.types.is_binary(values.type)
-    if is_final or pa.types.is_null(values.type):
+def _encoded(converter: Converter, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Bytes stay as they are: those that were read, those of a field that a transform has made the
+    value, and those of a program."""
+    if pa.types.is_binary(values.type) or pa.types.is_null(values.type):
         return values.cast(pa.binary())
     return pa.chunked_array([converter.encode(c) for c in values.chunks], pa.binary())
