@@ -65,7 +65,7 @@ bench: $(VENV)/.ready ## Measure beside Kafka Connect and others (long); `make b
 drill: $(VENV)/.ready ## Audit after each of many faults (FAULTS, SEED)
 	@$(BIN)/semel drill --faults $(FAULTS) --seed $(SEED)
 
-requirements: $(VENV)/.ready ## Pin all dependencies anew
+requirements: $(VENV)/.ready ## Pin all dependencies again
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --extra dev pyproject.toml -o requirements.txt
 

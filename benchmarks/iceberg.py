@@ -295,7 +295,7 @@ def _figures(
             "records/s: from the first commit to the last but one, by the snapshots' timestamps. "
             "CPU: of that window. The peer's worker is started once and stays warm; its start is "
             "added where the start is included.",
-            "Upsert: every key is written twice; semel replaces rows by writing their files anew. "
+            "Upsert: every key is written twice; semel replaces rows by rewriting their files. "
             "The peer's sink appends only.",
             *([] if enough else ["Too few commits for a window: take more --records."]),
         ],

@@ -68,7 +68,7 @@ def sources(rig: Rig, records: int, repeats: int) -> Figures:
         notes=[
             "lines/s and CPU: between 15 % and 85 % of the lines visible to a read_committed "
             "consumer. Kafka Connect's worker has exactly.once.source.support=enabled and stays "
-            "warm from run to run; semel starts anew each time, which counts where the start "
+            "warm from run to run; semel is started for each run, which counts where the start "
             "does.",
             f"Tuned: {', '.join(f'{k}={v}' for k, v in KEYS[PEER_TUNED].items())}. semel "
             "compresses with lz4, too, and has its defaults otherwise.",

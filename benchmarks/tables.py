@@ -62,7 +62,7 @@ def tables(rig: Rig, records: int, repeats: int) -> Figures:
             "snapshot.fetch.size=10240, max.batch.size=8192, max.queue.size=32768 and "
             f"{', '.join(f'{k}={v}' for k, v in TUNED.items())}; ExtractNewRecordState leaves the "
             "columns alone, as semel writes them. semel has mode=incrementing, compresses with "
-            "lz4, too, and starts anew each time, which counts where the start does.",
+            "lz4, too, and is started for each run, which counts where the start does.",
         ],
         facts={"repeats": repeats},
     )

@@ -171,7 +171,7 @@ def _figures(
             "meanwhile apart.",
             "Peak memory is the sum of proportional set sizes of all processes of a system. "
             "Kafka Connect's worker is started once and stays warm from run to run; its start "
-            f"({start:.1f} s) is added where the start is included. semel starts anew each time.",
+            f"({start:.1f} s) is added where the start is included. semel is started for each run.",
         ],
         facts={"headline": headline, "tasks": tasks, "repeats": repeats, "worker_start": start},
     )

@@ -154,7 +154,7 @@ def _prose(text: str) -> str:
 
 def _options() -> dict[str, str]:
     """Each class of docs/transforms.md -> the options that its rows name. Names of a section are
-    below those that it names with a dot at the end; a row without a name goes on with the one
+    below those that it names with a dot at the end; a row without a name continues the one
     before."""
     found: dict[str, str] = {}
     classes: list[str] = []

@@ -59,9 +59,8 @@ class Sizes:
         deadline = time.monotonic() + wait
         while len(into) < most:
             asked = min(most - len(into), self.fitting(room - held) or int(not into))
-            asked = min(
-                asked, max(_FEW, 2 * self._known)
-            )  # a few small records are not representative
+            # A few small records are not representative.
+            asked = min(asked, max(_FEW, 2 * self._known))
             if asked <= 0:
                 break
             came = consume(asked, max(0.0, deadline - time.monotonic()))

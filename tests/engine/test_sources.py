@@ -261,7 +261,7 @@ def test_in_a_cluster_a_source_begins_again_after_a_fence(
 def test_in_a_cluster_another_worker_may_be_given_tasks_of_a_source_that_runs(
     tmp_path: Path, source: Callable[..., Config]
 ) -> None:
-    """A worker may see a new configuration before it sees that the tasks are divided anew."""
+    """A worker may see a new configuration before it sees that the tasks are divided again."""
     config = source(file="", file_pattern=str(tmp_path / "*.log"), tasks_max="2")
     written = [f"{name} {n}" for name in "ab" for n in range(6)]
 

@@ -538,7 +538,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     running = start(config, freezes)
     running.until(lambda p: p.rows == 10)
     running.stop()
-    assert "has given no sign of life" in caplog.text
+    assert "has not reported for" in caplog.text
     assert_nothing_lost_nothing_twice(config, range(10))
 
 

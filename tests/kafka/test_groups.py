@@ -144,16 +144,16 @@ def test_a_coordinator_that_does_not_answer_is_asked_once_more_with_a_new_client
 ) -> None:
     monkeypatch.setattr(groups_module, "_PAUSE", 0)
     groups = Groups({"bootstrap.servers": "localhost:1"})
-    parted: list[bool] = []
+    disconnected: list[bool] = []
 
     class Reader:
         def committed(self, asked: list[KafkaPartition], _timeout: float) -> list[KafkaPartition]:
-            if len(parted) < silences:
+            if len(disconnected) < silences:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             return [KafkaPartition(p.topic, p.partition, 7) for p in asked]
 
     monkeypatch.setattr(groups, "_reader", lambda _group, _stable: Reader())
-    monkeypatch.setattr(groups, "disconnect", lambda: parted.append(True))
+    monkeypatch.setattr(groups, "disconnect", lambda: disconnected.append(True))
     if is_told:
         assert groups.offsets("g", [ZERO]) == ({ZERO: (7, "")}, set())
     else:

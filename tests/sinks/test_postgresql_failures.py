@@ -329,7 +329,7 @@ def test_a_restarted_server_is_found_again(own_postgres: Callable[[], Postgres])
         assert sink.commit([advance(n, n + 1)], batch) is Outcome.APPLIED
     after = Target(target.url)
     assert after.values("SELECT count(*) FROM t") == [2]
-    with found_running():  # the claim was made anew
+    with found_running():  # the claim was made again
         after.sink().set_positions(None)
     after.close()
 

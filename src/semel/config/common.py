@@ -133,8 +133,8 @@ class CommonConfig:
     store_timeout_ms: int = key(
         "store.timeout.ms",
         60_000,
-        "A call to the store that has had no answer for this long is ended, unless bytes move or "
-        "the store is working on it.",
+        "A call to the store that has had no response for this long is ended, unless bytes move "
+        "or the store is working on it.",
         at_least=100,
         importance=LOW,
         group="Retries",

@@ -49,8 +49,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     delivery: Delivery | None = key(
         "delivery",
         None,
-        "The guarantee: at-most-once, at-least-once or exactly-once. Default: the strongest one "
-        "that sink and configuration can keep.",
+        "The guarantee: at-most-once, at-least-once or exactly-once. Default, or auto: the "
+        "strongest one that sink and configuration can keep.",
         importance=HIGH,
         group="Delivery",
     )
@@ -81,7 +81,8 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     offset_out_of_range: str = key(
         "offset.out.of.range",
         "stop",
-        "When retention removed the stored position: stop, or earliest (continue after the hole).",
+        "When retention removed the stored position: stop, or earliest (record the hole, "
+        "continue).",
         choices=("stop", "earliest"),
         importance=MEDIUM,
         group="Positions",
@@ -108,7 +109,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "target.changed",
         "stop",
         "When a topic's results went to another target before: stop, or continue (record it, "
-        "and continue in the new target without the older results).",
+        "continue in the new target without the older results).",
         choices=("stop", "continue"),
         importance=MEDIUM,
         group="Positions",

@@ -71,8 +71,8 @@ class DeadLetterConfig(ErrorHandlingConfig):
     dead_letter_table: str = key(
         "errors.deadletterqueue.table",
         "",
-        "Table that receives bad records, exactly once; in a database, in the transaction of the "
-        "results.",
+        "Table that receives bad records, exactly once. In a database, they are committed in the "
+        "same transaction as the results.",
         importance=MEDIUM,
         group="Error Handling",
     )

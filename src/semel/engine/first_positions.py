@@ -129,7 +129,7 @@ def _where_the_group_stands(
             "reset with the connector's file, or set first.position=reset"
         )
     log.warning(
-        "the ledger knows nothing of these partitions yet; they begin where consumer group %s "
+        "the ledger has no entry for these partitions yet; they begin where consumer group %s "
         "stands (%s): %s. The records before these offsets are not written",
         group,
         "semel's copies of another ledger" if copies else "taken for another program's offsets",

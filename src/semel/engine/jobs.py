@@ -30,7 +30,7 @@ SETTLE = 20.0
 _LAST_WORDS = 2.0
 """Seconds, at most, to wait for the last reports of a task: a frozen one still holds its line."""
 FROZEN = 120.0
-"""Seconds without a sign of life after which a task's process is ended: a native client that keeps
+"""Seconds without a report after which a task's process is ended: a native client that keeps
 Python's lock freezes all of its threads, including those that watch it."""
 _STANDS_STILL = 11.0
 """A driver that has not looked for longer than this many seconds stood still itself."""
@@ -119,8 +119,8 @@ class TaskJobs:
         return self.job is None or self.job.ended
 
     def rests(self, *, speaks: bool) -> bool:
-        """Whether it needs no attention: its job continues and an attempt of it holds its line,
-        or it has failed."""
+        """Whether it needs no attention: its job runs and an attempt of it holds its line, or it
+        has failed."""
         if self.job is None:
             return self.error is not None
         return speaks and not self.job.ended and not self._again
@@ -177,7 +177,7 @@ class TaskJobs:
         self._note_end(self.job, now, stopping)
 
     def _watch_silence(self, passed: float) -> None:
-        """End a process that gives no sign of life. Time in which the driver itself stood still
+        """End a process that does not report. Time in which the driver itself stood still
         does not count."""
         self._silence += min(passed, _STANDS_STILL)
         if self._spoke and self._silence > FROZEN:

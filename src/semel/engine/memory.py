@@ -49,7 +49,7 @@ class Garbage:
     """Collects a task's garbage while Python's automatic collection is off.
 
     While large commits follow each other, memory is given back once in ``every`` seconds: the next
-    commit needs it, and the system clears each page that it hands out again.
+    commit needs it, and the system clears each page before it hands it out.
     """
 
     def __init__(self, every: float = 0.0) -> None:

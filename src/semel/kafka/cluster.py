@@ -214,7 +214,7 @@ class Cluster:
                 if over:
                     raise self._failed(error) from None
                 # After a leader election librdkafka's ListOffsets asks with the old leader epoch,
-                # and continues to do so however often it is refused: only a new client asks again.
+                # and keeps doing so however often it is refused: only a new client does not.
                 self.reconnect()
                 if time.monotonic() - began >= wait:  # it may just take long
                     wait = min(2 * wait, _TIMEOUT)

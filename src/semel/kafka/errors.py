@@ -47,7 +47,7 @@ UNREADABLE_BATCH = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
 
 NOT_AUTHENTICATED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
 NO_LOGIN = (*NOT_AUTHENTICATED, KafkaError._SSL)
-"""A broker takes no login from this client, or the two agree on no encryption."""
+"""A broker refuses the login, or no TLS session can be set up."""
 MAY_NOT_DESCRIBE = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,

@@ -204,7 +204,7 @@ class Connector:
         return self._run.error if self._run is not None else None
 
     def _going_on(self, was: State) -> ConnectorRun | None:
-        """The run that continues, or failed and must be restarted; None if a new one is needed."""
+        """The run that is alive, or failed and must be restarted; None if a new one is needed."""
         run = self._run
         if was is State.STOPPED or run is None or not (run.alive or run.error is not None):
             return None

@@ -383,7 +383,7 @@ def test_a_row_keeps_what_no_record_gives(lake: Lake) -> None:
     sink.write_staged(Staged([*one.finish(), *other.finish()]))
     assert [tuple(r.values()) for r in lake.rows()] == [
         (1, 1, "w"),
-        (3, None, None),  # deleted, and begun anew
+        (3, None, None),  # deleted, and inserted again
         (4, 0, "z"),
         (5, 5, None),
     ]

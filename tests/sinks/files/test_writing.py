@@ -140,7 +140,7 @@ def test_avro_holds_times_that_python_does_not_have(
 
 
 def test_names_that_avro_does_not_know_are_refused(folder: Folder) -> None:
-    with pytest.raises(ConfigError, match=r"field 'order id' is not a name in Avro"):
+    with pytest.raises(ConfigError, match=r"field 'order id' cannot be written as Avro"):
         put(folder, records([{"order id": 1}]), {"format": "avro"})
 
 

@@ -186,19 +186,19 @@ class Follower:
     ) -> bool:
         """Begin to follow new partitions. If an entry does not continue what was judged, start
         again from the beginning and return True."""
-        changed = False
+        restarts = False
         for tp, entry in entries.items():
             known = self._progress.get(tp)
             why = broken_off(entry, known.mark, known.at) if known else ""
             if why:
-                changed = True
+                restarts = True
                 self._tell(
                     f"{tp}: judging starts again, because the ledger's entry does not continue "
                     f"from what was judged: {why}"
                 )
             if known is None:
                 self._progress[tp] = PartitionProgress.after(begun(entry))
-        if changed:  # a restore, or a change by hand, may concern more than this entry
+        if restarts:  # a restore, or a change by hand, may concern more than this entry
             self._progress = {tp: PartitionProgress.after(begun(e)) for tp, e in entries.items()}
             self._row_counts.clear()
             self._counted_to.clear()
@@ -206,7 +206,7 @@ class Follower:
         for tp in [tp for tp in self._progress if tp.topic in topics and tp not in entries]:
             self._tell(f"{tp}: the ledger no longer has an entry for it. Was it reset or restored?")
             del self._progress[tp]
-        return changed
+        return restarts
 
     def _spans(self, entries: Mapping[TopicPartition, LedgerEntry]) -> Spans:
         """The offsets to compare in this round."""

@@ -9,7 +9,7 @@ from semel.errors import Fenced, LedgerConflict, NotAssigned
 
 _ENOUGH = 5
 _NOTICED_IN = 3.0
-"""Conflicts must continue for at least this many seconds before they prove another run. A run that
+"""Conflicts must go on for at least this many seconds before they prove another run. A run that
 the group has fenced may need that long to notice, and must not stop the one that fenced it."""
 
 

@@ -109,8 +109,8 @@ class SourceEngine:
         return self._supervisor.progress
 
     def _run_share(self, partitions: Partitions, known: Owner) -> Progress:
-        """Run this worker's tasks, again and again as the source is divided again; ``known`` is the
-        owner that was seen last."""
+        """Run this worker's tasks each time the source is divided; ``known`` is the owner that was
+        seen last."""
         run, stop = self._run, self._run.orders.stop
         fenced, last = 0, Owner()
         while not stop.is_set():

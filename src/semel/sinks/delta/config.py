@@ -66,7 +66,7 @@ class DeltaConfig(RoutedConfig):
     pk_mode: str = pk_mode_key()
     pk_fields: tuple[str, ...] = pk_fields_key()
     delete_enabled: bool = delete_enabled_key(
-        "Tombstones delete; needs insert.mode=upsert and record_key."
+        "Tombstones delete; needs insert.mode=upsert and pk.mode=record_key."
     )
     auto_create: bool = auto_create_key()
     auto_evolve: bool = auto_evolve_key()
@@ -82,7 +82,7 @@ class DeltaConfig(RoutedConfig):
     target_file_size: int = key(
         "target.file.size",
         128 * 1024 * 1024,
-        "A data file ends when it has this many bytes.",
+        "A data file is closed when it has reached this size.",
         at_least=1024,
         importance=LOW,
         group="Data Files",
@@ -97,7 +97,8 @@ class DeltaConfig(RoutedConfig):
     compact_min_files: int = key(
         "auto.compact.min.files",
         50,
-        "Small files that a run adds before it compacts the table.",
+        "Number of small files (less than half of target.file.size) that a run adds before it "
+        "compacts the table.",
         at_least=2,
         importance=LOW,
         group="Data Files",

@@ -49,7 +49,7 @@ def _check_bytes(connector: ConnectorConfig, config: FilesConfig) -> None:
         raise misconfigured(
             "provenance",
             f"connector {connector.name}: with format=bytes a file holds values alone, so "
-            "provenance=true has no place there. Set provenance=false, or another format",
+            "provenance cannot be written there. Set provenance=false, or another format",
         )
     if connector.dead_letter_table:
         raise misconfigured(

@@ -89,7 +89,7 @@ class FormatKeys:
     compression: str = key(
         "file.compression.type",
         "none",
-        "Compression of JSON and CSV files.",
+        "Compression of JSON, CSV and bytes files.",
         aliases=("s3.compression.type", "gcs.compression.type"),
         choices=("none", "gzip", "zstd"),
         importance=LOW,

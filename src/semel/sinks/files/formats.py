@@ -235,7 +235,7 @@ class _Names:
     def checked(self, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(
-                f"field {name!r} is not a name in Avro, whose names are letters, digits and _. "
+                f"field {name!r} cannot be written as Avro, whose names are letters, digits and _. "
                 "Leave it out (field.exclude.list), rename it in a transform, or set another format"
             )
         return name

@@ -81,7 +81,7 @@ class FilesKeys(FormatKeys):
     target_file_size: int = key(
         "target.file.size",
         128 * 1024 * 1024,
-        "A file ends when it has this many bytes.",
+        "A file is closed when it has reached this size.",
         at_least=1024,
         importance=LOW,
         group="Connector",

@@ -19,7 +19,7 @@ class FileStreamSinkConfig:
 
     file: str = key(
         "file",
-        doc="The file to write to; it is made if it is missing.",
+        doc="The file to write to; it is created if it is missing.",
         importance=HIGH,
         group="File",
     )

@@ -44,8 +44,8 @@ class IcebergKeys:
     cdc_field: str = key(
         "iceberg.tables.cdc-field",
         "",
-        "The field that says what happened to a row: D deletes it, anything else writes it. Rows "
-        "are matched by the id columns.",
+        "The field that says what happened to a row: a value that begins with D deletes the row "
+        "with the same id columns, any other value writes the row.",
         importance=LOW,
         group="Tables",
     )
@@ -95,7 +95,7 @@ class IcebergKeys:
     upsert: bool = key(
         "iceberg.tables.upsert-mode-enabled",
         False,
-        "Rows replace those of the same id columns.",
+        "Rows replace those with the same id columns.",
         importance=MEDIUM,
         group="Writes",
     )

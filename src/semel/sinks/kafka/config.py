@@ -50,7 +50,8 @@ class KafkaConfig(RoutedConfig):
     partitioner: str = key(
         "partitioner",
         "murmur2_random",
-        "murmur2_random: by key, as Java's producer does; keep: the partition's number stays.",
+        "murmur2_random: by key, as Java's producer does; keep: the partition number stays the "
+        "same.",
         choices=("murmur2_random", KEEP),
         importance=MEDIUM,
         group="Destination Topics",
@@ -77,7 +78,7 @@ class KafkaConfig(RoutedConfig):
     nonempty: str = key(
         "dest.topic.nonempty",
         "refuse",
-        "Where a target has records already, but no position of its topic is known: refuse to "
+        "If a target already has records, but no position of its topic is known: refuse to "
         "copy, or append.",
         choices=("refuse", "append"),
         importance=MEDIUM,

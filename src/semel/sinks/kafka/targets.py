@@ -45,7 +45,7 @@ class Targets:
         """Check what can be checked without a cluster.
 
         Raises:
-            ConfigError: records would come back, or the ledger has no place for a position.
+            ConfigError: records would come back, or the ledger cannot hold a position.
         """
         connector = self._connector
         problems: list[Problem] = []
@@ -75,8 +75,8 @@ class Targets:
                 Problem(
                     "topics.regex",
                     f"connector {connector.name}: topics.regex={pattern!r} matches the ledger "
-                    f"topic {self._ledger}: each commit would make a record to copy, forever. "
-                    "Exclude it, or name another topic in offset.storage.topic",
+                    f"topic {self._ledger}: each commit would make one more record to copy, "
+                    "forever. Exclude it, or name another topic in offset.storage.topic",
                 )
             )
         several = len(connector.topics) > 1 or connector.topics_regex
@@ -241,7 +241,7 @@ class Targets:
                 f"(topic {self._ledger}, and the offsets of consumer group "
                 f"{self._connector.group_id}) does not know how far {what}. To "
                 "begin now could copy records again, or skip some. If this connector has copied "
-                "it before, its ledger is lost: say where it continues for each partition, with "
+                "it before, its ledger is lost: say where to continue for each partition, with "
                 f"semel offsets set, its file and {' '.join(f'{tp}=OFFSET' for tp in some)}. If "
                 "the records are somebody else's, set dest.topic.nonempty=append"
             )

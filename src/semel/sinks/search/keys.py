@@ -52,7 +52,7 @@ class SearchKeys:
     read_timeout_ms: int = key(
         "read.timeout.ms",
         3000,
-        "How long an answer may take.",
+        "How long a response may take.",
         at_least=1,
         type=Type.INT,
         importance=LOW,

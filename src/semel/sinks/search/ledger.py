@@ -227,7 +227,7 @@ class SearchLedger:
     # By hand
 
     def set(self, entries: Iterable[LedgerEntry]) -> None:
-        """Overwrite entries; holes start again from there."""
+        """Overwrite entries; holes are recorded from there on."""
         wanted = {e.topic_partition: e for e in entries}
         self._enter(wanted, self._read(wanted), again=True)
 

@@ -89,7 +89,7 @@ class Ledger(ABC):
         return [Hole(**row) for row in rows.to_pylist()]
 
     def set(self, entries: Collection[LedgerEntry]) -> None:
-        """Overwrite entries by hand; holes start again from there."""
+        """Overwrite entries by hand; holes are recorded from there on."""
         if entries:
             self.forget([entry.topic_partition for entry in entries])
             self.start(entries)
