@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.errors import Problem
+from semel.errors import Problem, prefixed
 from semel.problems import Problems, located
 from semel.validation import validate
 
@@ -35,6 +35,11 @@ POSTGRES = {
     **NOWHERE,
     "connector.class": "postgresql",
     "connection.url": "jdbc:postgresql://localhost:1/d",
+}
+AVRO = {
+    **FILES,
+    "value.converter": "io.confluent.connect.avro.AvroConverter",
+    "value.converter.schema.registry.url": "http://localhost:1",
 }
 TRANSFORM = {"transforms": "x", "transforms.x.type": "ExtractField$Value"}
 
@@ -116,6 +121,16 @@ def told(raw: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
             {**FILES, "timezone": "Nowhere", "partitioner.class": "daily"},
             *("timezone", "Nowhere", ""),
         ),
+        (  # and not once more for the admin client, which takes it over
+            {**FILES, "consumer.override.ssl.engine.factory.class": "Odd"},
+            *("consumer.override.ssl.engine.factory.class", "Odd", "which librdkafka lacks"),
+        ),
+        (
+            {**AVRO, "value.converter.basic.auth.credentials.source": "USER_INFO"}
+            | {"value.converter.schema.registry.basic.auth.user.info": "secret"},
+            *("value.converter.schema.registry.basic.auth.user.info", "[hidden]"),
+            "value.converter.schema.registry.basic.auth.user.info must be user:password",
+        ),
         ({**FILES, "storage.options.key": ""}, "storage.options.key", "", "is empty"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
@@ -141,6 +156,22 @@ def test_a_key_that_was_given_is_never_replaced_by_a_guess() -> None:
     assert located(Problem("absent", "first=1 is odd"), raw, raw, ()).key == "absent"
     guessed = located(Problem("", "odd: second=2, first=1"), raw, raw, ())
     assert (guessed.key, guessed.value) == ("second", "2")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "prefix", "said"),
+    [
+        ("schema", "schema=1 is odd", "x.", "x.schema=1 is odd"),
+        ("schema", "schema.content=1 is odd", "x.", "x: schema.content=1 is odd"),
+        ("", "it is odd", "x.", "x: it is odd"),
+        ("", "it is odd", "", "it is odd"),
+    ],
+)
+def test_a_message_has_the_prefix_of_its_key_once(
+    key: str, text: str, prefix: str, said: str
+) -> None:
+    (problem,) = prefixed([Problem(key, text)], prefix, otherwise="other").problems
+    assert (problem.key, problem.message) == (prefix + key if key else "other", said)
 
 
 def test_problems_with_an_unusable_key_are_left_out_whatever_they_say() -> None:

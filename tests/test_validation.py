@@ -173,7 +173,8 @@ def test_keys_of_converters_are_described_too() -> None:
     assert (definition["type"], definition["default_value"]) == ("BOOLEAN", "false")
     assert value["errors"] == ("value.converter.use.latest.version='maybe' must be true or false",)
     assert of(answered, "value.converter.basic.auth.user.info")[1]["value"] == "[hidden]"
-    keys = {key.name: key for key in keys_of("org.apache.kafka.connect.json.JsonConverter")}
+    keys = {key.name: key for key in keys_of("JsonConverter")}
+    assert keys_of("org.apache.kafka.connect.json.JsonConverter") == list(keys.values())
     assert (keys["schemas.enable"].type, keys["schemas.enable"].default_value) == (
         "BOOLEAN",
         "true",

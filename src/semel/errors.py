@@ -5,6 +5,7 @@ Exit codes are part of the command line's interface (``semel --help`` lists them
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,9 +73,10 @@ def prefixed(
 
     def whole(problem: Problem) -> Problem:
         key, text = problem.key, problem.message
-        begins = bool(key) and text.startswith(key)
-        text = f"{prefix}{text}" if begins else f"{prefix[:-1]}: {text}"
-        return replace(problem, key=prefix + key if key else otherwise, message=title + text)
+        begins = key and re.match(rf"{re.escape(key)}(?![\w.-])", text)
+        front = prefix if begins or not prefix else f"{prefix[:-1]}: "
+        whole_key = prefix + key if key else otherwise
+        return replace(problem, key=whole_key, message=f"{title}{front}{text}")
 
     return ConfigError(*map(whole, problems))
 

@@ -46,7 +46,7 @@ def keys_of(name: str) -> Sequence[ConfigKeyInfo]:
         ConfigError: there is no such class.
     """
     others = {each: found for kind in _STAGES for each, found in transforms.classes(kind)}
-    if name in converters.names():
+    if name not in others and converters.full_name(name) in converters.names():
         others[name] = converters.find(name, where="converter")
     sections, defaults = ([others[name].section], {}) if name in others else declared(name)
     infos = config_infos(sections, {}, (), defaults)

@@ -135,6 +135,44 @@ def test_all_mistakes_are_told_at_once_by_their_whole_keys() -> None:
     ]
 
 
+APICURIO = "io.apicurio.registry.utils.converter.ProtobufConverter"
+
+
+def test_the_first_name_of_a_key_counts_if_it_is_given_by_several() -> None:
+    given = {
+        "apicurio.registry.as-confluent": "true",
+        "schema.registry.url": "http://second",
+        "apicurio.registry.url": "http://first",
+        "auto.register.schemas": "true",
+        "apicurio.registry.auto-register": "false",
+        "schema.registry.basic.auth.user.info": "second:",
+        "basic.auth.user.info": "first:",
+    }
+    keys = converters.find(APICURIO, where="x").keys(given, "x")
+    assert (keys.urls, keys.registers, keys.user) == (("http://first",), False, "first:")
+
+
+def test_keys_without_effect_take_anything() -> None:
+    given = {
+        "apicurio.registry.as-confluent": "true",
+        "apicurio.registry.url": "http://localhost",
+        "schemas.cache.config": "many",
+        "reference.lookup.only": "perhaps",
+    }
+    assert converters.find(APICURIO, where="x").keys(given, "x").urls == ("http://localhost",)
+
+
+def test_all_mistakes_in_apicurios_keys_are_told_at_once() -> None:
+    given = {"apicurio.registry.url": "localhost", "basic.auth.credentials.source": "odd"}
+    with pytest.raises(ConfigError) as error:
+        converters.find(APICURIO, where="x").keys(given, "x")
+    assert [p.key for p in error.value.problems] == [
+        "x.apicurio.registry.as-confluent",
+        "x.apicurio.registry.url",
+        "x.basic.auth.credentials.source",
+    ]
+
+
 def test_fields_that_the_sink_does_not_know_are_wanted_with_evolve() -> None:
     converter = converters.create(
         "JsonConverter",

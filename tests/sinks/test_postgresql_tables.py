@@ -48,6 +48,12 @@ def test_what_is_no_table_name_is_refused(text: str) -> None:
         parse_name(text, fold=False)
 
 
+def test_a_wrong_name_is_told_by_the_key_that_holds_it() -> None:
+    with pytest.raises(ConfigError, match=r"^offsets\.table=a\.b\.c is not table") as error:
+        parse_name("a.b.c", fold=False, key="offsets.table")
+    assert [p.key for p in error.value.problems] == ["offsets.table"]
+
+
 def config(**keys: str) -> PostgresConfig:
     raw = {k.replace("_", "."): v for k, v in keys.items()}
     return read(PostgresConfig, {"connection.url": "postgresql://h/d", **raw})

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from semel import transforms
+from semel.config import NoKeys
 from semel.errors import ConfigError
-from semel.transforms.base import Batch, NoKeys, Predicate
+from semel.transforms.base import Batch, Predicate
 from tests.transforms.records import applied, batch, refusals, values
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-a-transform.md"

@@ -19,7 +19,7 @@ from semel.config.definition import (
     names,
 )
 from semel.config.loading import absolute, load, under
-from semel.config.prefixed import below, section_of
+from semel.config.prefixed import NoKeys, below, section_of
 from semel.config.providers import Resolved, resolved
 from semel.config.reading import read, title
 from semel.config.source_connector import SourceConnectorConfig
@@ -33,6 +33,7 @@ __all__ = [
     "CommonConfig",
     "ConnectorConfig",
     "Definition",
+    "NoKeys",
     "Resolved",
     "SourceConnectorConfig",
     "TopicCreation",

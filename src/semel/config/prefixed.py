@@ -4,13 +4,18 @@ transforms and predicates."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from semel.config.definition import Definition, definitions
 from semel.config.reading import read
 from semel.errors import prefixed
 from semel.problems import gathering
+
+
+@dataclass(frozen=True)
+class NoKeys:
+    """The section of a converter, a transform or a predicate without keys."""
 
 
 def below(prefix: str, group: str | None, *sections: type) -> Iterator[Definition]:

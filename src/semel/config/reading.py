@@ -157,10 +157,12 @@ def _is_blank_text(definition: Definition, text: str) -> bool:
 
 
 def _in_the_users_words(message: str, written: Mapping[str, str]) -> str:
-    """The message with each ``key=`` as it was written, where that was by an alias."""
+    """The message with each ``key=``, and the key that it begins with, as they were written, where
+    that was by an alias."""
     for name, given in written.items():
         if given != name:
-            message = re.sub(rf"(?<![\w.]){re.escape(name)}(?==)", given, message)
+            key = re.escape(name)
+            message = re.sub(rf"(?<![\w.]){key}(?==)|^{key}(?![\w.-])", given, message)
     return message
 
 

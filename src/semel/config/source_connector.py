@@ -15,6 +15,7 @@ from semel.errors import ConfigError, Problem
 OFFSETS_FILE = "offset.storage.file.filename"
 OFFSETS_URLS = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")
 """The keys that keep source offsets outside Kafka."""
+OFFSETS_TABLE = "offset.storage.jdbc.table.name"
 _TRANSACTION_BYTES = 64 * 1024 * 1024
 
 
@@ -128,7 +129,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         group="offsets.topic",
     )
     offsets_table: str = key(
-        "offset.storage.jdbc.table.name",
+        OFFSETS_TABLE,
         "semel_source_offsets",
         "The table. Created if it is missing.",
         aliases=("offset.storage.jdbc.offset.table.name",),

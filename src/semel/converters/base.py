@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from semel.config import section_of
+from semel.config import NoKeys, section_of
 from semel.errors import ConfigError
 
 
@@ -33,11 +33,6 @@ class Decoded:
 
 class Unwritable(ConfigError):
     """No value of this type can be written, whatever it is; only null may be."""
-
-
-@dataclass(frozen=True)
-class NoKeys:
-    """No keys."""
 
 
 class Converter(ABC):

@@ -98,9 +98,11 @@ def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
     """
     overrides = under(connector.originals, f"{kind}.override.")
     main = "producer" if isinstance(connector, SourceConnectorConfig) else "consumer"
+    inherited: set[str] = set()
     if kind != main:  # security settings are usually given once
         given = under(connector.originals, f"{main}.override.")
-        overrides = {k: v for k, v in given.items() if k.startswith(_SECURITY)} | overrides
+        inherited = {k for k in given if k.startswith(_SECURITY)} - overrides.keys()
+        overrides = {k: given[k] for k in given if k in inherited} | overrides
     for name in RESERVED:
         if kind == "consumer" and name in overrides:
             raise misconfigured(
@@ -115,8 +117,12 @@ def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
             f"connector {connector.name}: consumer.override.isolation.level={isolation}: semel "
             "never reads records of aborted transactions. Remove it",
         )
-    title, prefix = f"connector {connector.name}: ", f"{kind}.override."
-    config = _translated(connector.bootstrap_servers, overrides, title, prefix)
+    try:
+        config = _translated(connector.bootstrap_servers, overrides)
+    except ConfigError as error:  # it is about one setting
+        origin = main if any(p.key in inherited for p in error.problems) else kind
+        title = f"connector {connector.name}: "
+        raise prefixed(error.problems, f"{origin}.override.", title=title) from None
     if kind == "consumer":  # Java's clients check them unless they are told not to
         config.setdefault("check.crcs", True)
     return config
@@ -135,19 +141,14 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     return _translated(worker.bootstrap_servers, overrides)
 
 
-def _translated(
-    servers: str, overrides: Mapping[str, str], title: str = "", prefix: str = ""
-) -> dict[str, Any]:
+def _translated(servers: str, overrides: Mapping[str, str]) -> dict[str, Any]:
     config: dict[str, Any] = {
         "bootstrap.servers": servers,
         # Once no broker has answered for a while, librdkafka (2.16) would discard all the metadata
         # that it has and start over, and then wait for the group's coordinator forever.
         "metadata.recovery.strategy": "none",
     }
-    try:
-        overrides = security.librdkafka(overrides)
-    except ConfigError as error:
-        raise prefixed(error.problems, prefix, title=title) from None
+    overrides = security.librdkafka(overrides)
     for name, value in overrides.items():
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
@@ -183,7 +184,8 @@ def check_clients(connector: CommonConfig) -> None:
         except ConfigError as error:
             # The first client's security settings apply to the others, too: report each problem
             # once.
-            told = {p.message.replace(f"{main}.", f"{kind}.", 1) for p in found}
+            known = {p.message for p in found}
+            told = known | {m.replace(f"{main}.", f"{kind}.", 1) for m in known}
             found += [p for p in error.problems if p.message not in told]
     if found:
         raise ConfigError(*found)

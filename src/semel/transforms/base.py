@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from semel.config import NoKeys
 from semel.records import (
     DATA_EXCEPTION,
     METADATA_TYPES,
@@ -24,12 +25,6 @@ from semel.records import (
     TIMESTAMP,
     one_array,
 )
-
-
-@dataclass(frozen=True)
-class NoKeys:
-    """The section of transforms and predicates without keys."""
-
 
 ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
 

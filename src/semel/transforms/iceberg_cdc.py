@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import key
-from semel.transforms.base import Batch, NoKeys, Refused, Transform, reasons
+from semel.config import NoKeys, key
+from semel.transforms.base import Batch, Refused, Transform, reasons
 from semel.transforms.debezium import ENVELOPE, either, valid
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text

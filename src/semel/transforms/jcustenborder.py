@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import key
+from semel.config import NoKeys, key
 from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
     Batch,
     Contents,
     ContentsTransform,
-    NoKeys,
     Reading,
     Refused,
     Router,

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import key
-from semel.transforms.base import Batch, NoKeys, Predicate
+from semel.config import NoKeys, key
+from semel.transforms.base import Batch, Predicate
 from semel.transforms.headers import header_keys, parents
 from semel.transforms.patterns import compiled
 

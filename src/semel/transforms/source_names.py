@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.transforms.base import Batch, NoKeys, Refused, Transform, reasons
+from semel.config import NoKeys
+from semel.transforms.base import Batch, Refused, Transform, reasons
 from semel.transforms.structs import Opener, columns
 from semel.transforms.texts import java_text
 

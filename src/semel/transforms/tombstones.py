@@ -10,12 +10,11 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from semel.config import key
+from semel.config import NoKeys, key
 from semel.transforms.base import (
     Batch,
     Contents,
     ContentsTransform,
-    NoKeys,
     Refused,
     Transform,
     reasons,

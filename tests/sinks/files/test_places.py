@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ServiceError
+from semel.errors import ConfigError, ServiceError
 from semel.sinks.files import places
 from semel.sinks.files.places import open_store
 
@@ -15,7 +15,7 @@ from semel.sinks.files.places import open_store
 def options(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a driver is given, which need not be installed."""
     monkeypatch.setattr(places.fsspec, "get_filesystem_class", lambda _protocol: object)
-    monkeypatch.setattr(places, "Store", lambda _where, options: options)
+    monkeypatch.setattr(places, "Store", lambda _where, options, _key: options)
     return lambda where, **own: places.open_store(where, own, 5.0)
 
 
@@ -32,6 +32,13 @@ def test_gcs_waits_for_bytes_no_longer_than_the_store_timeout_and_for_all_of_the
     found = options(where)["requests_timeout"]
     assert (found.sock_connect, found.sock_read, found.total) == (5.0, 5.0, None)
     assert options(where, requests_timeout=7)["requests_timeout"] == 7
+
+
+@pytest.mark.parametrize("where", ["webhdfs:///x", "webhdfs://nn:port/x", "webhdfs://a:b@nn/x"])
+def test_a_wrong_url_is_told_by_the_key_that_names_it(where: str) -> None:
+    with pytest.raises(ConfigError, match=r"^input\.path=webhdfs:|^input\.path=\.\.\.@nn") as error:
+        open_store(where, {}, key="input.path")
+    assert [p.key for p in error.value.problems] == ["input.path"]
 
 
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(

@@ -177,6 +177,10 @@ def test_keys_without_effect_say_why() -> None:
             {"elastic.https.ssl.truststore.certificates": "-----BEGIN"},
             "elastic.https.ssl.truststore.certificates: not available",
         ),
+        (
+            {"elastic.https.sasl.jaas.config": "x"},
+            "elastic.https.sasl.jaas.config: not available",
+        ),
         ({"elastic.https.ssl.foo": "1"}, "elastic.https.ssl.foo: not available"),
         (
             {"elastic.https.ssl.endpoint.identification.algorithm": "none"},

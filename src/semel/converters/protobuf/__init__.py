@@ -58,14 +58,22 @@ class ProtobufKeys(keys.RegistryKeys):
     scrub: bool = key(
         "scrub.invalid.names", False, "Replace characters that Protobuf does not allow in names."
     )
-    enhanced: bool = key("enhanced.protobuf.schema.support", False, "Has no effect.")
-    sum_type: bool = key("generalized.sum.type.support", False, "Has no effect.")
-    ignore_defaults: bool = key("ignore.default.for.nullables", False, "Has no effect.")
+    enhanced: str = key(
+        "enhanced.protobuf.schema.support", "false", "Has no effect.", type=Type.BOOLEAN
+    )
+    sum_type: str = key(
+        "generalized.sum.type.support", "false", "Has no effect.", type=Type.BOOLEAN
+    )
+    ignore_defaults: str = key(
+        "ignore.default.for.nullables", "false", "Has no effect.", type=Type.BOOLEAN
+    )
     references: str = key(
         "reference.subject.name.strategy", "", "Has no effect.", type=Type.CLASS, importance=LOW
     )
-    lookup_only: bool = key("reference.lookup.only", True, "Has no effect.")
-    skip_known: bool = key("skip.known.types", True, "Has no effect.", importance=LOW)
+    lookup_only: str = key("reference.lookup.only", "true", "Has no effect.", type=Type.BOOLEAN)
+    skip_known: str = key(
+        "skip.known.types", "true", "Has no effect.", type=Type.BOOLEAN, importance=LOW
+    )
 
     @property
     def reading(self) -> Reading:

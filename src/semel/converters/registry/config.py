@@ -16,7 +16,10 @@ from semel.problems import refuse
 
 _TLS = "schema.registry.ssl."
 _SOURCE, _USER = "basic.auth.credentials.source", "basic.auth.user.info"
-_STRATEGY = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
+AUTO, LATEST = "auto.register.schemas", "use.latest.version"
+STRICT = "latest.compatibility.strict"
+STRATEGY = "{}.subject.name.strategy"
+_BY_TOPIC = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
 _CCOMPAT = "/apis/ccompat/v7"
 
 
@@ -95,32 +98,38 @@ class RegistryKeys:
         "proxy.host", "", "An HTTP proxy in front of the registry.", importance=LOW
     )
     proxy_port: int = key("proxy.port", 80, "Its port.", type=Type.INT, importance=LOW)
-    cache: int = key("schemas.cache.config", 1000, "Has no effect.", type=Type.INT, importance=LOW)
-    per_subject: int = key(
-        "max.schemas.per.subject", 1000, "Has no effect.", type=Type.INT, importance=LOW
+    cache: str = key(
+        "schemas.cache.config", "1000", "Has no effect.", type=Type.INT, importance=LOW
     )
-    registers: bool = key("auto.register.schemas", True, "Whether new schemas are registered.")
+    per_subject: str = key(
+        "max.schemas.per.subject", "1000", "Has no effect.", type=Type.INT, importance=LOW
+    )
+    registers: bool = key(AUTO, True, "Whether new schemas are registered.")
     latest: bool = key(
-        "use.latest.version",
+        LATEST,
         False,
         "With auto.register.schemas=false: write with the latest version of the subject.",
         importance=LOW,
     )
     strict: bool = key(
-        "latest.compatibility.strict",
+        STRICT,
         True,
         "With use.latest.version: refuse types that the latest version cannot represent.",
         importance=LOW,
     )
     key_strategy: str = key(
-        "key.subject.name.strategy", _STRATEGY, "Names the subject of keys.", type=Type.CLASS
+        STRATEGY.format("key"), _BY_TOPIC, "Names the subject of keys.", type=Type.CLASS
     )
     value_strategy: str = key(
-        "value.subject.name.strategy", _STRATEGY, "Names the subject of values.", type=Type.CLASS
+        STRATEGY.format("value"), _BY_TOPIC, "Names the subject of values.", type=Type.CLASS
     )
 
     def __post_init__(self) -> None:
-        refuse([*self._wrong_urls(), *self._wrong_login()])
+        refuse([*self._problems()])
+
+    def _problems(self) -> Iterator[Problem]:
+        yield from self._wrong_urls()
+        yield from self._wrong_login()
 
     def _wrong_urls(self) -> Iterator[Problem]:
         wrong = [url for url in self.urls if urlsplit(url).scheme not in ("http", "https")]
@@ -163,13 +172,13 @@ class ApicurioKeys(RegistryKeys):
         "apicurio.registry.auto-register",
         True,
         "Whether new schemas are registered.",
-        aliases=("auto.register.schemas",),
+        aliases=(AUTO,),
     )
     latest: bool = key(
         "apicurio.registry.find-latest",
         False,
         "With apicurio.registry.auto-register=false: write with the latest version.",
-        aliases=("use.latest.version",),
+        aliases=(LATEST,),
         importance=LOW,
     )
     as_confluent: bool = key(
@@ -182,19 +191,19 @@ class ApicurioKeys(RegistryKeys):
     )
     encoding: str = key("apicurio.registry.avro.encoding", "", "Has no effect.", importance=LOW)
 
-    def __post_init__(self) -> None:
+    def _problems(self) -> Iterator[Problem]:
         if not self.as_confluent and "4Byte" not in self.handler:
             name = "apicurio.registry.as-confluent"
             message = (
                 f"{name}=true is needed: semel reads and writes Confluent's format, with ids of "
                 "four bytes. Set it here and where records are written"
             )
-            raise ConfigError(Problem(name, message))
+            yield Problem(name, message)
         if self.headers:
             name = "apicurio.registry.headers.enabled"
             message = f"{name}=true: semel takes ids from values, not headers. Set it to false"
-            raise ConfigError(Problem(name, message))
-        super().__post_init__()
+            yield Problem(name, message)
+        yield from super()._problems()
 
     @property
     def addresses(self) -> tuple[str, ...]:

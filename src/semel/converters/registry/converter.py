@@ -6,11 +6,14 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.config import definitions
+from semel.config.reading import given_names
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.converters.json_merge import Part, together
 from semel.converters.json_text import place
@@ -56,6 +59,16 @@ class RegistryConverter(Converter):
         self._writers: dict[pa.DataType, tuple[int, Writer]] = {}
         self._readers: dict[int, Reader | str] = {}
         self._last: pa.DataType = pa.null()
+
+    @classmethod
+    def keys(cls, config: Mapping[str, str], where: str) -> Any:
+        """See :meth:`Converter.keys`. If a key is given by several of its names, the first counts,
+        as with Confluent's and Apicurio's converters."""
+        given = {name: value for name, value in config.items() if value.strip()}
+        for definition in definitions(cls.section):
+            for name in given_names(definition, given)[1:]:
+                del given[name]
+        return super().keys(given, where)
 
     @abstractmethod
     def _reader(self, schema: Schema) -> Reader:

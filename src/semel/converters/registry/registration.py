@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
-from semel.converters.registry.config import RegistryKeys
+from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys
 from semel.errors import ConfigError, Problem
 
-_AUTO, _LATEST = "auto.register.schemas", "use.latest.version"
-_STRICT = "latest.compatibility.strict"
-_STRATEGY = "{}.subject.name.strategy"
 _PACKAGE = "io.confluent.kafka.serializers.subject."
 _STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
 
@@ -33,7 +30,7 @@ class Registration:
         Raises:
             ConfigError: a strategy that is not available.
         """
-        name = _STRATEGY.format("key" if is_key else "value")
+        name = STRATEGY.format("key" if is_key else "value")
         chosen = keys.key_strategy if is_key else keys.value_strategy
         strategy = chosen.removeprefix(_PACKAGE)
         if strategy not in _STRATEGIES:
@@ -56,7 +53,7 @@ class Registration:
             return f"{topic}-{'key' if self.is_key else 'value'}"
         if not record:
             raise ConfigError(
-                f"{_STRATEGY.format('key' if self.is_key else 'value')}={_PACKAGE}{self.strategy} "
+                f"{STRATEGY.format('key' if self.is_key else 'value')}={_PACKAGE}{self.strategy} "
                 "uses the names of records, but what is written is not a record"
             )
         return record if self.strategy == _STRATEGIES[1] else f"{topic}-{record}"
@@ -69,7 +66,7 @@ class Registration:
         found = registry.latest(subject)
         if found is None:
             raise ConfigError(
-                f"{_LATEST}=true, but subject {subject} has no version in {registry.url}: register "
+                f"{LATEST}=true, but subject {subject} has no version in {registry.url}: register "
                 "one"
             )
         return found
@@ -85,7 +82,7 @@ class Registration:
         except UnknownSchema:
             raise ConfigError(
                 f"subject {subject} in {registry.url} has no schema like {text}. Register it, or "
-                f"set {_AUTO}=true"
+                f"set {AUTO}=true"
             ) from None
 
 
@@ -93,5 +90,5 @@ def unfit(latest: Schema, reasons: Sequence[str]) -> str:
     """Why the latest version cannot be used for writing."""
     return (
         f"schema {latest.id}, the latest, does not read what is written: {'; '.join(reasons)}. "
-        f"Set {_STRICT}=false to try each record"
+        f"Set {STRICT}=false to try each record"
     )

@@ -97,8 +97,8 @@ def open_store(
         _check_names(where, driver, options)
         from semel.sinks.files.webhdfs import WebHdfsStore  # it needs requests
 
-        return WebHdfsStore(where, options, timeout)
-    return Store(where, options)
+        return WebHdfsStore(where, options, timeout, key)
+    return Store(where, options, key)
 
 
 def _boto(timeout: float) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def protocol_of(where: str) -> str:
     return str(split_protocol(where)[0] or "file")
 
 
-def split_url(where: str) -> SplitResult:
-    """A URL in its parts.
+def split_url(where: str, key: str = "path") -> SplitResult:
+    """A URL in its parts. ``key`` is the one that names it.
 
     Raises:
         ConfigError: the host or the port is not valid.
@@ -58,7 +58,7 @@ def split_url(where: str) -> SplitResult:
         parts = urlsplit(where)
         _ = parts.port
     except ValueError as error:
-        raise misconfigured("path", f"path={shown(where)} is not a URL: {_reason(error)}") from None
+        raise misconfigured(key, f"{key}={shown(where)} is not a URL: {_reason(error)}") from None
     return parts
 
 
@@ -69,13 +69,15 @@ def shown(where: str) -> str:
 
 
 class Store:
-    """A store that fsspec reaches. Names are below its root, with ``/`` between their parts."""
+    """A store that fsspec reaches. Names are below its root, with ``/`` between their parts.
+    ``key`` is the one that names its URL."""
 
     far: ClassVar[bool] = True
     """Whether each request takes a noticeable time."""
 
-    def __init__(self, where: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, options: Mapping[str, Any], key: str = "path") -> None:
         self.where = where.rstrip("/")
+        self._key = key
         self._renames = protocol_of(where) in _RENAMING
         self._has_folders = protocol_of(where) in (*_RENAMING, *LOCAL)
         self._options = dict(options)
@@ -106,7 +108,7 @@ class Store:
         size = len(file.encode())
         if self._has_folders and size > _LONGEST_PART:
             raise ConfigError(
-                f"path={self.where}: file names contain the name of topic {topic}, and "
+                f"{self._key}={self.where}: file names contain the name of topic {topic}, and "
                 f"{file[:40]}... has {size} bytes; at most {_LONGEST_PART} are allowed there. "
                 "Use an object store, or a topic with a shorter name"
             )
@@ -125,9 +127,9 @@ class Store:
             found: tuple[Any, str] = fsspec.url_to_fs(self.where, **options)
         except (TypeError, ValueError) as error:  # from the driver, about what it is given
             raise misconfigured(
-                "path",
-                f"path={self.where}: its driver does not take storage.options.* as they are: "
-                f"{_reason(error)}",
+                self._key,
+                f"{self._key}={self.where}: its driver does not take storage.options.* as they "
+                f"are: {_reason(error)}",
             ) from None
         return found
 

@@ -48,12 +48,14 @@ class WebHdfsStore(Store):
     """A directory in HDFS. ``timeout`` is the seconds that may pass without any data: otherwise a
     request to a NameNode whose machine is gone would wait forever."""
 
-    def __init__(self, where: str, options: Mapping[str, Any], timeout: float = 60.0) -> None:
+    def __init__(
+        self, where: str, options: Mapping[str, Any], timeout: float = 60.0, key: str = "path"
+    ) -> None:
         self._timeout = timeout
-        parts = split_url(where)
-        _check(where, parts, options)
+        parts = split_url(where, key)
+        _check(where, parts, options, key)
         port = _SECURE_PORT if options.get("use_https") else _PORT
-        super().__init__(where, options if parts.port else {"port": port, **options})
+        super().__init__(where, options if parts.port else {"port": port, **options}, key)
 
     def _driver(self) -> tuple[Any, str]:
         try:
@@ -62,8 +64,8 @@ class WebHdfsStore(Store):
             package = str(missing.name).replace("_", "-")
             raise misconfigured(
                 "storage.options.kerberos",
-                f"path={self.where}: storage.options.kerberos=true needs the package {package}: "
-                f"pip install {package}",
+                f"{self._key}={self.where}: storage.options.kerberos=true needs the package "
+                f"{package}: pip install {package}",
             ) from None
         session = filesystem.session
         session.hooks["response"] = [_checked]
@@ -129,7 +131,7 @@ class WebHdfsStore(Store):
             return False
         raise ServiceError(
             f"{self.where}/{target} already exists, and this gateway does not replace it: "
-            "move it away, or set path to a NameNode's own address"
+            f"move it away, or set {self._key} to a NameNode's own address"
         )
 
     def _send(self, name: str, content: bytes | BinaryIO, size: int) -> None:
@@ -186,24 +188,24 @@ class WebHdfsStore(Store):
             self.delete([name])
 
 
-def _check(where: str, parts: SplitResult, options: Mapping[str, Any]) -> None:
+def _check(where: str, parts: SplitResult, options: Mapping[str, Any], key: str) -> None:
     """Raises ConfigError: URL and options do not go together."""
     if parts.password is not None:
         raise misconfigured(
-            "path",
-            f"path={shown(where)}: a password in the URL would be seen in every "
+            key,
+            f"{key}={shown(where)}: a password in the URL would be seen in every "
             "message. Set storage.options.user and storage.options.password instead",
         )
     given = {"host": parts.hostname, "port": parts.port, "user": parts.username}
     if not parts.hostname and "host" not in options:
         raise misconfigured(
-            "path", f"path={where} names no NameNode: webhdfs://namenode:{_PORT}/folder"
+            key, f"{key}={where} names no NameNode: webhdfs://namenode:{_PORT}/folder"
         )
     for name, value in given.items():
         if value and name in options:
             raise misconfigured(
                 f"storage.options.{name}",
-                f"path={where} says the {name} already: remove storage.options.{name}",
+                f"{key}={where} says the {name} already: remove storage.options.{name}",
             )
     proxy = options.get("data_proxy", {})
     if not isinstance(proxy, Mapping) or not all(isinstance(v, str) for v in proxy.values()):

@@ -40,6 +40,8 @@ _ARGUMENTS = re.compile(
 alias without a write index raise the same exception."""
 _MISTAKES = re.compile("CERTIFICATE|UNKNOWN_CA|PROTOCOL|HANDSHAKE_FAILURE|PEM|KEY_")
 """Permanent reasons for a failed TLS handshake; others mean that a node went down during it."""
+_KAFKAS = re.compile(r"(?<![\w./-])(?=ssl\.)")
+"""Where the name of one of Kafka's settings begins."""
 _HOSTNAME = "ssl.endpoint.identification.algorithm"
 _TLS = (
     "ssl.ca.location",
@@ -312,7 +314,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
             f"ca.pem. Then set {PREFIX}ssl.ca.location to the new file",
         )
     try:
-        made = security.librdkafka(given)
+        made = security.librdkafka({k: v for k, v in given.items() if k.startswith("ssl.")})
     except ConfigError as error:
         raise ConfigError(*(_as_given(p) for p in error.problems)) from None
     if "ssl.keystore.location" in made:
@@ -335,7 +337,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_given(problem: Problem) -> Problem:
-    message = problem.message.replace("ssl.", f"{PREFIX}ssl.").replace("librdkafka", "the client")
+    message = _KAFKAS.sub(PREFIX, problem.message).replace("librdkafka", "the client")
     return replace(problem, key=f"{PREFIX}{problem.key}", message=message)
 
 

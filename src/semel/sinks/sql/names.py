@@ -28,18 +28,26 @@ _PART = r'"(?:[^"]|"")+"|[^".]+'
 _NAME = re.compile(rf"\s*(?:({_PART})\.)?({_PART})\s*")
 
 
-def parse_name(text: str, *, fold: bool) -> Name:
-    """Parse ``table``, ``schema.table`` or quoted parts.
+_FORMAT = "table.name.format"
+
+
+def parse_name(text: str, *, fold: bool, key: str = _FORMAT) -> Name:
+    """Parse ``table``, ``schema.table`` or quoted parts; ``key`` is where the name comes from.
 
     Raises:
         ConfigError: more than two parts, or an empty one.
     """
     match = _NAME.fullmatch(text)
+    if match is None and key == _FORMAT:
+        raise misconfigured(
+            key,
+            f"table name {text!r} is not table or schema.table. Does the topic's name contain a "
+            f'dot? Set {key}, with quotes where a dot belongs to the name: "${{topic}}"',
+        )
     if match is None:
         raise misconfigured(
-            "table.name.format",
-            f"table name {text!r} is not table or schema.table. Does the topic's name contain a "
-            'dot? Set table.name.format, with quotes where a dot belongs to the name: "${topic}"',
+            key,
+            f"{key}={text} is not table or schema.table. Put quotes around a part with a dot in it",
         )
     schema, table = match.groups()
     return Name(_unquoted(schema, fold) if schema else None, _unquoted(table, fold))
@@ -61,7 +69,7 @@ def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: boo
         holds = f"dead letters: errors.deadletterqueue.table={connector.dead_letter_table}"
     if holds:
         raise misconfigured(
-            "table.name.format",
+            _FORMAT,
             f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
             "Name another one in table.name.format or topics.to.tables.mapping",
         )

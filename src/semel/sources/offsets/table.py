@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
-from semel.config.source_connector import OFFSETS_URLS
+from semel.config.source_connector import OFFSETS_TABLE, OFFSETS_URLS
 from semel.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused
@@ -36,7 +36,7 @@ class OffsetTable:
         self._connector = connector.name
         self._database, self._lock, self._file = _opened(connector)
         postgresql = self._database.system == "PostgreSQL"
-        self._name: Name = parse_name(connector.offsets_table, fold=postgresql)
+        self._name: Name = parse_name(connector.offsets_table, fold=postgresql, key=OFFSETS_TABLE)
         self._one = threading.Lock()
         self._prefix = json.dumps([connector.name], ensure_ascii=False)[:-1].encode() + b","
 
