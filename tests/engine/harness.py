@@ -178,6 +178,7 @@ class LocalJob:
         left = {n: 0 for n in self._tasks if spark.only is None or n in spark.only}
         idle = not left
         self.body = cloudpickle.dumps(self._work)
+        spark.cancelled.discard(self._group)  # an earlier job's
         for task in left:
             spark.start(self, task, 0)
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import json
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
@@ -18,7 +20,7 @@ from deltalake import DeltaTable
 
 from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.engine import triggers
+from semel.engine import lines, triggers
 from semel.engine.bounded import engine as bounded
 from semel.engine.bounded import job as boundedjob
 from semel.engine.bounded import task as boundedtask
@@ -235,6 +237,34 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     assert zombie.exitcode == Fenced.exit_code
     assert table(config, source).version() == version
     assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+@pytest.mark.long
+def test_a_task_that_freezes_with_all_its_threads_is_replaced(
+    topic: MakeTopic,
+    produce: Produce,
+    lake: Lake,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(lines, "FROZEN", 50.0)
+    source, marker, driver = topic(), tmp_path / "marker", os.getpid()
+
+    def freezes(batch: Any) -> Any:
+        if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
+            marker.touch()
+            ctypes.PyDLL(None).sleep(600)  # Python's lock is kept
+        return batch
+
+    produce(source, records(10))
+    config = lake(source)
+    running = start(config, freezes)
+    running.until(lambda p: p.rows == 10)
+    running.stop()
+    assert "has not reported for" in caplog.text
+    assert_nothing_lost_nothing_twice(config, range(10))
 
 
 def test_the_table_may_be_optimized_and_vacuumed_meanwhile(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,6 +100,33 @@ def test_a_stop_reaches_the_calls_that_workers_wait_in(driver: tuple[Lines, Addr
             assert here.recv(1) == b""  # the connection was shut down
     assert "has not answered" in dog.ended
     dog.detach()
+
+
+def test_a_process_that_is_at_work_and_does_not_report_is_frozen(
+    driver: tuple[Lines, Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, address = driver
+    now = 0.0
+    monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def look(seconds: int) -> list[str]:
+        nonlocal now
+        found = []
+        for _ in range(seconds):
+            now += 1.0
+            found.append(made.frozen())
+        return [process for process in found if process]
+
+    workers: Workers[Worker] = Workers()
+    made.begin()
+    with workers.at_work(spec("a", address), 0, Worker):
+        wait_until(lambda: made._silence)
+        assert look(100) == []
+        now += 500.0  # the driver stands still
+        assert look(1) == []
+        assert look(200) == 2 * [f"process {os.getpid()} on {socket.gethostname()}"]
+    wait_until(lambda: not made._silence)
+    assert look(300) == []
 
 
 def test_workers_of_a_driver_that_cannot_be_reached_do_their_work_all_the_same(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from semel.lab.drill.process import Process
+from semel.lab.drill.process import Process, handles
 from tests.patience import PATIENCE
 
 _CHILD = "import sys; print(flush=True); sys.stdin.read()"
@@ -43,3 +45,13 @@ def test_a_killed_driver_is_not_waited_for_until_its_archive_is_made(
     process._popen = parent  # type: ignore[assignment]
     assert {p.pid for p in process.family()} == {task, archive}
     assert [p.pid for p in process.crew()] == [task]
+
+
+def test_only_a_process_that_handles_a_signal_is_asked_for_its_stacks() -> None:
+    before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    try:
+        assert not handles(os.getpid(), signal.SIGUSR2)
+        signal.signal(signal.SIGUSR2, lambda *_: None)
+        assert handles(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)

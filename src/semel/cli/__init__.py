@@ -3,14 +3,20 @@ needs; ``commands.py`` adds all others."""
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import signal
 import sys
+from contextlib import suppress
 
 from semel import launch
 
 
 def main() -> None:
-    """Entry point of the ``semel`` command. Spark starts while the commands are imported."""
+    """Entry point of the ``semel`` command. Spark starts while the commands are imported. SIGUSR2
+    prints the stacks of all threads."""
+    with suppress(Exception):  # there may be no standard error
+        faulthandler.register(signal.SIGUSR2)
     _, *arguments = sys.argv
     runs = arguments[:1] == ["run"]
     if runs:

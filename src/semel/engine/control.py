@@ -42,6 +42,11 @@ STOP_DELAY = 2.0
 """Seconds until a task that wakes up has received the driver's "stop"."""
 _BEAT = 20.0
 """Seconds between two signs of life of a task."""
+FROZEN = 120.0
+"""Seconds without a report after which a task's process is ended: a native client that keeps
+Python's lock freezes all of its threads, including those that watch it."""
+STANDS_STILL = 11.0
+"""A driver that has not looked for longer than this many seconds stood still itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,17 @@ class Address:
     key: bytes = field(repr=False)
 
 
+Process = tuple[str, int]
+"""A host's name and the process's id there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A task's report.
 
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
-    ``failed`` or ``stopped``; ``awake`` comes from no task. Counts are totals since the task
+    ``failed`` or ``stopped``; ``awake`` comes from no task. The workers of engines whose driver
+    commits send ``alive``, ``working``, ``idle`` and ``log``. Counts are totals since the task
     started; ``sent`` counts a source's records by topic. ``caught_up``: there was nothing left to
     read; ``failure`` is its end.
     """
@@ -99,6 +109,7 @@ class ControlServer:
         self.disconnected: Callable[[], None] = lambda: None
         self._lines: set[Connection[Any, Any]] = set()
         self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
+        self._processes: dict[Connection[Any, Any], Process] = {}
         self._lock = threading.Lock()
         self.reached = False
         self._open = 0
@@ -152,6 +163,11 @@ class ControlServer:
             unknown = self._open > len(self._attempts)
             return unknown or any(index == task for index, _ in self._attempts.values())
 
+    def processes(self) -> set[Process]:
+        """The connected processes that have said who they are."""
+        with self._lock:
+            return set(self._processes.values())
+
     def announce(self, plan: object) -> None:
         """Give every task that may run, including those that have not connected yet, the plan that
         it waits for."""
@@ -202,6 +218,7 @@ class ControlServer:
             with self._lock:
                 self._lines.discard(line)
                 self._attempts.pop(line, None)
+                self._processes.pop(line, None)
                 self._open -= 1
             line.close()
             self.disconnected()
@@ -222,6 +239,8 @@ class ControlServer:
                 with self._lock:
                     is_new = line not in self._attempts
                     self._attempts[line] = (report.task, report.attempt)
+                    if report.pid:
+                        self._processes[line] = report.host, report.pid
                     if is_new:
                         self._give(line, report.task)
                     if report.kind == "started":
@@ -299,7 +318,7 @@ class ControlLine:
         self.send(report)
 
         def send() -> None:
-            while not self._closed.wait(_BEAT):
+            while not self._closed.wait(_BEAT) and not self.orphaned:
                 self.send(report)
 
         threading.Thread(target=send, daemon=True, name="semel-alive").start()

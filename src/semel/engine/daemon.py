@@ -5,9 +5,11 @@ archive on ``sys.path``; ``spark-core.jar`` and ``pyspark.zip`` make that ~100 m
 tasks need are imported once here, before forking.
 """
 
+import faulthandler
 import gc
 import importlib
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib.machinery import PathFinder
@@ -43,6 +45,8 @@ from semel.sinks import MODULE  # noqa: E402
 if sink := os.environ.get(MODULE):
     with suppress(Exception):  # the task says what is missing
         importlib.import_module(sink)
+with suppress(Exception):  # there may be no standard error
+    faulthandler.register(signal.SIGUSR2)  # workers inherit it
 gc.collect()
 gc.freeze()
 

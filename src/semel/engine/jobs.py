@@ -17,7 +17,7 @@ from pyspark import SparkContext, TaskContext
 
 from semel.engine.attempt import TaskSpec, run_task
 from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
-from semel.engine.control import Report, rebuild
+from semel.engine.control import FROZEN, STANDS_STILL, Report, rebuild
 from semel.engine.fences import FencesInARow
 from semel.engine.retry import Backoff
 from semel.engine.states import State, Status
@@ -29,11 +29,6 @@ SETTLE = 20.0
 """Seconds that a stopping task gets to finish what is in hand."""
 _LAST_WORDS = 2.0
 """Seconds, at most, to wait for the last reports of a task: a frozen one still holds its line."""
-FROZEN = 120.0
-"""Seconds without a report after which a task's process is ended: a native client that keeps
-Python's lock freezes all of its threads, including those that watch it."""
-_STANDS_STILL = 11.0
-"""A driver that has not looked for longer than this many seconds stood still itself."""
 _ATTEMPTS = 1_000_000
 """Attempts of a task are numbered across all of its jobs; Spark starts over with each job."""
 
@@ -179,7 +174,7 @@ class TaskJobs:
     def _watch_silence(self, passed: float) -> None:
         """End a process that does not report. Time in which the driver itself stood still
         does not count."""
-        self._silence += min(passed, _STANDS_STILL)
+        self._silence += min(passed, STANDS_STILL)
         if self._spoke and self._silence > FROZEN:
             log.warning(
                 "connector %s: task %d has not reported for %.0f s; ending its process",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -110,29 +111,56 @@ class Workers(Generic[W]):
         if kept is None:
             os.environ.update(spec.environment)
             memory.limit_caches()
-            kept = make(), _line(spec)
+            kept = _made(spec, task, make)
         worker, line = kept
-        worker.renew(spec)
+        try:
+            worker.renew(spec)
+        except BaseException:
+            _close(worker, line)
+            raise
         self._kept[spec.run] = kept
         while len(self._kept) > _KEPT:
             _close(*self._kept.pop(next(iter(self._kept))))
         if line is None:
             yield worker
             return
-        with watchdog.in_task(
-            lambda message: line.send(Report("log", task, 0, message=message)),
-            abandoned.end_process,
-        ):
-            yield worker
+        line.send(_report("working", task))
+        try:
+            with watchdog.in_task(
+                lambda message: line.send(Report("log", task, 0, message=message)),
+                abandoned.end_process,
+            ):
+                yield worker
+        finally:
+            line.send(_report("idle", task))
+
+
+def _made(spec: Spec, task: int, make: Callable[[], W]) -> tuple[W, ControlLine | None]:
+    """A worker, and its line to the driver, which comes first: connecting may take long."""
+    line = _line(spec, task)
+    if line is not None:
+        line.send(_report("working", task))
+    try:
+        return make(), line
+    except BaseException:
+        if line is not None:
+            line.close()
+        raise
 
 
 def _close(worker: _Kept, line: ControlLine | None) -> None:
-    worker.close()
-    if line is not None:
-        line.close()
+    try:
+        worker.close()
+    finally:
+        if line is not None:
+            line.close()
 
 
-def _line(spec: Spec) -> ControlLine | None:
+def _report(kind: str, task: int) -> Report:
+    return Report(kind, task, 0, os.getpid(), socket.gethostname())
+
+
+def _line(spec: Spec, task: int) -> ControlLine | None:
     """A connection to the driver, if it can be reached; nothing that is stored depends on it."""
     if spec.control is None:
         return None
@@ -142,4 +170,5 @@ def _line(spec: Spec) -> ControlLine | None:
         log.warning("the driver cannot be told about calls that get no answer: %s", error)
         return None
     watchdog.stops_with(spec.connector.name, line.stop)
+    line.beat(_report("alive", task))
     return line

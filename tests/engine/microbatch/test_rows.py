@@ -36,6 +36,37 @@ def test_kafka_connects_transforms_run_before_those_of_data_frames(
     assert query("SELECT sum(a_b)::int FROM t") == [(90,)]
 
 
+@pytest.mark.parametrize(
+    "transform", [None, pytest.param(passing, marks=pytest.mark.long)], ids=["chain", "frames"]
+)
+def test_a_chain_sees_keys_and_headers_that_the_sink_does_not_use(
+    transform: Any, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, query: Query
+) -> None:
+    source = topic(2)
+    numbers = range(10)
+    produce(
+        source,
+        [json.dumps({"a": n}).encode() for n in numbers],
+        [b"key-%d" % n for n in numbers],
+        headers=[[("skip", b"")] if n % 2 else None for n in numbers],
+    )
+    config = configure(source) | {
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "transforms": "some,key",
+        "transforms.some.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.some.predicate": "marked",
+        "transforms.key.type": "io.aiven.kafka.connect.transforms.KeyToValue",
+        "transforms.key.key.fields": "*",
+        "transforms.key.value.fields": "k",
+        "predicates": "marked",
+        "predicates.marked.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
+        "predicates.marked.name": "skip",
+    }
+    go(config, *([transform] if transform else []))
+    found = query("SELECT a::int, k FROM t ORDER BY a")
+    assert found == [(n, f"key-{n}") for n in numbers if n % 2 == 0]
+
+
 TYPES: list[tuple[str, dict[str, Any], Any]] = [
     ("i8", {"type": "int8"}, -8),
     ("i16", {"type": "int16"}, -16),

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 
 from semel.engine.base import Stopped, first_error, not_shipped, spark_gone
 from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
+from semel.engine.control import FROZEN
 from semel.engine.lines import Lines
 from semel.errors import TransientError
 from semel.ledger import LogId, OffsetRange
@@ -58,13 +59,19 @@ class Jobs:
             TransientError: the job has failed as a whole.
             Stopped: the job does not end although the run was asked to stop.
         """
+        self._lines.begin()
         return self._watched(self._thread.submit(self._run, spec, parts, logs), spec)
 
     def _watched(self, future: Future[list[TaskResult]], spec: BoundedSpec) -> list[TaskResult]:
-        """Wait for a job; cancel it if it does not end soon after a stop."""
+        """Wait for a job. Cancel it if one of its processes is frozen, so that Spark ends that, or
+        if it does not end soon after a stop."""
         asked: float | None = None
+        frozen = ""
         while not wait([future], timeout=_LOOK).done:
             stopping, now = self._look(), time.monotonic()
+            if found := self._lines.frozen():
+                frozen = found
+                self._cancel(spec)
             if asked is None:
                 if stopping:
                     asked = now
@@ -73,9 +80,20 @@ class Jobs:
                 log.warning("connector %s: its Spark job does not end", self._connector)
                 raise Stopped
             elif now - asked > SETTLE:
-                with contextlib.suppress(Exception):  # Spark may have stopped
-                    self._spark().cancelJobGroup(_group(spec))
-        return future.result()
+                self._cancel(spec)
+        try:
+            return future.result()
+        except TransientError:
+            if not frozen:
+                raise
+            raise TransientError(
+                f"connector {self._connector}: {frozen} has not reported for {FROZEN:.0f} s, and "
+                "was ended"
+            ) from None
+
+    def _cancel(self, spec: BoundedSpec) -> None:
+        with contextlib.suppress(Exception):  # Spark may have stopped
+            self._spark().cancelJobGroup(_group(spec))
 
     def _run(
         self,

@@ -34,7 +34,7 @@ from semel.engine import ranges, startup
 from semel.engine.base import Progress, Run, Stopped, not_shipped, spark_gone
 from semel.engine.lines import Lines
 from semel.engine.microbatch.job import MicroBatches
-from semel.engine.microbatch.plan import FrameTransform
+from semel.engine.microbatch.plan import FrameTransform, wants_headers
 from semel.engine.retry import LONGEST, Backoff, Retries
 from semel.engine.states import State
 from semel.errors import (
@@ -368,7 +368,6 @@ def kafka_options(
     except ConfigError as error:
         raise prefixed(error.problems, "consumer.override.", title=title) from None
     options = {f"kafka.{k}": v for k, v in given.items() if k not in _NOT_SPARKS}
-    letters = connector.dead_letter_table or connector.dead_letter_topic
     return {
         **options,
         **subscribed,
@@ -377,7 +376,7 @@ def kafka_options(
         "startingOffsets": json.dumps(starts) if starts else "earliest",
         "maxOffsetsPerTrigger": str(connector.max_offsets_per_trigger),
         "failOnDataLoss": "true",
-        "includeHeaders": "true" if letters else "false",
+        "includeHeaders": "true" if wants_headers(connector) else "false",
     }
 
 

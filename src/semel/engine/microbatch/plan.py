@@ -26,6 +26,7 @@ from semel.engine.microbatch.topics import KnownTopics
 from semel.errors import ConfigError, SemelError
 from semel.ledger import OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.transforms import known_chain
 
 FrameTransform = Callable[[DataFrame], DataFrame]
 """A transform of the micro-batch engine: the records of one topic in, rows of its target out."""
@@ -220,14 +221,23 @@ class Planner:
 
 
 def raw_columns(connector: ConnectorConfig, base: DataFrame, *, key: bool) -> DataFrame:
-    """The columns to read: keys and headers only if they are wanted."""
+    """The columns to read: keys and headers only if they are wanted. With ``key``, keys are wanted
+    whatever the connector does."""
     names = ["value", "partition", "offset", "timestamp"]
-    letters = bool(connector.dead_letter_table or connector.dead_letter_topic)
-    if key or letters:
+    if key or _has_dead_letters(connector) or known_chain(connector.originals).needs_key:
         names.append("key")
-    if letters:
+    if wants_headers(connector):
         names.append("headers")
     return base.select(*names)
+
+
+def wants_headers(connector: ConnectorConfig) -> bool:
+    """Whether dead letters or transforms need the records' headers."""
+    return _has_dead_letters(connector) or known_chain(connector.originals).needs_headers
+
+
+def _has_dead_letters(connector: ConnectorConfig) -> bool:
+    return bool(connector.dead_letter_table or connector.dead_letter_topic)
 
 
 _Body = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -80,6 +80,13 @@ class Process:
                     found.append(process)
         return found
 
+    def print_stacks(self) -> None:
+        """Make its Python processes write the stacks of their threads to their logs."""
+        for process in self.writers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if handles(process.pid, signal.SIGUSR2):
+                    process.send_signal(signal.SIGUSR2)
+
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs."""
         found = []
@@ -97,6 +104,15 @@ class Process:
     def says(self, words: str) -> bool:
         """Whether its log contains these words, even across lines."""
         return words in " ".join(self.log.read_text(errors="replace").split())
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process handles a signal, which would end it otherwise."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def makes_archive(process: psutil.Process) -> bool:

@@ -200,6 +200,8 @@ class Processes(ABC):
             return False
 
         if not comes_true(has_come, patience, _POLL):
+            if self.process is not None:
+                self.process.print_stacks()
             what = otherwise if isinstance(otherwise, str) else otherwise()
             raise DrillFailed(f"{what} (waited {patience:.0f} s)")
 
