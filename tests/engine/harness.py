@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
@@ -75,6 +76,19 @@ def _work(
     failpoints._directory = points
     TaskContext._taskContext = _Attempt(attempt)  # type: ignore[assignment]
     answers.send(list(cloudpickle.loads(body)(index, iter(()))))
+
+
+def freezing(marker: Path) -> Callable[[Any], Any]:
+    """A transform that freezes the first task process that calls it, with all its threads."""
+    driver = os.getpid()
+
+    def freezes(batch: Any) -> Any:
+        if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
+            marker.touch()
+            ctypes.PyDLL(None).sleep(600)  # Python's lock is kept
+        return batch
+
+    return freezes
 
 
 class LocalSpark:

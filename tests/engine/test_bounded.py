@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import ctypes
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
@@ -48,6 +46,7 @@ from tests.engine.harness import (
     caught_up,
     drive,
     driving,
+    freezing,
     name,
     positions,
     records,
@@ -250,17 +249,11 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(lines, "FROZEN", 50.0)
-    source, marker, driver = topic(), tmp_path / "marker", os.getpid()
-
-    def freezes(batch: Any) -> Any:
-        if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
-            marker.touch()
-            ctypes.PyDLL(None).sleep(600)  # Python's lock is kept
-        return batch
+    source = topic()
 
     produce(source, records(10))
     config = lake(source)
-    running = start(config, freezes)
+    running = start(config, freezing(tmp_path / "marker"))
     running.until(lambda p: p.rows == 10)
     running.stop()
     assert "has not reported for" in caplog.text

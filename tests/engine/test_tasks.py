@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import logging
 import os
@@ -34,6 +33,7 @@ from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
+    freezing,
     records,
     some,
     sql,
@@ -525,17 +525,11 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(jobs, "FROZEN", 50.0)
-    source, marker, driver = topic(), tmp_path / "marker", os.getpid()
-
-    def freezes(batch: Any) -> Any:
-        if os.getpid() != driver and not marker.exists():  # it is called for a sample, too
-            marker.touch()
-            ctypes.PyDLL(None).sleep(600)  # Python's lock is kept
-        return batch
+    source = topic()
 
     produce(source, records(10))
     config = configure(source)
-    running = start(config, freezes)
+    running = start(config, freezing(tmp_path / "marker"))
     running.until(lambda p: p.rows == 10)
     running.stop()
     assert "has not reported for" in caplog.text

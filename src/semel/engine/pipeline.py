@@ -182,13 +182,13 @@ class Pipeline:
         return replace(records, keys=keys, values=one_array(left.column("value")))
 
     def _whole(self, records: ConnectRecords) -> ConnectRecords:
-        """The records, with a lone column ``value`` of bytes as the whole value if the sink writes
-        bytes: a program has made them."""
-        values = records.values
-        if self._wants.takes_bytes and _names(values) == [VALUE]:
-            made = pc.struct_field(values, VALUE)
-            return replace(records, values=made) if pa.types.is_binary(made.type) else records
-        return records
+        """What a program has made, with a lone column ``value`` as the whole value if it is what
+        the sink writes: bytes, or the texts of lines."""
+        if _names(records.values) != [VALUE]:
+            return records
+        made = pc.struct_field(records.values, VALUE)
+        is_whole = self._wants.takes_bytes and pa.types.is_binary(made.type)
+        return replace(records, values=made) if is_whole or self._wants.takes_text else records
 
     def _as_lines(
         self, topic: str, raw: pa.Table, records: ConnectRecords, index: np.ndarray
@@ -199,8 +199,6 @@ class Pipeline:
             written = raw.column("value")
             written = written.take(pa.array(index)) if len(index) < raw.num_rows else written
             values = self._converter(topic, is_key=False).as_written(one_array(written), values)
-        elif self._transform is not None and _names(values) == [VALUE]:
-            values = pc.struct_field(values, VALUE)  # the lines that a program has made
         return replace(records, values=lines(values))
 
     def _has_schemas(self, topic: str) -> tuple[bool, bool]:

@@ -24,6 +24,10 @@ from tests.sinks.kafka.copying import assert_each_once, consume, ids, target
 pytestmark = pytest.mark.integration
 
 TOMBSTONE = None
+JSON = {
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
 
 
 def test_a_record_arrives_as_it_was(
@@ -119,13 +123,7 @@ def test_a_transforms_columns_are_written_as_json(
         twice = pc.multiply(batch.column(index), 2)
         return batch.set_column(index, "id", twice).filter(pc.greater(twice, 2))
 
-    config = configure(
-        source,
-        {
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter.schemas.enable": "false",
-        },
-    )
+    config = configure(source, JSON)
     caught_up(config, doubled)
     there = consume(kafka.bootstrap_servers, target(config))
     assert [(s.key, s.value and json.loads(s.value)) for s in there] == [
@@ -142,8 +140,7 @@ def test_a_value_that_a_transform_has_extracted_is_written_without_its_object(
     config = configure(
         source,
         {
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter.schemas.enable": "false",
+            **JSON,
             "transforms": "only",
             "transforms.only.type": "org.apache.kafka.connect.transforms.ExtractField$Value",
             "transforms.only.field": "a",
@@ -164,13 +161,7 @@ def test_a_program_may_write_bytes_of_its_own(
         rest = batch.drop_columns(["id"])
         return rest.append_column("value", pc.binary_join_element_wise(b"\xff", made, b""))
 
-    config = configure(
-        source,
-        {
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter.schemas.enable": "false",
-        },
-    )
+    config = configure(source, JSON)
     caught_up(config, packed)
     there = consume(kafka.bootstrap_servers, target(config))
     assert [s.value for s in there] == [b"\xff1", b"\xff2"]
