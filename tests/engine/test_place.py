@@ -99,7 +99,7 @@ def test_another_member_in_its_place_ends_the_run_of_task_0(
     ("answers", "task", "ends", "waits"),
     [
         pytest.param(["another"], 0, True, 20.0, id="another run"),
-        pytest.param(["another"], 1, True, 20.0, id="another run, beside task 0"),
+        pytest.param(["another"], 1, True, 40.0, id="another run, beside task 0"),
         pytest.param(["nobody"], 0, False, 0.0, id="nobody"),
         pytest.param([*["another"] * 3, "nobody"], 0, False, 1.5, id="its own, and it expires"),
         pytest.param(["another", "a-third"], 0, True, 20.5, id="two in turn"),

@@ -186,7 +186,7 @@ def test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues(
         older.wait()
     produce(source, records(100, start=200))
     newer.until(lambda p: sum(p.positions.values()) >= 300)
-    assert newer.spark.attempts == {0: 0, 1: 0}  # none of its tasks was displaced
+    assert newer.spark.attempts[0] == 0  # its task 0, which decides, was not displaced
     newer.stop()
     assert_nothing_lost_nothing_twice(config, range(300))
 

@@ -93,7 +93,7 @@ class Place:
 
         If two runs compete, the one that holds the place of task 0 continues. If any place could
         decide, each run could displace a task of the other, and both would end. Other tasks only
-        start again, once it is known which run continues: if theirs has lost, its task 0 says so.
+        start again, and wait longer than task 0 does: if their run has lost, it has ended by then.
         """
         now, own, displaced = time.monotonic(), "", isinstance(fence, Displaced)
         if now - self._lost_at < _OWN_DOING:
@@ -103,7 +103,7 @@ class Place:
         if not own and not displaced:
             return ""
         try:
-            taken = self._is_taken_for(self._stays if own or self._index else 0.0)
+            taken = self._is_taken_for(self._stays * (bool(own) + bool(self._index)))
         except SemelError as error:
             log.warning("%s", error)
             taken = not own
