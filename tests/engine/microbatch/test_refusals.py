@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
 
 from semel.engine.microbatch.engine import kafka_options, require_source
+from semel.engine.microbatch.plan import raw_columns, wants_headers
 from semel.errors import BadRecord, ConfigError, ServiceError
 from semel.ledger import TopicPartition
+from semel.records import HEADERS
+from semel.sinks.capabilities import Capabilities
 from semel.spark import micro_batch_session
 from tests.conftest import MakeTopic, Produce
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, connector, position
@@ -105,7 +109,7 @@ def test_consumer_settings_reach_spark_under_their_java_names() -> None:
         "consumer.override.fetch.min.bytes": "1000",
     }
     positions = {TopicPartition("t", 1): 5, TopicPartition("t", 0): 7}
-    options = kafka_options(connector(**raw), positions)
+    options = kafka_options(connector(**raw), positions, headers=False)
     assert options["kafka.security.protocol"] == "SASL_SSL"
     assert options["kafka.fetch.min.bytes"] == "1000"
     assert options["kafka.sasl.jaas.config"] == (
@@ -114,3 +118,27 @@ def test_consumer_settings_reach_spark_under_their_java_names() -> None:
     )
     assert json.loads(options["startingOffsets"]) == {"t": {"1": 5, "0": 7}}
     assert "kafka.auto.offset.reset" not in options
+
+
+@pytest.mark.parametrize(
+    ("carries", "raw", "expected"),
+    [
+        ((), {}, False),
+        ((HEADERS,), {}, True),
+        ((), {"errors.deadletterqueue.topic.name": "dead"}, True),
+    ],
+    ids=["nobody", "the sink", "dead letters"],
+)
+def test_headers_are_read_for_whoever_wants_them(
+    carries: tuple[str, ...], raw: dict[str, str], expected: bool
+) -> None:
+    wants = Capabilities(uses_key=False, carries=frozenset(carries))
+    run: Any = SimpleNamespace(
+        connector=connector(**raw, **{"errors.tolerance": "all"}),
+        sink=SimpleNamespace(capabilities=wants),
+    )
+    base: Any = SimpleNamespace(select=lambda *names: names)
+    assert ("headers" in raw_columns(run, base, key=False)) is expected
+    assert kafka_options(run.connector, {}, headers=wants_headers(run))["includeHeaders"] == (
+        "true" if expected else "false"
+    )

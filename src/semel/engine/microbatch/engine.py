@@ -200,7 +200,7 @@ class MicroBatchEngine:
     def _part(self, wanted: OffsetRange) -> DataFrame:
         """The records of one range, as a streaming query would give them."""
         tp = wanted.topic_partition
-        options = kafka_options(self._run.connector, {})
+        options = kafka_options(self._run.connector, {}, headers=wants_headers(self._run))
         chosen = {
             "assign": {tp.topic: [tp.partition]},
             "startingOffsets": {tp.topic: {tp.partition: wanted.from_offset}},
@@ -219,7 +219,7 @@ class MicroBatchEngine:
         self._failure = ""
         checkpoint = tempfile.mkdtemp(prefix="semel-checkpoint-")
         reader = self._spark().readStream.format("kafka")
-        options = kafka_options(run.connector, positions)
+        options = kafka_options(run.connector, positions, headers=wants_headers(run))
         options["maxOffsetsPerTrigger"] = str(batches.size.records(positions))
         reader = reader.options(**options)
         try:
@@ -351,7 +351,7 @@ def require_source(spark: SparkSession) -> None:
 
 
 def kafka_options(
-    connector: ConnectorConfig, positions: Mapping[TopicPartition, int]
+    connector: ConnectorConfig, positions: Mapping[TopicPartition, int], *, headers: bool
 ) -> dict[str, str]:
     """The options of Spark's Kafka source; client settings keep Java's names."""
     starts: dict[str, dict[str, int]] = {}
@@ -376,7 +376,7 @@ def kafka_options(
         "startingOffsets": json.dumps(starts) if starts else "earliest",
         "maxOffsetsPerTrigger": str(connector.max_offsets_per_trigger),
         "failOnDataLoss": "true",
-        "includeHeaders": "true" if wants_headers(connector) else "false",
+        "includeHeaders": str(headers).lower(),
     }
 
 

@@ -178,7 +178,7 @@ class MicroBatches:
         spec = self._topics.spec
         reading = Reading([source.ranges[i] for i in pending], pinned=self._pinned)
         base, _ = source.frame(pending)
-        raw = raw_columns(self._connector, base, key=self._run.sink.capabilities.uses_key)
+        raw = raw_columns(self._run, base, key=False)
 
         def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield microtask.commit_raw(spec, reading, batches)

@@ -25,7 +25,7 @@ from semel.engine.microbatch.task import COMMIT, MicroSpec, Reading
 from semel.engine.microbatch.topics import KnownTopics
 from semel.errors import ConfigError, SemelError
 from semel.ledger import OffsetRange, TopicPartition
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.records import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.transforms import known_chain
 
 FrameTransform = Callable[[DataFrame], DataFrame]
@@ -143,7 +143,7 @@ class Planner:
             pinned,
         )
         base, rdd = source.frame(indices)
-        raw = raw_columns(self._run.connector, base, key=True)
+        raw = raw_columns(self._run, base, key=True)
         body = _decoding(self._topics.spec, reading, self._side_outputs.accumulator)
         frame = raw.mapInArrow(body, frames.spark_schema(schema))
         return Decoded(topic, indices, reading, frame, rdd, self._side_outputs)
@@ -220,20 +220,22 @@ class Planner:
         return needed | dict.fromkeys(run.sink.capabilities.key_metadata, "the key of the target")
 
 
-def raw_columns(connector: ConnectorConfig, base: DataFrame, *, key: bool) -> DataFrame:
+def raw_columns(run: Run, base: DataFrame, *, key: bool) -> DataFrame:
     """The columns to read: keys and headers only if they are wanted. With ``key``, keys are wanted
     whatever the connector does."""
     names = ["value", "partition", "offset", "timestamp"]
-    if key or _has_dead_letters(connector) or known_chain(connector.originals).needs_key:
+    wanted = key or run.sink.capabilities.uses_key or _has_dead_letters(run.connector)
+    if wanted or known_chain(run.connector.originals).needs_key:
         names.append("key")
-    if wants_headers(connector):
+    if wants_headers(run):
         names.append("headers")
     return base.select(*names)
 
 
-def wants_headers(connector: ConnectorConfig) -> bool:
-    """Whether dead letters or transforms need the records' headers."""
-    return _has_dead_letters(connector) or known_chain(connector.originals).needs_headers
+def wants_headers(run: Run) -> bool:
+    """Whether the sink, dead letters or transforms need the records' headers."""
+    carried = HEADERS in run.sink.capabilities.carries or _has_dead_letters(run.connector)
+    return carried or known_chain(run.connector.originals).needs_headers
 
 
 def _has_dead_letters(connector: ConnectorConfig) -> bool:
