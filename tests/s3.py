@@ -13,6 +13,7 @@ import boto3
 import pyarrow.parquet as pq
 from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 _KEYS = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}
@@ -85,10 +86,22 @@ _ONE_UPDATE = threading.Lock()
 _UNCHECKED = GlueResponse.update_table
 
 
+def _put(self: Any, query: dict[str, Any], key_name: str) -> Any:
+    """S3 judges If-None-Match and stores the object in one step; moto does so in two, and may let
+    two of them pass."""
+    with _ONE_PUT:
+        return _PUT_AT_ANY_TIME(self, query, key_name)
+
+
+_ONE_PUT = threading.Lock()
+_PUT_AT_ANY_TIME = S3Response._key_response_put
+
+
 @contextmanager
 def server() -> Iterator[str]:
     """The endpoint of a server, which other processes reach too."""
     GlueResponse.update_table = _update_table
+    S3Response._key_response_put = _put
     running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
