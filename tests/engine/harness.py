@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark import TaskContext, cloudpickle
 
 from semel import failpoints, run
@@ -425,6 +427,31 @@ def records(count: int, start: int = 0) -> list[bytes]:
     return [
         json.dumps({"id": i, "text": f"text {i}"}).encode() for i in range(start, start + count)
     ]
+
+
+def transaction(kafka: Kafka, topic: str, values: Iterable[bytes]) -> None:
+    """Send records to partition 0 in one transaction, which takes one more offset."""
+    servers = kafka.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": name()})
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.commit_transaction(PATIENCE)
+    wait_until(lambda: no_transaction_is_open(kafka, topic, 0))  # the marker comes later
+
+
+def no_transaction_is_open(kafka: Kafka, topic: str, partition: int) -> bool:
+    """Whether a partition's last stable offset is its end."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    place = KafkaPartition(topic, partition)
+    stable, last = (
+        admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=isolation)[place]
+        .result(PATIENCE)
+        .offset
+        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    )
+    return bool(stable == last)
 
 
 def recreate(kafka: Kafka, topic: str) -> None:

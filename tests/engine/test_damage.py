@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from semel.kafka.errors import UNREADABLE
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
 from tests.conftest import Produce
-from tests.engine.conftest import Configure, Lake
-from tests.engine.harness import caught_up, ids, name, positions, records, sql
+from tests.engine.conftest import Config, Configure, Lake
+from tests.engine.harness import caught_up, ids, name, positions, records, sql, transaction
 
 TOPIC = "orders"
-ZERO, ONE = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+ZERO, ONE, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1), TopicPartition("marked", 0)
 
 
 class Event:
@@ -76,16 +77,21 @@ def test_nothing_is_believed_of_a_partition_after_a_batch_that_cannot_be_read() 
 @pytest.fixture(scope="module")
 def damaged(module_kafka: Kafka, produce: Produce) -> Kafka:
     """Ten batches of ten records in partition 0, of which that at offset 40 is damaged; ten good
-    records in partition 1."""
-    kafka = module_kafka
+    records in partition 1. In the second topic, the damage at offset 11 follows ten records and
+    the marker of their transaction."""
+    kafka, servers = module_kafka, module_kafka.bootstrap_servers
     kafka.create_topic(TOPIC, 2)
     for start in range(0, 100, 10):
-        servers = kafka.bootstrap_servers
         produce(TOPIC, records(10, start), partition=0, bootstrap_servers=servers)
     produce(TOPIC, records(10, 100), partition=1, bootstrap_servers=servers)
+    kafka.create_topic(MARKED.topic, 1)
+    transaction(kafka, MARKED.topic, records(10))
+    for start in (10, 20):
+        produce(MARKED.topic, records(10, start), partition=0, bootstrap_servers=servers)
     kafka.stop()
-    batches = logs.batches(logs.partition_directory(kafka.directory / "data", ZERO))
-    logs.flip(next(b for b in batches if b.first_offset == 40))
+    for tp, at in ((ZERO, 40), (MARKED, 11)):
+        batches = logs.batches(logs.partition_directory(kafka.directory / "data", tp))
+        logs.flip(next(b for b in batches if b.first_offset == at))
     return kafka.start()
 
 
@@ -125,6 +131,28 @@ def test_a_damaged_batch_stops_each_engine_and_with_tolerance_is_passed_over(
     report = audit({**staged, "errors.tolerance": "all"})
     assert (report.kept, report.lost, report.duplicated) == (True, 0, 0)
     assert sum(p.rows for p in report.partitions) == len(LEFT)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["lake", pytest.param("table", marks=pytest.mark.long)])
+def test_damage_after_the_marker_of_a_transaction_is_passed_over_too(
+    kind: str, damaged: Kafka, configure: Configure, lake: Lake
+) -> None:
+    """The consumer meets it before it has passed the marker."""
+    servers = {"bootstrap.servers": damaged.bootstrap_servers}
+    make: Callable[..., Config] = lake if kind == "lake" else configure
+    config = make(MARKED.topic, servers)
+    with pytest.raises(BadRecord, match="marked-0 is damaged: offsets 11 to 20 cannot be read"):
+        caught_up(config)
+    assert positions(config)[MARKED] in (10, 11)
+    report = audit(config)
+    assert (report.kept, report.lost, report.duplicated) == (True, 0, 0)
+    assert sum(p.rows for p in report.partitions) == 10
+    caught_up({**config, "errors.tolerance": "all"})
+    assert positions(config)[MARKED] == 31
+    report = audit({**config, "errors.tolerance": "all"})
+    assert (report.kept, report.lost, report.duplicated) == (True, 0, 0)
+    assert sum(p.rows for p in report.partitions) == 20
 
 
 @pytest.mark.integration

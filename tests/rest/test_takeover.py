@@ -271,7 +271,9 @@ def test_sources_and_sinks_under_load_go_on_here_and_back_again(
         for name, config in configs.items():
             connect.create(name, {"name": name, **config})
         moves(with_connect=True)
-        with httpx.Client(base_url=f"http://{LOOPBACK}:{connect.port}") as theirs:
+        url = f"http://{LOOPBACK}:{connect.port}"
+        with httpx.Client(base_url=url, timeout=PATIENCE) as theirs:
+            wait_until(lambda: states(answers(theirs)) == {"RUNNING"})
             told = answers(theirs)
         connect.stop()
         ours = member(tmp_path / "connect" / "worker.properties")
@@ -309,6 +311,12 @@ def answers(api: httpx.Client) -> dict[str, Any]:
             part.pop("worker_id")
             part.pop("version", None)
     return dict(found)
+
+
+def states(answered: Mapping[str, Any]) -> set[str]:
+    """Of all connectors and tasks."""
+    statuses = [each["status"] for each in answered.values()]
+    return {part["state"] for s in statuses for part in (s["connector"], *s["tasks"])}
 
 
 def audited(api: httpx.Client, name: str) -> dict[str, Any]:

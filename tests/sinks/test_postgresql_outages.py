@@ -80,12 +80,13 @@ def test_what_a_silent_session_holds_is_let_go(target: Target) -> None:
     target.execute("CREATE TABLE t (id bigint)", "INSERT INTO t VALUES (1)")
     with Proxy.before(target.url) as proxy:
         uri = libpq_uri(proxy.url(target.url), "", "", "silent")
-        connection = Connection(uri, 600_000, timeout_ms=1000)
+        connection = Connection(uri, 600_000, timeout_ms=60_000)
         left = pytest.raises(
             Unavailable, match=r"has not answered for .*semel dropped the connection"
         )
         with left, connection.transaction():
             connection.execute("SELECT * FROM t FOR UPDATE")
+            connection._watchdog._timeout = 1.0
             proxy.silence()
             connection.execute("SELECT 1")
         holders = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'silent'"

@@ -19,6 +19,7 @@ _SAY_AFTER = 1.0
 _SILENT = 20.0
 """Seconds to wait for a cluster that is silent: the network may be slow."""
 _UNKNOWN_HOST = {KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN}
+"""What is heard, the second after each host has been tried, if none of them has an address."""
 
 
 def wait_for_brokers(
@@ -73,7 +74,7 @@ def _mistake(heard: Sequence[KafkaError], key: str) -> str:
             return f"{_text(error)}. Check user, password and the security settings"
     codes = {e.code() for e in heard}
     passing = any("Temporary failure" in e.str() for e in heard)
-    if KafkaError._RESOLVE in codes and codes <= _UNKNOWN_HOST and not passing:
+    if codes == _UNKNOWN_HOST and not passing:
         return f"{_reason(heard)}. Check {key}"
     return ""
 

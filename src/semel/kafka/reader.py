@@ -80,7 +80,7 @@ def read_ranges(
             if records:
                 yield records
             for tp in unreadable:
-                at[tp] = _after(connector, config, tp, at[tp], damaged)
+                at[tp] = _after(connector, config, tp, at[tp], open_[tp], damaged)
                 if at[tp] >= open_[tp]:
                     del open_[tp]
             if unreadable:  # a consumer that has met damage does not always follow
@@ -91,17 +91,30 @@ def read_ranges(
         close(consumer)
 
 
+def after_last_record(connector: ConnectorConfig, tp: TopicPartition, start: int, end: int) -> int:
+    """The offset after the last committed record in ``[start, end)``; ``start`` if there is none.
+    Raises as :func:`read_ranges` does."""
+    after = start
+    for records in read_ranges(connector, {tp: start}, {tp: end}):
+        after = int(records[-1].offset() or 0) + 1
+    return after
+
+
 def _after(
     connector: CommonConfig,
     config: Mapping[str, Any],
     tp: TopicPartition,
     position: int,
+    end: int,
     damaged: Callable[[Damage], None] | None,
 ) -> int:
-    """Where to continue after unreadable offsets: at the same place, if a retry can read it."""
+    """Where to continue after unreadable offsets: at the same place, if a retry can read it; at the
+    range's end, if they begin there, because then it holds no more records."""
     found = examine(connector.name, config, tp, position)
     if found is None:
         return position
+    if found.range.from_offset >= end:
+        return end
     if damaged is None:
         raise BadRecord(f"connector {connector.name}: {tp}: {found.described(position)}")
     damaged(found)

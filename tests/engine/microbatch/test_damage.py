@@ -11,6 +11,7 @@ from semel.errors import BadRecord
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
 from tests.conftest import Produce
+from tests.engine.harness import transaction
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query
 from tests.engine.microbatch.transforms import DEAD_TABLE, passing, rows
 
@@ -33,6 +34,30 @@ def damaged(own_kafka: Callable[[], Kafka], produce: Produce) -> Kafka:
     batches = logs.batches(logs.partition_directory(kafka.directory / "data", ZERO))
     logs.flip(next(b for b in batches if b.first_offset == 20))
     return kafka.start()
+
+
+@pytest.mark.long
+def test_damage_after_the_marker_of_a_transaction_is_passed_over_too(
+    own_kafka: Callable[[], Kafka], produce: Produce, configure: MakeConfig, query: Query, go: Go
+) -> None:
+    """Spark's source meets it while it looks for a record at the marker's offset."""
+    kafka = own_kafka()
+    kafka.create_topic(ZERO.topic, 1)
+    transaction(kafka, ZERO.topic, rows(10))
+    for start in (10, 20):
+        produce(ZERO.topic, rows(10, start), bootstrap_servers=kafka.bootstrap_servers)
+    kafka.stop()
+    batches = logs.batches(logs.partition_directory(kafka.directory / "data", ZERO))
+    logs.flip(next(b for b in batches if b.first_offset == 11))
+    kafka.start()
+    config = configure("orders") | {"bootstrap.servers": kafka.bootstrap_servers}
+    with pytest.raises(BadRecord, match="orders-0 is damaged: offsets 11 to 20 cannot be read"):
+        go(config)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in range(10)]
+    go(configure("orders", **DEAD_TABLE) | config)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in (*range(10), *range(20, 30))]
+    holes = query("SELECT from_offset, until_offset, reason FROM semel_holes")
+    assert holes == [(11, 21, "damaged in Kafka")]
 
 
 @pytest.mark.long

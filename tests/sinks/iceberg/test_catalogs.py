@@ -182,7 +182,7 @@ def test_a_catalog_in_a_database_that_falls_silent_is_left(tmp_path: Path, datab
         url = proxy.url(database).replace("postgresql:", "postgresql+psycopg2:")
         where = f"file://{tmp_path}/warehouse"
         warehouse = Warehouse(tmp_path, {"type": "sql", "uri": url, "warehouse": where})
-        sink = warehouse.sink(keys={"store.timeout.ms": "1000"})
+        sink = warehouse.sink(keys={"store.timeout.ms": "5000"})
         assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
         proxy.silence()
         with pytest.raises(TransientError):

@@ -152,7 +152,7 @@ def test_a_metastore_that_falls_silent_is_left(metastore: Warehouse) -> None:
     metastore.sink().close()
     with Proxy.before(metastore.properties["uri"]) as proxy:
         metastore.properties["uri"] = proxy.url(metastore.properties["uri"])
-        sink = metastore.sink(keys={"store.timeout.ms": "1000"})
+        sink = metastore.sink(keys={"store.timeout.ms": "5000"})
         assert sink.commit([advance(0, 10)], values(0, 10)) is Outcome.APPLIED
         proxy.silence(new=True)
         with pytest.raises(TransientError):

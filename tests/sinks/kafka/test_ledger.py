@@ -243,7 +243,8 @@ def test_an_open_transaction_of_another_task_is_waited_for(
     tp = TopicPartition(source, 0)
     new = TopicPartition(source, 1)
     # Where topic and offsets agree, it can only be a task that has lost the partition.
-    assert ledger.stable([tp, new]) == ({tp: LedgerEntry(source, 0, 0, 0)}, {new})
+    expected = ({tp: LedgerEntry(source, 0, 0, 0)}, {new})
+    wait_until(lambda: ledger.stable([tp, new]) == expected)
     producer.abort_transaction(PATIENCE)
     wait_until(lambda: ledger.stable([new]) == ({}, set()))
 

@@ -49,7 +49,10 @@ def test_what_a_silent_session_holds_is_let_go(url: str) -> None:
 
 
 def test_a_statement_that_the_server_works_on_is_waited_for(url: str) -> None:
-    with closing(dialect(url, 0.5)) as mine, mine.transaction():
+    with closing(dialect(url, 60.0)) as mine, mine.transaction():
+        mine.query("SELECT 1")  # it also takes a while to connect
+        assert mine._watchdog is not None
+        mine._watchdog._timeout = 0.5
         assert mine.query("SELECT SLEEP(2) AS slept").to_pylist() == [{"slept": 0}]
 
 

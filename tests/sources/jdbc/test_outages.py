@@ -29,9 +29,9 @@ def test_a_silent_database_is_left_and_read_on_from_over_a_new_connection(databa
             assert isinstance(source, JdbcSource)
             session = source._database
             assert isinstance(session, Postgresql)
-            session._connection._watchdog._timeout = 1.0  # a minute is long for a test
             found, offset = rows(source)
             assert found == [{"id": 1}, {"id": 2}, {"id": 3}]
+            session._connection._watchdog._timeout = 1.0  # a minute is long for a test
             assert proxy.silence() == 1
             began = time.monotonic()
             with pytest.raises(Unavailable, match="dropped the connection"):

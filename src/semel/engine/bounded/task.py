@@ -211,9 +211,12 @@ class BoundedWorker(RunWorker):
                 polls = copied(reading.take(events.records))
                 for tp, end in events.ends.items():  # after the records before it
                     reading.reached(tp, end)
-                for tp, reason in events.unreadable.items():
-                    if tp in reading.open:
-                        self._examine(tp, reading.position(tp), reason)
+                met = [tp for tp in events.unreadable if tp in reading.open]
+                for tp in met:
+                    self._examine(reading, tp, events.unreadable[tp])
+                if met:
+                    reading.finished()  # the new consumer has none of them
+                    self._consumer.assign(reading.left())
                 for tp in reading.finished():
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
                 if polls:
@@ -222,15 +225,20 @@ class BoundedWorker(RunWorker):
         finally:
             self._consumer.unassign()
 
-    def _examine(self, tp: TopicPartition, position: int, reason: str) -> None:
-        name = self.spec.connector.name
+    def _examine(self, reading: _Reading, tp: TopicPartition, reason: str) -> None:
+        """Examine what cannot be read. If it begins after the range, the range holds no more
+        records: offsets before it may be those of transaction markers."""
+        name, position = self.spec.connector.name, reading.position(tp)
         self._reconnect()  # a consumer that has met damage is not reliable
         damage = examine(name, self._config, tp, position)
-        if damage is not None:
+        if damage is None:
+            raise TransientError(
+                f"connector {name}: {tp} at offset {position}: {reason}; it was intact when read "
+                "again"
+            )
+        if damage.range.from_offset < reading.open[tp].until_offset:
             raise _Damaged(damage)
-        raise TransientError(
-            f"connector {name}: {tp} at offset {position}: {reason}; it was intact when read again"
-        )
+        reading.reached(tp, damage.range.from_offset)
 
     def _received(self, most: int) -> Events:
         connector = self.spec.connector

@@ -51,6 +51,7 @@ from semel.jars import SPARK_KAFKA
 from semel.kafka import security
 from semel.kafka.consumer import consumer_config
 from semel.kafka.damage import examine, told_by_java
+from semel.kafka.reader import after_last_record
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class MicroBatchEngine:
         config = consumer_config(connector, 0)
         found = examine(connector.name, config, tp, max(position, offset))
         if found is not None:
-            until = found.range.from_offset
+            until = after_last_record(connector, tp, position, found.range.from_offset)
             if position < until:
                 batches.process(self._part(OffsetRange(*tp, position, until)))
                 position = until
