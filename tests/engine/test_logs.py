@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from semel.audit import audit
 from semel.errors import OffsetOutOfRange
@@ -103,9 +102,7 @@ def test_a_topic_created_again_under_a_running_task_stops_it_before_anything_is_
     running = start(config)
     tp = TopicPartition(source, 0)
     running.until(lambda p: p.positions.get(tp) == 20)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([source], request_timeout=PATIENCE)[source].result(PATIENCE)
-    kafka.create_topic(source, 1)
+    recreate(kafka, source)
     produce(source, records(60, 100))
     with pytest.raises(OffsetOutOfRange, match="was deleted and created again"):
         running.wait()

@@ -89,7 +89,7 @@ def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
     running.until(lambda p: p.rows == 10)
     assert proxy.silence() >= 2
     produce(source, records(50, start=10))
-    running.until(lambda p: p.rows == 60, timeout=60)
+    running.until(lambda p: p.rows == 60)
     running.stop()
     assert "semel dropped the connection" in caplog.text
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(60))

@@ -16,7 +16,7 @@ from semel.errors import BadRecord, ConfigError, ServiceError
 from semel.lab.embedded import Kafka
 from semel.ledger import UNKNOWN_LOG, TopicPartition, first
 from semel.runtime import Connector, Runtime, topics
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Lake
 from tests.engine.harness import (
     LocalSpark,
@@ -35,7 +35,7 @@ def runtime() -> Iterator[Runtime]:
     spark: Any = LocalSpark()
     with Runtime(spark) as made:
         yield made
-    assert not any(worker.is_alive() for worker in spark.workers.values())
+    assert all(wait_gone(worker.pid) for worker in spark.workers.values())
 
 
 def states(connector: Connector) -> list[State]:
@@ -48,6 +48,12 @@ def state(connector: Connector) -> State:
 
 def rows(connector: Connector) -> int:
     return connector.progress.rows if connector.progress is not None else 0
+
+
+def owned(connector: Connector) -> list[int]:
+    """How many partitions each task has."""
+    progress = connector.progress
+    return [] if progress is None else [len(r.positions) for r in progress.tasks.values()]
 
 
 def reached(connector: Connector, offsets: int) -> Callable[[], bool]:
@@ -96,9 +102,11 @@ def test_a_task_that_fails_leaves_the_others_running_and_can_be_restarted(
             raise BadRecord("seven is bad luck")
         return batch
 
-    config = configure(source, {"tasks.max": 2})
+    # The partition of a task that fails stays with it until its session ends.
+    config = configure(source, {"tasks.max": 2, "consumer.override.session.timeout.ms": 300_000})
     connector = runtime.start(config, transform)
-    wait_until(lambda: states(connector) == [State.RUNNING] * 2)
+    wait_until(lambda: owned(connector) == [1, 1])
+    assert states(connector) == [State.RUNNING] * 2
     produce(source, [b'{"id": 7}'], partition=0)
     wait_until(lambda: State.FAILED in states(connector))
     failed = next(n for n, s in connector.status().tasks.items() if s.state is State.FAILED)
@@ -231,7 +239,7 @@ def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
     wait_until(lambda: state(connector) is State.FAILED)
     assert connector.wait(PATIENCE)
     assert connector.status().connector.trace == "no database"
-    assert not spark.workers[0].is_alive()
+    assert wait_gone(spark.workers[0].pid)
     spark.workers.clear()
     connector.restart()
     wait_until(reached(connector, 10))

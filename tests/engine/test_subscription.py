@@ -348,7 +348,7 @@ def _take_what_it_gives(subscription: Subscription) -> None:
     while subscription.member is None and time.monotonic() < deadline:
         subscription.reconnect_if_stalled({})
         subscription.consumer.poll(0.1)
-    [event] = subscription.take_events()
+    *_, event = subscription.take_events()
     assert isinstance(event, Assigned)
     owned = event.member.partitions
     subscription.consumer.assign([KafkaPartition(*tp) for tp in owned])

@@ -198,15 +198,15 @@ class ConnectorRun:
         while (former := self._former()) is not None and not self.orders.stop.is_set():
             waited = time.monotonic() - began
             waits = "".join(f" ({wait})" for wait in watchdog.waits()[:1])
+            if waited > _FIRST_WORD and not told:
+                told = True
+                log.warning("connector %s waits until its previous run ends%s", connector, waits)
             if waited > _FORMER_ENDS_IN:
                 raise ServiceError(
                     f"connector {connector}: its previous run has not ended within "
                     f"{_FORMER_ENDS_IN:.0f} s{waits}; two would conflict. Restart the connector "
                     "later, or this process"
                 )
-            if waited > _FIRST_WORD and not told:
-                told = True
-                log.warning("connector %s waits until its previous run ends%s", connector, waits)
             former.join(_LOOK)
         return former is None
 
