@@ -73,7 +73,7 @@ def place(
     [
         (["another"], 0, "", 0.0),
         (["another rebalances"], 0, "", 0.0),
-        (["another"], 1, DECIDES, 20.0),
+        (["another"], 1, DECIDES, 40.0),
         (["another", "nobody"], 1, NOBODY, 0.5),
         (["nobody"], 0, NOBODY, 0.0),
         (["me"], 0, NOBODY, 0.0),

@@ -108,12 +108,21 @@ def examine(
         if error is None or error.code() not in UNREADABLE:
             return None
         if attempt == _TRIES - 1 and error.code() in UNREADABLE_BATCH:
-            return _extent(connector, own, tp, int(first.offset() or 0), error)
+            found = _extent(connector, own, tp, int(first.offset() or 0), error)
+            if found is not None and found.range.until_offset > position:
+                return found
     assert error is not None
     raise BadRecord(
         f"connector {connector}: {tp} cannot be read at offset {position}: {error.str()}. "
         "Everything before it is committed. Where the damage ends is not known: find the next "
         "offset that can be read, and set it with semel offsets set"
+    )
+
+
+def intact(connector: str, tp: TopicPartition, offset: int, reason: str) -> TransientError:
+    """The error if what was unreadable, for this reason, can be read again."""
+    return TransientError(
+        f"connector {connector}: {tp} at offset {offset}: {reason}; it was intact when read again"
     )
 
 
@@ -125,12 +134,17 @@ def told_by_java(text: str) -> tuple[TopicPartition, int] | None:
 
 def _extent(
     connector: str, config: dict[str, Any], tp: TopicPartition, base: int, error: KafkaError
-) -> Damage:
+) -> Damage | None:
+    """The damaged batch that seems to begin at ``base``; None if it does not. No checksum covers
+    that number, so it may be damaged, too."""
+
     def is_inside(offset: int) -> bool:
         found = _first(connector, config, tp, offset)
         code = found.error()
         return code is not None and code.code() in UNREADABLE and found.offset() == base
 
+    if base < 0 or not is_inside(base):
+        return None
     return Damage(OffsetRange(*tp, base, end_of(base, is_inside)), error.str())
 
 

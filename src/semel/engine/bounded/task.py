@@ -24,12 +24,12 @@ from semel.engine.failure import Failure
 from semel.engine.poll import RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
 from semel.engine.workers import RunWorker, Spec, Workers
-from semel.errors import SemelError, TransientError
+from semel.errors import BadRecord, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.closing import close
 from semel.kafka.consumer import Events, OutOfOrder, Poll, consumer_config, raised, without_events
 from semel.kafka.consumerlog import logged_consumer
-from semel.kafka.damage import Damage, examine
+from semel.kafka.damage import Damage, examine, intact
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks.staging import Stager, StagingSink
@@ -108,6 +108,7 @@ class BoundedWorker(RunWorker):
         config |= {"group.id": f"{connector.group_id}-reader"}
         self._consumer, self._consumer_log = logged_consumer(config, log)
         self._sizes = Sizes()
+        self._logs: Mapping[str, LogId] = {}
 
     def close(self) -> None:
         super().close()
@@ -117,10 +118,11 @@ class BoundedWorker(RunWorker):
         self, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
     ) -> TaskResult:
         """Raises SemelError; nothing stays staged then."""
+        self._logs = logs
         stager = self.sink.stager(_label(wanted))
         try:
             result = self._stage(index, wanted, stager)
-            self._check(logs)
+            self._check()
         except KafkaException as error:
             stager.discard()
             raise raised(self.spec.connector, index, error) from error
@@ -173,10 +175,10 @@ class BoundedWorker(RunWorker):
             advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
         return TaskResult(index, advances, letters, stager.finish())
 
-    def _check(self, logs: Mapping[str, LogId]) -> None:
-        """Raises TransientError if the records come from different topics than these; the topics
-        are then compared with the ledger again."""
-        for topic, log_id in logs.items():
+    def _check(self) -> None:
+        """Raises TransientError if the consumer's records come from different topics than they
+        should; the topics are then compared with the ledger again."""
+        for topic, log_id in self._logs.items():
             if log_id.contradicts(self._consumer_log.fetched(topic)):
                 raise TransientError(
                     f"connector {self.spec.connector.name}: the topic {topic} that "
@@ -230,12 +232,15 @@ class BoundedWorker(RunWorker):
         records: offsets before it may be those of transaction markers."""
         name, position = self.spec.connector.name, reading.position(tp)
         self._reconnect()  # a consumer that has met damage is not reliable
-        damage = examine(name, self._config, tp, position)
+        try:
+            damage = examine(name, self._config, tp, position)
+        except BadRecord:
+            if position == reading.open[tp].from_offset:
+                raise
+            # What comes before must be committed first.
+            raise _Damaged(Damage(OffsetRange(*tp, position, position + 1), reason)) from None
         if damage is None:
-            raise TransientError(
-                f"connector {name}: {tp} at offset {position}: {reason}; it was intact when read "
-                "again"
-            )
+            raise intact(name, tp, position, reason)
         if damage.range.from_offset < reading.open[tp].until_offset:
             raise _Damaged(damage)
         reading.reached(tp, damage.range.from_offset)
@@ -260,9 +265,13 @@ class BoundedWorker(RunWorker):
             return False
 
     def _reconnect(self) -> None:
-        fresh = logged_consumer(self._config, log)
-        close(self._consumer)
-        self._consumer, self._consumer_log = fresh
+        """Raises TransientError if the old consumer has read from other topics."""
+        old, fresh = self._consumer, logged_consumer(self._config, log)
+        try:
+            self._check()
+        finally:
+            self._consumer, self._consumer_log = fresh
+            close(old)
 
 
 class _Damaged(Exception):

@@ -103,7 +103,7 @@ class Place:
         if not own and not displaced:
             return ""
         try:
-            taken = self._is_taken_for(self._stays * (bool(own) + bool(self._index)))
+            taken = self._is_taken_for(self._stays * (2 if self._index else bool(own)))
         except SemelError as error:
             log.warning("%s", error)
             taken = not own

@@ -50,7 +50,7 @@ from semel.errors import (
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
 from semel.kafka.consumer import consumer_config
-from semel.kafka.damage import examine, told_by_java
+from semel.kafka.damage import examine, intact, told_by_java
 from semel.kafka.reader import after_last_record
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 
@@ -131,7 +131,7 @@ class MicroBatchEngine:
             try:
                 self._pass_over(batches)
                 entries = self._entries()
-            except RolledBack:
+            except (GaveUp, RolledBack):
                 raise
             except (ServiceError, TransientError) as error:
                 # At the start the user is told at once; later a service may be restarting.
@@ -183,12 +183,13 @@ class MicroBatchEngine:
         """
         if self._unreadable is None:
             return
-        run, (tp, offset) = self._run, self._unreadable
-        connector = run.connector
+        run, connector, (tp, offset) = self._run, self._run.connector, self._unreadable
         position = ranges.positions(connector, run.sink, run.cluster, [tp])[tp]
-        config = consumer_config(connector, 0)
-        found = examine(connector.name, config, tp, max(position, offset))
-        if found is not None:
+        begin = max(position, offset)
+        found = examine(connector.name, consumer_config(connector, 0), tp, begin)
+        if found is None:
+            run.stop.wait(self._retries.failed(intact(connector.name, tp, offset, self._failure)))
+        else:
             until = after_last_record(connector, tp, position, found.range.from_offset)
             if position < until:
                 batches.process(self._part(OffsetRange(*tp, position, until)))
