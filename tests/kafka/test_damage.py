@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from semel.errors import BadRecord
+from semel.errors import BadRecord, TransientError
 from semel.kafka import damage
 from semel.kafka.errors import UNREADABLE
 from semel.ledger import OffsetRange, TopicPartition
@@ -56,14 +57,16 @@ def examined(position: int) -> damage.Damage | None:
     return damage.examine("c", {"group.id": "g"}, ZERO, position)
 
 
-@pytest.mark.parametrize("position", [30, 40, 45])
-def test_a_batch_is_damaged_from_its_first_to_its_last_offset(
-    answers: Callable[[Callable[[int], Event]], None], position: int
+@pytest.mark.parametrize(("position", "base"), [(30, 40), (40, 40), (45, 40), (40, 20), (40, 0)])
+def test_a_batch_is_damaged_up_to_its_last_offset(
+    answers: Callable[[Callable[[int], Event]], None], position: int, base: int
 ) -> None:
-    answers(lambda at: damaged(40) if at < 50 else Event(at))
+    """Whatever its first offset is: nothing before the position is read again."""
+    answers(lambda at: damaged(base) if 30 <= at < 50 else Event(at))
     found = examined(position)
     assert found is not None
-    assert found.range == OffsetRange("t", 0, 40, 50)
+    assert found.range == OffsetRange("t", 0, max(position, base), 50)
+    assert found.is_bounded
 
 
 def test_a_batch_that_can_be_read_again_is_not_damaged(
@@ -73,19 +76,31 @@ def test_a_batch_that_can_be_read_again_is_not_damaged(
     assert examined(40) is None
 
 
-@pytest.mark.parametrize("base", [-7, 0, 20, 100, 7_311_721_685_388_894_768])
+@pytest.mark.parametrize("base", [-7, 100, 7_311_721_685_388_894_768])
 def test_a_first_offset_that_is_damaged_itself_is_not_believed(
     answers: Callable[[Callable[[int], Event]], None], base: int
 ) -> None:
     """No checksum covers it. A range that ends before it would be taken for read."""
     answers(lambda at: damaged(base) if 40 <= at < 50 else Event(at))
+    found = examined(40)
+    assert found is not None
+    assert (found.range.from_offset, found.is_bounded) == (40, False)
+    connector: Any = SimpleNamespace(name="c", errors_tolerance="all")
     with pytest.raises(BadRecord, match=r"t-0 cannot be read at offset 40.* is not known"):
-        examined(40)
+        found.check_tolerated(connector, 40)
 
 
-def test_damage_before_the_position_is_not_believed(
+def test_offsets_that_kafka_does_not_show_yet_are_not_taken_for_damaged(
     answers: Callable[[Callable[[int], Event]], None],
 ) -> None:
-    answers(lambda at: damaged(10) if at < 20 or at == 40 else Event(at))
-    with pytest.raises(BadRecord, match="t-0 cannot be read at offset 40"):
-        examined(40)
+    """Behind the start of an open transaction."""
+
+    def answer(at: int) -> Event:
+        if at >= 50:
+            raise TransientError("nothing came")
+        return damaged(40)
+
+    answers(answer)
+    found = examined(40)
+    assert found is not None
+    assert found.range == OffsetRange("t", 0, 40, 50)

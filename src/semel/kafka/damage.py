@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.config import CommonConfig
 from semel.errors import BadRecord, TransientError
 from semel.kafka.closing import close
 from semel.kafka.errors import UNREADABLE, UNREADABLE_BATCH
@@ -35,10 +36,11 @@ _PATIENCE = 10.0
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Offsets that remain unreadable over several connections; nothing in the batch can be
-    trusted."""
+    trusted. If it is not ``is_bounded``, the damage begins there, and its end is not known."""
 
     range: OffsetRange
     reason: str
+    is_bounded: bool = True
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -74,16 +76,29 @@ class Damage:
         start, until = max(position, self.range.from_offset), self.range.until_offset
         return f"offsets {start} to {until - 1} cannot be read: {self.reason}"
 
-    def stop(self, connector: str, position: int) -> BadRecord:
-        """The error that stops a connector there."""
-        start, until = max(position, self.range.from_offset), self.range.until_offset
-        return BadRecord(
-            f"connector {connector}: {self.topic_partition} is damaged: offsets {start} to "
-            f"{until - 1} cannot be read ({self.reason}; read {_TRIES} times over new "
-            "connections). Everything before them is committed. If another replica is whole, let "
-            "it lead the partition; or set errors.tolerance=all to continue after them and record "
-            "the hole"
-        )
+    def check_tolerated(self, connector: CommonConfig, position: int) -> None:
+        """Check that a connector that has reached ``position`` may continue after the damage.
+
+        Raises:
+            BadRecord: ``errors.tolerance`` is ``none``, or it is not known where to continue.
+        """
+        name = connector.name
+        if not self.is_bounded:
+            raise BadRecord(
+                f"connector {name}: {self.topic_partition} cannot be read at offset "
+                f"{self.range.from_offset}: {self.reason}. Everything before it is committed. "
+                "Where the damage ends is not known: find the next offset that can be read, and "
+                "set it with semel offsets set"
+            )
+        if connector.errors_tolerance == "none":
+            start, until = max(position, self.range.from_offset), self.range.until_offset
+            raise BadRecord(
+                f"connector {name}: {self.topic_partition} is damaged: offsets {start} to "
+                f"{until - 1} cannot be read ({self.reason}; read {_TRIES} times over new "
+                "connections). Everything before them is committed. If another replica is whole, "
+                "let it lead the partition; or set errors.tolerance=all to continue after them and "
+                "record the hole"
+            )
 
 
 def examine(
@@ -95,7 +110,6 @@ def examine(
     ``config`` is the configuration of the consumer that could not read it.
 
     Raises:
-        BadRecord: nothing can be read there, and where that ends cannot be determined.
         TransientError: Kafka does not answer.
     """
     own = {k: v for k, v in config.items() if k != "group.instance.id"}
@@ -108,15 +122,11 @@ def examine(
         if error is None or error.code() not in UNREADABLE:
             return None
         if attempt == _TRIES - 1 and error.code() in UNREADABLE_BATCH:
-            found = _extent(connector, own, tp, int(first.offset() or 0), error)
-            if found is not None and found.range.until_offset > position:
+            found = _extent(connector, own, tp, position, first)
+            if found is not None:
                 return found
     assert error is not None
-    raise BadRecord(
-        f"connector {connector}: {tp} cannot be read at offset {position}: {error.str()}. "
-        "Everything before it is committed. Where the damage ends is not known: find the next "
-        "offset that can be read, and set it with semel offsets set"
-    )
+    return Damage(OffsetRange(*tp, position, position + 1), error.str(), is_bounded=False)
 
 
 def intact(connector: str, tp: TopicPartition, offset: int, reason: str) -> TransientError:
@@ -133,19 +143,28 @@ def told_by_java(text: str) -> tuple[TopicPartition, int] | None:
 
 
 def _extent(
-    connector: str, config: dict[str, Any], tp: TopicPartition, base: int, error: KafkaError
+    connector: str, config: dict[str, Any], tp: TopicPartition, position: int, met: Message
 ) -> Damage | None:
-    """The damaged batch that seems to begin at ``base``; None if it does not. No checksum covers
-    that number, so it may be damaged, too."""
+    """The damaged batch that a read at ``position`` has met; None if it is not known where it
+    begins or ends. No checksum covers its first offset, so that may be damaged, too."""
+    base, error = int(met.offset() or 0), met.error()
+    assert error is not None
 
-    def is_inside(offset: int) -> bool:
+    def meets_it(offset: int) -> bool:
         found = _first(connector, config, tp, offset)
         code = found.error()
         return code is not None and code.code() in UNREADABLE and found.offset() == base
 
-    if base < 0 or not is_inside(base):
+    def is_inside(offset: int) -> bool:
+        try:
+            return meets_it(offset)
+        except TransientError:  # nothing can be read there before a transaction ends
+            return False
+
+    if base < 0 or (base > position and not meets_it(base)):
         return None
-    return Damage(OffsetRange(*tp, base, end_of(base, is_inside)), error.str())
+    start = max(base, position)
+    return Damage(OffsetRange(*tp, start, end_of(start, is_inside)), error.str())
 
 
 def end_of(base: int, is_inside: Callable[[int], bool]) -> int:

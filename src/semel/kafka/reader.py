@@ -95,11 +95,14 @@ def read_ranges(
 
 
 def after_last_record(connector: ConnectorConfig, tp: TopicPartition, start: int, end: int) -> int:
-    """The offset after the last committed record in ``[start, end)``; ``start`` if there is none.
-    Raises as :func:`read_ranges` does."""
+    """The offset after the last committed record in ``[start, end)`` before one that cannot be
+    read; ``start`` if there is none. Raises as :func:`read_ranges` does."""
     after = start
-    for records in read_ranges(connector, {tp: start}, {tp: end}, whole=True):
-        after = int(records[-1].offset() or 0) + 1
+    try:
+        for records in read_ranges(connector, {tp: start}, {tp: end}, whole=True):
+            after = int(records[-1].offset() or 0) + 1
+    except BadRecord:
+        pass
     return after
 
 
@@ -118,7 +121,7 @@ def _after(
         return position
     if found.range.from_offset >= end:
         return end
-    if damaged is None:
+    if damaged is None or not found.is_bounded:
         raise BadRecord(f"connector {connector.name}: {tp}: {found.described(position)}")
     damaged(found)
     return found.range.until_offset

@@ -230,8 +230,9 @@ class BoundedEngine:
         """
         run, tp = self._run, damage.topic_partition
         position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
-        if self._connector.errors_tolerance == "none":
-            raise damage.stop(self._connector.name, position)
+        if not damage.range.from_offset <= position < damage.range.until_offset:
+            return  # it has been moved meanwhile; the next trigger reads from there
+        damage.check_tolerated(self._connector, position)
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             self._retrying(batch.advances, Staged(dead_letters=batch.commit.dead_letters))

@@ -24,7 +24,7 @@ from semel.engine.failure import Failure
 from semel.engine.poll import RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
 from semel.engine.workers import RunWorker, Spec, Workers
-from semel.errors import BadRecord, SemelError, TransientError
+from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.closing import close
 from semel.kafka.consumer import Events, OutOfOrder, Poll, consumer_config, raised, without_events
@@ -219,6 +219,7 @@ class BoundedWorker(RunWorker):
                 if met:
                     reading.finished()  # the new consumer has none of them
                     self._consumer.assign(reading.left())
+                    heard = asked = time.monotonic()
                 for tp in reading.finished():
                     self._consumer.incremental_unassign([KafkaPartition(*tp)])
                 if polls:
@@ -232,13 +233,7 @@ class BoundedWorker(RunWorker):
         records: offsets before it may be those of transaction markers."""
         name, position = self.spec.connector.name, reading.position(tp)
         self._reconnect()  # a consumer that has met damage is not reliable
-        try:
-            damage = examine(name, self._config, tp, position)
-        except BadRecord:
-            if position == reading.open[tp].from_offset:
-                raise
-            # What comes before must be committed first.
-            raise _Damaged(Damage(OffsetRange(*tp, position, position + 1), reason)) from None
+        damage = examine(name, self._config, tp, position)
         if damage is None:
             raise intact(name, tp, position, reason)
         if damage.range.from_offset < reading.open[tp].until_offset:

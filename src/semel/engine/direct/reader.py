@@ -235,7 +235,6 @@ class Reader:
         task does not read the partition.
 
         Raises:
-            BadRecord: it is impossible to tell where the damage ends.
             TransientError: Kafka does not answer.
         """
         position = self.positions.get(tp)

@@ -275,7 +275,7 @@ class Task:
         if the task has subscribed again: no commit may begin.
 
         Raises:
-            BadRecord: it stays unreadable, and ``errors.tolerance`` is ``none``.
+            BadRecord: it stays unreadable, and may not be passed over.
         """
         if self._subscription.rejoins:
             return
@@ -287,8 +287,7 @@ class Task:
     def _record(self, damage: Damage) -> None:
         tp = damage.topic_partition
         position = self._reader.positions[tp]
-        if self._connector.errors_tolerance == "none":
-            raise damage.stop(self._connector.name, position)
+        damage.check_tolerated(self._connector, position)
         self._reporter.tell(f"{tp}: {damage.described(position)}; continuing after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):

@@ -185,17 +185,15 @@ class MicroBatchEngine:
             return
         run, connector, (tp, offset) = self._run, self._run.connector, self._unreadable
         position = ranges.positions(connector, run.sink, run.cluster, [tp])[tp]
-        begin = max(position, offset)
-        found = examine(connector.name, consumer_config(connector, 0), tp, begin)
+        met = after_last_record(connector, tp, position, offset)
+        found = examine(connector.name, consumer_config(connector, 0), tp, met)
         if found is None:
             run.stop.wait(self._retries.failed(intact(connector.name, tp, offset, self._failure)))
         else:
-            until = after_last_record(connector, tp, position, found.range.from_offset)
-            if position < until:
-                batches.process(self._part(OffsetRange(*tp, position, until)))
-                position = until
-            if connector.errors_tolerance == "none":
-                raise found.stop(connector.name, position)
+            if position < met:
+                batches.process(self._part(OffsetRange(*tp, position, met)))
+                position = met
+            found.check_tolerated(connector, position)
             batches.pass_over(found, position)
         self._unreadable = None
 
