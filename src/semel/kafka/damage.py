@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.config import CommonConfig
+from semel.config import ConnectorConfig
 from semel.errors import BadRecord, TransientError
 from semel.kafka.closing import close
 from semel.kafka.errors import UNREADABLE, UNREADABLE_BATCH
@@ -76,7 +76,7 @@ class Damage:
         start, until = max(position, self.range.from_offset), self.range.until_offset
         return f"offsets {start} to {until - 1} cannot be read: {self.reason}"
 
-    def check_tolerated(self, connector: CommonConfig, position: int) -> None:
+    def check_tolerated(self, connector: ConnectorConfig, position: int) -> None:
         """Check that a connector that has reached ``position`` may continue after the damage.
 
         Raises:
