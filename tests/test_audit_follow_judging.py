@@ -84,8 +84,6 @@ def test_rows_that_compaction_or_a_cut_log_account_for_are_no_findings() -> None
     assert found(interval(HERE, HERE[1:], compacted=True)) == ([], [], 0, 1)
     cut = [Hole(*TP, 15, 20, TRUNCATED)]
     assert found(interval(HERE, HERE[:5], holes=cut)) == ([], [], 0, 0)
-    unread = [Hole(*TP, 10, 12, RETENTION)]
-    assert found(interval(HERE[2:], dead=[10], holes=unread))[0] == [10, 11]
 
 
 def test_a_former_row_at_the_offset_of_a_record_that_failed_is_no_finding() -> None:

@@ -216,6 +216,22 @@ def test_a_dead_letter_of_a_damaged_batch_says_nothing_of_the_record_that_is_the
     assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 0)
 
 
+def test_a_hole_of_a_log_that_is_gone_does_not_hide_letters_of_the_records_there_now() -> None:
+    """One letter was committed before its record was counted, and then the topic was recreated."""
+    letters = {"partition": [0] * 3, "offset": [2, 4, 4], "timestamp": [1, 1, 5]}
+    holes = [Hole("t", 0, 0, 10, RECREATED), Hole("t", 0, 3, 6, RETENTION)]
+    entry = LedgerEntry("t", 0, 10, 0, records_read=20, rows_written=18, records_failed=2)
+    rows = {"partition": [0] * 10, "offset": [*range(10)], "timestamp": [5] * 4 + [1] + [5] * 5}
+    given = snapshot(places=HERE, holes=holes, dead={"t": pa.table(letters)})
+    given = replace(given, records={"t": pa.table(rows)}, entries=[entry])
+    stamps = [np.full(10, 5)]
+    (found,), _ = judged(given, times=stamps)
+    assert (found.lost, found.duplicated) == (0, 0)
+    lost = {name: [*values[:7], *values[8:]] for name, values in rows.items()}
+    (found,), _ = judged(replace(given, records={"t": pa.table(lost)}), times=stamps)
+    assert (found.lost, found.duplicated) == (1, 0)  # the row at 7
+
+
 def test_a_letter_of_a_record_without_a_time_may_have_any_time() -> None:
     letters = {"t": pa.table({"partition": [0], "offset": [9], "timestamp": [7]})}
     entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=1)

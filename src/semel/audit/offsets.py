@@ -145,21 +145,26 @@ def letters(
     because rows of the former log may be there, too.
 
     Letters in a hole that was never read are left out, because its records are lost and have not
-    failed; of the former ones, only those that stand for a damaged batch.
+    failed; of the former ones, only those that stand for a damaged batch. Where a log is gone, the
+    hole may be one of that log. Then a letter with the time of the record that is there now shows
+    that it has been read.
     """
     dead = offsets_of(snapshot.dead.get(tp.topic), tp.partition)
     holes = [h for h in snapshot.holes if h.topic_partition == tp]
     gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
-    former, stands = np.zeros((2, len(dead)), dtype=bool)
+    former, stands, present = np.zeros((3, len(dead)), dtype=bool)
     if times is not None and gone.any():
         timed = stamps > 0 if snapshot.restamps else np.ones(len(kafka), dtype=bool)
         former = gone & (mistimed(dead, times, kafka[timed], stamps[timed]) | ~np.isin(dead, kafka))
+        present = gone & ~former & (times >= 0) & np.isin(dead, kafka[timed])
         # Only a damaged batch has a letter without a time, unless records have none either.
         stands = gone & (times < 0) & ~np.isin(dead, kafka[stamps <= 0])
     unread = [h for h in holes if h.reason in (RETENTION, DAMAGED)]
     stands |= np.isin(dead, [h.from_offset for h in unread if h.reason == DAMAGED])
-    return dead[~former & ~stands & ~within(dead, unread)], dead[former & ~stands]
+    stands |= within(dead, unread) & ~former
+    stands &= ~present
+    return dead[~former & ~stands], dead[former & ~stands]
 
 
 def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:

@@ -9,9 +9,7 @@ import numpy as np
 
 from semel.audit.offsets import beyond_kafka, mismatched, within
 from semel.ledger import (
-    DAMAGED,
     RECREATED,
-    RETENTION,
     TRUNCATED,
     Hole,
     LedgerEntry,
@@ -61,9 +59,7 @@ class Findings:
 def judge(interval: Interval) -> Findings:
     """Judge an interval below the position, for which the store shows all rows."""
     rows, times, kafka = interval.rows, interval.times, interval.kafka
-    unread = [h for h in interval.holes if h.reason in (RETENTION, DAMAGED)]
-    dead = interval.dead[~within(interval.dead, unread)]
-    without = np.concatenate([dead, interval.replaced])
+    without = np.concatenate([interval.dead, interval.replaced])
     other, foreign = mismatched(rows, times, kafka, interval.stamps, without)
     known = foreign & within(rows, former(interval.holes))
     odd = other & ~known
@@ -71,7 +67,7 @@ def judge(interval: Interval) -> Findings:
 
     distinct, counts = np.unique(rows, return_counts=True)
     judged = np.setdiff1d(distinct, interval.unsure)
-    gone = np.concatenate([interval.replaced, interval.unsure, dead])
+    gone = np.concatenate([interval.replaced, interval.unsure, interval.dead])
     expected = np.setdiff1d(kafka, gone)
     stray = np.setdiff1d(judged, expected)
     unknown = len(interval.unsure)
