@@ -156,6 +156,38 @@ def test_damage_after_the_marker_of_a_transaction_is_passed_over_too(
 
 
 @pytest.mark.integration
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["lake", "table"])
+def test_what_lies_before_damage_of_unknown_extent_is_committed(
+    kind: str,
+    own_kafka: Callable[[], Kafka],
+    produce: Produce,
+    configure: Configure,
+    lake: Lake,
+) -> None:
+    """Of a format that nobody knows."""
+    kafka, at = own_kafka(), TopicPartition("strange", 0)
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    kafka.create_topic(at.topic, 1)
+    for start in (0, 10, 20):
+        produce(
+            at.topic, records(10, start), partition=0, bootstrap_servers=kafka.bootstrap_servers
+        )
+    kafka.stop()
+    logs.strange(list(logs.batches(logs.partition_directory(kafka.directory / "data", at)))[1])
+    kafka.start()
+    make: Callable[..., Config] = lake if kind == "lake" else configure
+    config = make(at.topic, {**servers, "errors.tolerance": "all"})
+    config.pop("key.converter", None)
+    for _ in range(2):
+        with pytest.raises(
+            BadRecord, match=r"strange-0 cannot be read at offset 10: .* is not kno"
+        ):
+            caught_up(config)
+        assert positions(config)[at] == 10
+
+
+@pytest.mark.integration
 def test_damage_done_after_a_record_was_written_is_not_held_against_its_row(
     damaged: Kafka, configure: Configure
 ) -> None:

@@ -10,7 +10,7 @@ from semel.config import ConnectorConfig, under
 from semel.config.common import STRING
 from semel.converters import create
 from semel.engine.poll import by_topic
-from semel.errors import ConfigError, OffsetOutOfRange, Problem, TransientError
+from semel.errors import BadRecord, ConfigError, OffsetOutOfRange, Problem, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import LedgerEntry
@@ -61,7 +61,7 @@ def check_keys(
                 size += size_of(messages)
                 if size > _BYTES:
                     break
-    except (OffsetOutOfRange, TransientError) as error:
+    except (BadRecord, OffsetOutOfRange, TransientError) as error:
         log.info("connector %s: keys were not checked: %s", connector.name, error)
         return
     enough = _NEAR if size > _BYTES else 1

@@ -16,6 +16,7 @@ from semel.config import ConnectorConfig
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
 from semel.engine.rowtransform import Transform
+from semel.errors import BadRecord
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
@@ -116,7 +117,8 @@ def _sample(
     polls = read_ranges(connector, mine, ends, damaged=_passed_over)
     messages: list[Message] = []
     size = 0
-    with contextlib.closing(polls):
+    # What comes before damage of unknown extent is enough. The run meets it and says so.
+    with contextlib.closing(polls), contextlib.suppress(BadRecord):
         for poll in polls:
             messages += poll
             size += size_of(poll)

@@ -74,7 +74,8 @@ class Damage:
     def described(self, position: int) -> str:
         """The offsets that cannot be read, and the reason."""
         start, until = max(position, self.range.from_offset), self.range.until_offset
-        return f"offsets {start} to {until - 1} cannot be read: {self.reason}"
+        what = f"offsets {start} to {until - 1}" if self.is_bounded else f"offset {start}"
+        return f"{what} cannot be read: {self.reason}"
 
     def check_tolerated(self, connector: ConnectorConfig, position: int) -> None:
         """Check that a connector that has reached ``position`` may continue after the damage.

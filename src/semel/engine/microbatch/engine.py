@@ -106,6 +106,8 @@ class MicroBatchEngine:
         batches = MicroBatches(self._run, self._transform, self._progress, control)
         try:
             self._supervise(batches, targets)
+        except Stopped:
+            log.debug("stopped while a batch was tried again")
         finally:
             batches.close()
             self._lines.close()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from semel.engine.base import Run
-from semel.errors import SemelError
+from semel.errors import BadRecord, SemelError
 from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
 from semel.sizes import size_of
@@ -59,7 +59,7 @@ class BatchSize:
         ends = {tp: min(latest[tp], at + _LOOKS) for tp, at in positions.items()}
         count = size = 0
         polls = read_ranges(run.connector, positions, ends, damaged=lambda _damage: None)
-        with contextlib.closing(polls):
+        with contextlib.closing(polls), contextlib.suppress(BadRecord):
             for poll in polls:
                 count += len(poll)
                 size += size_of(poll)

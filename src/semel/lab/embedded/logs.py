@@ -20,8 +20,8 @@ _HEADER = struct.Struct(">qiibIHiqqqh")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and maximum
 timestamp, producer id, producer epoch."""
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
-_BODY = 61
-"""Bytes of a batch before its records."""
+_MAGIC, _BODY = 16, 61
+"""Bytes of a batch before its format and before its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,13 @@ def truncate(directory: Path, offset: int) -> int:
         for file in directory.glob(pattern):
             file.unlink()
     return there[-1].next_offset
+
+
+def strange(batch: RecordBatch) -> None:
+    """Give a batch a format that nobody knows."""
+    with batch.file.open("r+b") as log:
+        log.seek(batch.start + _MAGIC)
+        log.write(bytes([0x42]))
 
 
 def flip(batch: RecordBatch) -> None:
