@@ -9,9 +9,6 @@ import pytest
 
 from semel.audit import audit
 from semel.errors import BadRecord
-from semel.kafka.consumer import without_events
-from semel.kafka.damage import end_of
-from semel.kafka.errors import UNREADABLE
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
 from tests.conftest import Produce
@@ -20,58 +17,6 @@ from tests.engine.harness import caught_up, ids, name, positions, records, sql, 
 
 TOPIC = "orders"
 ZERO, ONE, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1), TopicPartition("marked", 0)
-
-
-class Event:
-    """A record, or the error of a consumer."""
-
-    def __init__(self, offset: int, code: int | None = None, partition: int = 0) -> None:
-        self._offset, self._code, self._partition = offset, code, partition
-
-    def error(self) -> Event | None:
-        return None if self._code is None else self
-
-    def code(self) -> int | None:
-        return self._code
-
-    def str(self) -> str:
-        return "failed CRC32C check"
-
-    def topic(self) -> str:
-        return TOPIC
-
-    def partition(self) -> int:
-        return self._partition
-
-    def offset(self) -> int:
-        return self._offset
-
-
-@pytest.mark.parametrize("last", [40, 41, 42, 47, 55, 103, 40_000])
-def test_the_end_of_a_damaged_batch_is_found_by_asking_for_offsets(last: int) -> None:
-    asked: list[int] = []
-
-    def is_inside(offset: int) -> bool:
-        asked.append(offset)
-        return offset <= last
-
-    assert end_of(40, is_inside) == last + 1
-    assert len(asked) < 40
-
-
-def test_nothing_is_believed_of_a_partition_after_a_batch_that_cannot_be_read() -> None:
-    bad, unsupported, seek_again = UNREADABLE[0], UNREADABLE[2], -140
-    poll = [
-        Event(39),
-        Event(40, bad),
-        Event(7_311_721_685_388_894_768, unsupported),  # librdkafka's next offset: any number
-        Event(70),
-        Event(0, partition=1),
-        Event(7_311_721_685_388_894_769, seek_again),
-    ]
-    events = without_events(poll, print)  # type: ignore[arg-type]
-    assert [(m.partition(), m.offset()) for m in events.records] == [(0, 39), (1, 0)]
-    assert events.unreadable == {ZERO: "failed CRC32C check"}
 
 
 @pytest.fixture(scope="module")

@@ -153,18 +153,18 @@ def letters(
     holes = [h for h in snapshot.holes if h.topic_partition == tp]
     gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
-    former, stands, present = np.zeros((3, len(dead)), dtype=bool)
+    former, left_out, present = np.zeros((3, len(dead)), dtype=bool)
     if times is not None and gone.any():
         timed = stamps > 0 if snapshot.restamps else np.ones(len(kafka), dtype=bool)
         former = gone & (mistimed(dead, times, kafka[timed], stamps[timed]) | ~np.isin(dead, kafka))
         present = gone & ~former & (times >= 0) & np.isin(dead, kafka[timed])
         # Only a damaged batch has a letter without a time, unless records have none either.
-        stands = gone & (times < 0) & ~np.isin(dead, kafka[stamps <= 0])
+        left_out = gone & (times < 0) & ~np.isin(dead, kafka[stamps <= 0])
     unread = [h for h in holes if h.reason in (RETENTION, DAMAGED)]
-    stands |= np.isin(dead, [h.from_offset for h in unread if h.reason == DAMAGED])
-    stands |= within(dead, unread) & ~former
-    stands &= ~present
-    return dead[~former & ~stands], dead[former & ~stands]
+    left_out |= np.isin(dead, [h.from_offset for h in unread if h.reason == DAMAGED])
+    left_out |= within(dead, unread) & ~former
+    left_out &= ~present
+    return dead[~former & ~left_out], dead[former & ~left_out]
 
 
 def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:

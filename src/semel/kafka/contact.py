@@ -19,7 +19,7 @@ _SAY_AFTER = 1.0
 _SILENT = 20.0
 """Seconds to wait for a cluster that is silent: the network may be slow."""
 _UNKNOWN_HOST = {KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN}
-"""What is heard, the second after each host has been tried, if none of them has an address."""
+"""What librdkafka reports if no host has an address: the second only once it has tried all."""
 
 
 def wait_for_brokers(

@@ -73,9 +73,11 @@ class Damage:
 
     def described(self, position: int) -> str:
         """The offsets that cannot be read, and the reason."""
+        return f"{self._offsets(position)} cannot be read: {self.reason}"
+
+    def _offsets(self, position: int) -> str:
         start, until = max(position, self.range.from_offset), self.range.until_offset
-        what = f"offsets {start} to {until - 1}" if self.is_bounded else f"offset {start}"
-        return f"{what} cannot be read: {self.reason}"
+        return f"offsets {start} to {until - 1}" if self.is_bounded else f"offset {start}"
 
     def check_tolerated(self, connector: ConnectorConfig, position: int) -> None:
         """Check that a connector that has reached ``position`` may continue after the damage.
@@ -92,10 +94,9 @@ class Damage:
                 "set it with semel offsets set"
             )
         if connector.errors_tolerance == "none":
-            start, until = max(position, self.range.from_offset), self.range.until_offset
             raise BadRecord(
-                f"connector {name}: {self.topic_partition} is damaged: offsets {start} to "
-                f"{until - 1} cannot be read ({self.reason}; read {_TRIES} times over new "
+                f"connector {name}: {self.topic_partition} is damaged: {self._offsets(position)} "
+                f"cannot be read ({self.reason}; read {_TRIES} times over new "
                 "connections). Everything before them is committed. If another replica is whole, "
                 "let it lead the partition; or set errors.tolerance=all to continue after them and "
                 "record the hole"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message
@@ -98,11 +99,9 @@ def after_last_record(connector: ConnectorConfig, tp: TopicPartition, start: int
     """The offset after the last committed record in ``[start, end)`` before one that cannot be
     read; ``start`` if there is none. Raises as :func:`read_ranges` does."""
     after = start
-    try:
+    with suppress(BadRecord):
         for records in read_ranges(connector, {tp: start}, {tp: end}, whole=True):
             after = int(records[-1].offset() or 0) + 1
-    except BadRecord:
-        pass
     return after
 
 
