@@ -12,7 +12,7 @@ import pytest
 
 from semel.audit.auditor import Auditor
 from semel.audit.keys import LiveKeys, judge
-from semel.audit.offsets import Seen, beyond_kafka, copies, mistimed, overwritten
+from semel.audit.offsets import Seen, beyond_kafka, copies, letters, mistimed, overwritten
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
@@ -214,6 +214,16 @@ def test_a_dead_letter_of_a_damaged_batch_says_nothing_of_the_record_that_is_the
     given = snapshot(places=HERE, holes=[Hole("t", 0, 0, 10, RECREATED)], dead=letters)
     (found,), _ = judged(given, times=[np.full(10, 5)])  # SQL keeps one of two such holes
     assert (found.lost, found.duplicated, found.ghosts) == (0, 0, 0)
+
+
+def test_letters_in_a_hole_that_was_never_read_are_left_out() -> None:
+    given = snapshot(
+        places=HERE[2:],
+        holes=[Hole("t", 0, 0, 2, RETENTION)],
+        dead={"t": pa.table({"partition": [0, 0], "offset": [0, 5]})},
+    )
+    dead, former = letters(given, TP, np.arange(10), np.full(10, 5))
+    assert (dead.tolist(), former.tolist()) == ([5], [])
 
 
 def test_a_hole_of_a_log_that_is_gone_does_not_hide_letters_of_the_records_there_now() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -92,6 +93,8 @@ def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
     running.until(lambda p: p.rows == 60)
     running.stop()
     assert "semel dropped the connection" in caplog.text
+    waited = re.findall(r"has not answered for (\d+) s", caplog.text)
+    assert min(map(int, waited)) < 60  # the default of store.timeout.ms
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(60))
 
 
