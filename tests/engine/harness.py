@@ -11,6 +11,7 @@ import collections
 import contextlib
 import ctypes
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -43,6 +44,8 @@ from semel.sinks.postgresql import driver
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
+
+log = logging.getLogger(__name__)
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
@@ -292,6 +295,7 @@ class Running:
             )
         except BaseException as error:
             self.error = error
+            log.warning("the run has ended: %s", error)  # a test may wait in vain for what it does
 
     def _observe(self, progress: Progress) -> None:
         self.progress = progress
@@ -309,11 +313,18 @@ class Running:
         return self.progress
 
     def until(self, condition: Callable[[Progress], bool], timeout: float = PATIENCE) -> None:
-        """Wait until the progress is as wanted."""
-        wait_until(lambda: condition(self.progress) or not self.alive, timeout)
-        if not self.alive and self.error is not None:
+        """Wait until the progress is as wanted; raises what has ended the run."""
+        has_ended = False
+
+        def over() -> bool:
+            nonlocal has_ended
+            has_ended = not self.alive
+            return has_ended or condition(self.progress)
+
+        wait_until(over, timeout)
+        if has_ended and self.error is not None:
             raise self.error
-        assert condition(self.progress), self.progress
+        assert not has_ended or condition(self.progress), self.progress
 
     def stop(self) -> Progress:
         """Ask it to stop, as SIGTERM does, and wait."""

@@ -35,6 +35,7 @@ from semel.errors import (
     LedgerConflict,
     NothingToAudit,
     ServiceError,
+    TransientError,
 )
 from semel.kafka import transactions
 from semel.kafka.clients import client_config
@@ -656,6 +657,35 @@ def test_files_that_appear_and_match_a_pattern_are_read(
         wait_until(lambda n=n: len(seen(config)) == 5 * n + 5)
     running.stop()
     assert sorted(seen(config)) == sorted(lines(15))
+
+
+@pytest.mark.long
+def test_a_source_is_not_divided_again_while_kafka_does_not_answer(
+    path: Path,
+    source: Callable[..., Config],
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = source(file_pattern=f"{path.parent}/*.log")
+    del config["file"]
+    append(path.with_name("0.log"), lines(5))
+    running = start(config)
+    running.until(lambda p: p.records == 5)
+    owner = SourceOffsets.owner
+    asked: list[int] = []
+
+    def unanswered(self: SourceOffsets) -> Owner:
+        asked.append(len(asked))
+        if len(asked) < 3:
+            raise TransientError("no Kafka broker answers")
+        return owner(self)
+
+    monkeypatch.setattr(SourceOffsets, "owner", unanswered)
+    append(path.with_name("1.log"), lines(5, 5))
+    running.until(lambda p: p.records == 10)
+    running.stop()
+    assert len(asked) >= 3
+    assert sorted(seen(config)) == sorted(lines(10))
 
 
 def test_an_interval_commits_many_batches_at_once(

@@ -25,7 +25,7 @@ from semel.sources.offsets.store import SourceOffsets
 from tests.conftest import MakeTopic, Produce
 from tests.databases import query
 from tests.engine.conftest import Config, Start
-from tests.engine.harness import LocalSpark, drive, name, wait_until
+from tests.engine.harness import LocalSpark, drive, name
 from tests.sinks.kafka.copying import consume
 from tests.sources.jdbc.conftest import executed
 
@@ -283,15 +283,15 @@ def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating
     prefix = config["topic.prefix"]
     insert(database, 10, 10)
     running = start(config)
-    wait_until(lambda: f"{prefix}orders" in topics(config) and len(seen(config)) == 10)
+    running.until(lambda _: f"{prefix}orders" in topics(config) and len(seen(config)) == 10)
     executed(
         database,
         "CREATE TABLE later (id bigserial PRIMARY KEY)",
         *["INSERT INTO later DEFAULT VALUES"] * 3,
     )
     insert(database, 5, 5)
-    wait_until(lambda: f"{prefix}later" in topics(config) and len(of(config, "later")) == 3)
-    wait_until(lambda: len(seen(config)) == 15)
+    running.until(lambda _: f"{prefix}later" in topics(config) and len(of(config, "later")) == 3)
+    running.until(lambda _: len(seen(config)) == 15)
     running.stop()
     assert of(config, "later") == [1, 2, 3]
     assert seen(config) == list(range(1, 16))

@@ -95,7 +95,7 @@ class SourceEngine:
         while not run.orders.stop.is_set():  # a run that is over fences nobody
             if not run.orders.share.is_whole:
                 return self._run_share(partitions, owner)
-            watch = _Watch(run.connector.name, run.source, partitions)
+            watch = _Watch(run.connector.name, run.source, partitions, self._may_divide)
             owner = self._own(partitions, owner)
             progress = self._run_tasks(owner, watch, is_whole=True)
             if watch.changed is not None:
@@ -166,10 +166,14 @@ class SourceEngine:
         return self._own(partitions, Owner(), shared=True)
 
     def _may_divide(self, partitions: Partitions) -> bool:
-        """Whether tasks may continue with these partitions: until another worker has divided them,
-        they continue with what they have."""
-        first = self._run.orders.share.has_first
-        return first or self._has_divided(self._offsets.owner(), partitions)
+        """Whether tasks may end to continue with these partitions: until another worker has divided
+        them, they continue with what they have.
+
+        Raises:
+            TransientError: Kafka does not answer: this is no time to take over.
+        """
+        owner = self._offsets.owner()
+        return self._run.orders.share.has_first or self._has_divided(owner, partitions)
 
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
         parts = self._run.source.divide(partitions, self._run.connector.tasks_max)
