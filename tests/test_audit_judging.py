@@ -242,6 +242,34 @@ def test_a_hole_of_a_log_that_is_gone_does_not_hide_letters_of_the_records_there
     assert (found.lost, found.duplicated) == (1, 0)  # the row at 7
 
 
+@pytest.mark.parametrize("holes", [[], [Hole("t", 0, 0, 5, RECREATED)]])
+def test_letters_of_a_former_log_that_its_hole_does_not_hold_say_nothing_of_the_records_there_now(
+    holes: list[Hole],
+) -> None:
+    """They were committed, and the run was killed before their records' rows were."""
+    letters = {"partition": [0] * 3, "offset": [6, 7, 8], "timestamp": [1, 1, 5]}
+    entry = LedgerEntry("t", 0, 10, 0, 10, rows_written=8, records_filtered=1, records_failed=1)
+    rows = {"partition": [0] * 8, "offset": [0, 1, 2, 3, 4, 5, 6, 7], "timestamp": [5] * 8}
+    given = snapshot(places=HERE, holes=holes, dead={"t": pa.table(letters)})
+    given = replace(given, entries=[entry])
+    for lacks, found in ((0, (0, 0)), (1, (1, 0))):  # 8 has failed, and 9 was filtered
+        there = {name: values[: 8 - lacks] for name, values in rows.items()}
+        (judged_,), _ = judged(
+            replace(given, records={"t": pa.table(there)}), times=[np.full(10, 5)]
+        )
+        assert (judged_.lost, judged_.duplicated) == found
+
+
+def test_a_letter_of_a_former_log_does_not_take_the_place_of_a_record_that_was_filtered() -> None:
+    """No position counts the record of the letter at 6, which a later hole holds."""
+    letters = {"t": pa.table({"partition": [0] * 2, "offset": [6, 8], "timestamp": [1, 5]})}
+    entry = LedgerEntry("t", 0, 10, 0, 10, rows_written=8, records_filtered=1, records_failed=1)
+    hole = Hole("t", 0, 0, 9, RECREATED)
+    given = snapshot(places=HERE[:8], holes=[hole], dead=letters)
+    (found,), _ = judged(replace(given, entries=[entry]), times=[np.full(10, 5)])
+    assert (found.lost, found.duplicated) == (0, 0)
+
+
 def test_a_letter_of_a_record_without_a_time_may_have_any_time() -> None:
     letters = {"t": pa.table({"partition": [0], "offset": [9], "timestamp": [7]})}
     entry = LedgerEntry("t", 0, 10, 0, records_read=10, rows_written=9, records_failed=1)

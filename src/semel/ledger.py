@@ -234,6 +234,11 @@ class Rebase:
         """Whether offsets will be read a second time, with other records."""
         return self.new.position < self.old.position
 
+    @property
+    def renews(self) -> bool:
+        """Whether offsets from the new position on hold other records than they may have held."""
+        return self.goes_back or self.old.log.contradicts(self.new.log)
+
 
 def pending(
     connector: str, stored: Mapping[TopicPartition, LedgerEntry], rebases: Iterable[Rebase]

@@ -201,12 +201,12 @@ class Auditor:
         absent = np.setdiff1d(expected, judged)
         missing = len(absent)
         # Records that failed or were filtered have no rows. The ledger counts them together with
-        # its position.
-        failed_or_filtered = entry.records_filtered + entry.records_failed
-        # A letter may be committed before its record is counted, and is read after the ledger.
-        failed_or_filtered -= int((dead < entry.position).sum()) + len(former)
+        # its position, and a letter may be committed before that: it is read after the ledger, and
+        # in a log that is gone, its record may never have been counted.
+        named = int((dead < entry.position).sum()) + len(former)
+        failed_or_filtered = entry.records_filtered + max(0, entry.records_failed - named)
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
-        excused = min(missing, max(0, failed_or_filtered))
+        excused = min(missing, failed_or_filtered)
         missing -= excused
         if self._wants.replaces and (cut := overwritten(absent, self._holes_of(tp, TRUNCATED))):
             # No more were cut off than were read and are not in Kafka.
@@ -218,7 +218,7 @@ class Auditor:
         doubtful, missing = doubtful + left_out, missing - left_out
         stray = np.setdiff1d(judged, expected)
         # A record that failed or was filtered has not replaced the row before it.
-        kept = stray[np.isin(stray, seen.replaced)][: max(0, failed_or_filtered)]
+        kept = stray[np.isin(stray, seen.replaced)][:failed_or_filtered]
         stray = np.setdiff1d(stray, kept)
         unknown = len(seen.unsure) + doubtful + len(kept)
         if self._expired(entry):

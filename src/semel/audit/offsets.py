@@ -148,18 +148,23 @@ def letters(
     failed; of the former ones, only those that stand for a damaged batch. Where a log is gone, the
     hole may be one of that log. Then a letter with the time of the record that is there now shows
     that it has been read.
+
+    Stores that commit letters before rows and position may have letters of a former log beyond its
+    hole. They are left out, too, because no position counts their records.
     """
     dead = offsets_of(snapshot.dead.get(tp.topic), tp.partition)
     holes = [h for h in snapshot.holes if h.topic_partition == tp]
     gone = within(dead, [h for h in holes if h.reason in (RECREATED, TRUNCATED)])
     times = times_of(snapshot.dead.get(tp.topic), tp.partition)
     former, left_out, present = np.zeros((3, len(dead)), dtype=bool)
-    if times is not None and gone.any():
+    if times is not None and len(stamps) == len(kafka):
         timed = stamps > 0 if snapshot.restamps else np.ones(len(kafka), dtype=bool)
-        former = gone & (mistimed(dead, times, kafka[timed], stamps[timed]) | ~np.isin(dead, kafka))
+        other = mistimed(dead, times, kafka[timed], stamps[timed])
+        former = gone & (other | ~np.isin(dead, kafka))
         present = gone & ~former & (times >= 0) & np.isin(dead, kafka[timed])
         # Only a damaged batch has a letter without a time, unless records have none either.
         left_out = gone & (times < 0) & ~np.isin(dead, kafka[stamps <= 0])
+        left_out |= other & ~gone
     unread = [h for h in holes if h.reason in (RETENTION, DAMAGED)]
     left_out |= np.isin(dead, [h.from_offset for h in unread if h.reason == DAMAGED])
     left_out |= within(dead, unread) & ~former

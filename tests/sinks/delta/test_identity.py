@@ -116,6 +116,22 @@ def test_dead_letters_of_the_new_log_are_taken_at_the_same_offsets(lake: Lake) -
     assert sorted(dead.column("timestamp").to_pylist()) == [5, 6]
 
 
+def test_dead_letters_whose_records_no_position_counts_do_not_hide_those_of_a_new_log(
+    lake: Lake,
+) -> None:
+    """The position was at the beginning when the run was killed, and it is again."""
+    dead = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
+    sink = lake.made(keys=dead)
+    sink.prepare(["t"])
+    sink.start([known()])
+    assert sink._letters is not None
+    sink._letters.keep([DeadLetter("t", 0, 3, None, b"old", (), 5, "STAGE", "E", "why")])
+    sink.rebase([Rebase(known(), known(topic_id="other"))])
+    new = DeadLetter("t", 0, 2, None, b"new", (), 6, "STAGE", "E", "why")
+    sink.commit([advance(0, 10)], Commit(values(0, 9).records, [new]))
+    assert sorted(r["value"] for r in lake.rows("dead")) == [b"new", b"old"]
+
+
 def test_positions_set_by_hand_hold_what_they_are_given(lake: Lake) -> None:
     sink = lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))

@@ -8,6 +8,7 @@ import pytest
 
 from semel.errors import ConfigError, LedgerConflict
 from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.iceberg.test_ledger import ids, values
@@ -54,6 +55,23 @@ def test_a_rebase_moves_back_and_records_what_the_former_log_left(warehouse: War
     ]
     assert sink.commit([advance(4, 8)], values(4, 8)) is Outcome.APPLIED
     assert len(ids(warehouse)) == 20
+
+
+def test_dead_letters_whose_records_no_position_counts_do_not_hide_those_of_a_new_log(
+    warehouse: Warehouse,
+) -> None:
+    """The position was at the beginning when the run was killed, and it is again."""
+    dead = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
+    sink = warehouse.sink(keys=dead)
+    bare = held(sink)
+    first, second = (replace(bare, topic_id=each) for each in ("first", "second"))
+    sink.rebase([Rebase(bare, first)])
+    assert sink._letters is not None
+    sink._letters.keep([DeadLetter("t", 0, 3, None, b"old", (), 5, "STAGE", "E", "why")])
+    sink.rebase([Rebase(first, second)])
+    new = DeadLetter("t", 0, 2, None, b"new", (), 6, "STAGE", "E", "why")
+    sink.commit([advance(0, 10)], Commit(values(0, 9).records, [new]))
+    assert sorted(r["value"] for r in warehouse.rows("db.dead")) == [b"new", b"old"]
 
 
 def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(warehouse: Warehouse) -> None:

@@ -55,6 +55,22 @@ def test_records_of_the_new_log_replace_documents_of_the_former_one(cluster: Clu
     assert ids == [5, 6, 7, 8, 9, 100, 101, 102, 103, 104]
 
 
+def test_records_of_the_new_log_replace_documents_that_no_position_counts(
+    cluster: Cluster,
+) -> None:
+    """The position was at the beginning when the run was killed, and it is again."""
+    sink = cluster.sink()
+    bare = held(sink)
+    first, second = (replace(bare, topic_id=each) for each in ("first", "second"))
+    sink.rebase([Rebase(bare, first)])
+    sink.write(values(cluster, 0, 10), moved(cluster, 0, 10))
+    sink.rebase([Rebase(first, second)])
+    batch = records([{"id": 100 + i} for i in range(10)], topic=cluster.topic)
+    assert deliver(sink, moved(cluster, 0, 10), Commit([batch])) is Outcome.APPLIED
+    ids = sorted(d["id"] for d in cluster.documents().values())
+    assert ids == [*range(100, 110)]
+
+
 def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(cluster: Cluster) -> None:
     sink = cluster.sink()
     old = held(sink)

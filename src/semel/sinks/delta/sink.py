@@ -213,7 +213,7 @@ class DeltaSink(StagingSink):
         return self._positions.start(entries)
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        back = {r.new.topic_partition: r.new.position for r in rebases if r.goes_back}
+        back = {r.new.topic_partition: r.new.position for r in rebases if r.renews}
         if back and self._letters is not None:
             self._letters.set(back)
         self._positions.rebase(rebases)

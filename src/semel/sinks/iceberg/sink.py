@@ -176,7 +176,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
         return {tp: stored[tp] for tp in wanted if tp in stored}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        back = {r.new.topic_partition: r.new.position for r in rebases if r.goes_back}
+        back = {r.new.topic_partition: r.new.position for r in rebases if r.renews}
         if back and self._letters is not None and not self._config.several:
             self._letters.set(back)
         self._tables.rebase(rebases)

@@ -342,7 +342,7 @@ def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, A
 
 def _rebased(source: Mapping[str, Any], rebase: Rebase, now: str) -> dict[str, Any]:
     holes = [*source["holes"], *(_recorded(h, now) for h in holes_of([rebase]))]
-    generation = source["generation"] + (1 if rebase.goes_back else 0)
+    generation = source["generation"] + (1 if rebase.renews else 0)
     moved = {**_facts(rebase.new), "generation": generation}
     return {**source, **moved, "updated_at": now, "holes": holes}
 
