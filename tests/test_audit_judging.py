@@ -12,7 +12,15 @@ import pytest
 
 from semel.audit.auditor import Auditor
 from semel.audit.keys import LiveKeys, judge
-from semel.audit.offsets import Seen, beyond_kafka, copies, letters, mistimed, overwritten
+from semel.audit.offsets import (
+    Seen,
+    beyond_kafka,
+    copies,
+    letters,
+    mistimed,
+    overwritten,
+    wants_times,
+)
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
@@ -258,6 +266,7 @@ def test_letters_of_a_former_log_that_its_hole_does_not_hold_say_nothing_of_the_
             replace(given, records={"t": pa.table(there)}), times=[np.full(10, 5)]
         )
         assert (judged_.lost, judged_.duplicated) == found
+    assert wants_times(given, {})  # search keeps times for letters only
 
 
 def test_a_letter_of_a_former_log_does_not_take_the_place_of_a_record_that_was_filtered() -> None:
@@ -268,6 +277,15 @@ def test_a_letter_of_a_former_log_does_not_take_the_place_of_a_record_that_was_f
     given = snapshot(places=HERE[:8], holes=[hole], dead=letters)
     (found,), _ = judged(replace(given, entries=[entry]), times=[np.full(10, 5)])
     assert (found.lost, found.duplicated) == (0, 0)
+
+
+def test_a_dead_letter_of_a_record_that_is_filtered_out_by_now_excuses_no_other() -> None:
+    """It was read again with another configuration, and was not counted as failed."""
+    dead = {"t": pa.table({"partition": [0], "offset": [8], "timestamp": [5]})}
+    entry = LedgerEntry("t", 0, 10, 0, 10, rows_written=9, records_filtered=1)
+    given = replace(snapshot(places=HERE[:8], dead=dead), entries=[entry])
+    (found,), _ = judged(given, times=[np.full(10, 5)])
+    assert (found.lost, found.duplicated) == (1, 0)  # the row at 9
 
 
 def test_a_letter_of_a_record_without_a_time_may_have_any_time() -> None:

@@ -199,15 +199,15 @@ class Auditor:
         expected = np.setdiff1d(kafka, gone)
         expected = expected[~self._given_up(tp, expected)]
         absent = np.setdiff1d(expected, judged)
-        missing = len(absent)
-        # Records that failed or were filtered have no rows. The ledger counts them together with
-        # its position, and a letter may be committed before that: it is read after the ledger, and
-        # in a log that is gone, its record may never have been counted.
-        named = int((dead < entry.position).sum()) + len(former)
-        failed_or_filtered = entry.records_filtered + max(0, entry.records_failed - named)
+        # Records that failed or were filtered have no rows. The ledger counts them with its position;
+        # a letter may be committed before that, and is read after the ledger.
+        failed_or_filtered = entry.records_filtered + entry.records_failed
+        failed_or_filtered -= int((dead < entry.position).sum())
+        # In a log that is gone, not all records with letters were counted.
+        failed_or_filtered -= min(len(former), max(0, failed_or_filtered - entry.records_filtered))
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
-        excused = min(missing, failed_or_filtered)
-        missing -= excused
+        excused = min(len(absent), max(0, failed_or_filtered))
+        missing = len(absent) - excused
         if self._wants.replaces and (cut := overwritten(absent, self._holes_of(tp, TRUNCATED))):
             # No more were cut off than were read and are not in Kafka.
             most = entry.records_read - len(kafka) + int(self._given_up(tp, kafka).sum())
@@ -218,7 +218,7 @@ class Auditor:
         doubtful, missing = doubtful + left_out, missing - left_out
         stray = np.setdiff1d(judged, expected)
         # A record that failed or was filtered has not replaced the row before it.
-        kept = stray[np.isin(stray, seen.replaced)][:failed_or_filtered]
+        kept = stray[np.isin(stray, seen.replaced)][: max(0, failed_or_filtered)]
         stray = np.setdiff1d(stray, kept)
         unknown = len(seen.unsure) + doubtful + len(kept)
         if self._expired(entry):

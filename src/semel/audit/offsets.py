@@ -174,8 +174,7 @@ def letters(
 
 def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:
     """Whether the timestamps of Kafka's records tell more about these rows or the dead letters."""
-    cut = any(h.reason in (RECREATED, TRUNCATED) for h in snapshot.holes)
-    given = (*records.values(), *(snapshot.dead.values() if cut else ()))
+    given = (*records.values(), *(dead for dead in snapshot.dead.values() if dead.num_rows))
     return any("timestamp" in t.column_names for t in given)
 
 

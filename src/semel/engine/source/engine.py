@@ -17,6 +17,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +173,9 @@ class SourceEngine:
         Raises:
             TransientError: Kafka does not answer: this is no time to take over.
         """
-        owner = self._offsets.owner()
+        # This thread has a consumer of its own: the driver's may be in use.
+        with closing(SourceOffsets(self._run.connector, self._run.cluster)) as offsets:
+            owner = offsets.owner()
         return self._run.orders.share.has_first or self._has_divided(owner, partitions)
 
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:

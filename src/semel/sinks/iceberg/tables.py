@@ -184,12 +184,12 @@ class Tables:
 
     def _check_forward(self, rebases: Sequence[Rebase]) -> None:
         for r in rebases:
-            if r.goes_back:
+            if r.renews:  # even if the position stays: some tables may be ahead of it
                 tp = r.old.topic_partition
                 reason = r.hole.reason if r.hole is not None else "the log has changed"
                 raise ConfigError(
-                    f"connector {self._connector.name}: {tp} goes back from offset "
-                    f"{r.old.position} to {r.new.position} ({reason}), and several tables cannot "
+                    f"connector {self._connector.name}: {tp} goes from offset {r.old.position} "
+                    f"back to {r.new.position} ({reason}), and several tables cannot "
                     "do that in one commit: after a crash in between, one would take the new "
                     "records for those that it has. Set it while the connector does not run, and "
                     f"again if that is interrupted: semel offsets set FILE {tp}={r.new.position}"
