@@ -199,8 +199,8 @@ class Auditor:
         expected = np.setdiff1d(kafka, gone)
         expected = expected[~self._given_up(tp, expected)]
         absent = np.setdiff1d(expected, judged)
-        # Records that failed or were filtered have no rows. The ledger counts them with its position;
-        # a letter may be committed before that, and is read after the ledger.
+        # Failed and filtered records have no rows. The ledger counts them with its position;
+        # letters may be committed before that, and are read after the ledger.
         failed_or_filtered = entry.records_filtered + entry.records_failed
         failed_or_filtered -= int((dead < entry.position).sum())
         # In a log that is gone, not all records with letters were counted.
