@@ -202,7 +202,7 @@ class Auditor:
         # Failed and filtered records have no rows. The ledger counts them with its position;
         # letters may be committed before that, and are read after the ledger.
         failed_or_filtered = entry.records_filtered + entry.records_failed
-        failed_or_filtered -= int((dead < entry.position).sum())
+        failed_or_filtered -= len(np.unique(dead[dead < entry.position]))
         # In a log that is gone, not all records with letters were counted.
         failed_or_filtered -= min(len(former), max(0, failed_or_filtered - entry.records_filtered))
         failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)

@@ -171,7 +171,6 @@ class DynamicTables(Tables):
         self._home.move(partial(self._home.ledger.started, entries))
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        self._check_forward(rebases)
         self._home.move(partial(self._home.ledger.rebased, rebases))
 
     def touched(self, filled: Collection[str]) -> list[TargetTable]:

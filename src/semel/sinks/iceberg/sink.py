@@ -176,8 +176,9 @@ class IcebergSink(StagingSink, SeveralLedgers):
         return {tp: stored[tp] for tp in wanted if tp in stored}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
+        self._tables.check_rebases(rebases)
         back = {r.new.topic_partition: r.new.position for r in rebases if r.renews}
-        if back and self._letters is not None and not self._config.several:
+        if back and self._letters is not None:
             self._letters.set(back)
         self._tables.rebase(rebases)
 

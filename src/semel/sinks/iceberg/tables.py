@@ -165,34 +165,38 @@ class Tables:
             target.move(partial(target.ledger.started, first))
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        """Replace entries.
+        """Replace entries that have been checked.
 
         Raises:
-            ConfigError: several tables would have to go back together.
             LedgerConflict: see :func:`semel.ledger.pending`.
         """
         if not self._settings.config.several:
             (target,) = self.all()
             target.move(partial(target.ledger.rebased, rebases))
             return
-        self._check_forward(rebases)
         todo = pending(
             self._connector.name, {e.topic_partition: e for e in self.entries()}, rebases
         )
         for target in self.all():
             target.move(partial(target.ledger.learned, todo))
 
-    def _check_forward(self, rebases: Sequence[Rebase]) -> None:
+    def check_rebases(self, rebases: Sequence[Rebase]) -> None:
+        """Raises ConfigError: several tables would have to go back together. Some may be ahead of
+        the position."""
+        if not self._settings.config.several:
+            return
+        stands = [target.stand() for target in self.all()]
         for r in rebases:
-            if r.renews:  # even if the position stays: some tables may be ahead of it
-                tp = r.old.topic_partition
+            tp = r.old.topic_partition
+            held = max([r.old.position, *(s[tp].position for s in stands if tp in s)])
+            if r.renews and held > r.new.position:
                 reason = r.hole.reason if r.hole is not None else "the log has changed"
                 raise ConfigError(
-                    f"connector {self._connector.name}: {tp} goes from offset {r.old.position} "
-                    f"back to {r.new.position} ({reason}), and several tables cannot "
-                    "do that in one commit: after a crash in between, one would take the new "
-                    "records for those that it has. Set it while the connector does not run, and "
-                    f"again if that is interrupted: semel offsets set FILE {tp}={r.new.position}"
+                    f"connector {self._connector.name}: {tp} must go back from offset {held} to "
+                    f"{r.new.position} ({reason}), and several tables cannot do that in one "
+                    "commit: after a crash in between, one would take the new records for those "
+                    "that it has. Set it while the connector does not run, and again if that is "
+                    f"interrupted: semel offsets set FILE {tp}={r.new.position}"
                 )
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
