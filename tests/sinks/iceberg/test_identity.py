@@ -15,10 +15,27 @@ from tests.sinks.iceberg.test_ledger import ids, values
 from tests.sinks.iceberg.test_routing import BOTH, ROUTED, killed_between
 from tests.sinks.target import advance
 
+DEAD = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
+
 
 def held(sink: IcebergSink) -> LedgerEntry:
     (entry,) = sink.entries()
     return replace(entry, updated_at="")
+
+
+def letter(offset: int, value: bytes) -> DeadLetter:
+    return DeadLetter("t", 0, offset, None, value, (), 5, "STAGE", "E", "why")
+
+
+def begin_another_log(sink: IcebergSink) -> None:
+    """Recreate the topic after a run that was killed: it had committed the dead letter of offset 3,
+    and the position was still at the beginning."""
+    bare = held(sink)
+    first, second = (replace(bare, topic_id=each) for each in ("first", "second"))
+    sink.rebase([Rebase(bare, first)])
+    assert sink._letters is not None
+    sink._letters.keep([letter(3, b"old")])
+    sink.rebase([Rebase(first, second)])
 
 
 def test_an_entry_of_an_older_version_learns_its_log_and_keeps_epochs(
@@ -60,17 +77,9 @@ def test_a_rebase_moves_back_and_records_what_the_former_log_left(warehouse: War
 def test_dead_letters_whose_records_no_position_counts_do_not_hide_those_of_a_new_log(
     warehouse: Warehouse,
 ) -> None:
-    """The position was at the beginning when the run was killed, and it is again."""
-    dead = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
-    sink = warehouse.sink(keys=dead)
-    bare = held(sink)
-    first, second = (replace(bare, topic_id=each) for each in ("first", "second"))
-    sink.rebase([Rebase(bare, first)])
-    assert sink._letters is not None
-    sink._letters.keep([DeadLetter("t", 0, 3, None, b"old", (), 5, "STAGE", "E", "why")])
-    sink.rebase([Rebase(first, second)])
-    new = DeadLetter("t", 0, 2, None, b"new", (), 6, "STAGE", "E", "why")
-    sink.commit([advance(0, 10)], Commit(values(0, 9).records, [new]))
+    sink = warehouse.sink(keys=DEAD)
+    begin_another_log(sink)
+    sink.commit([advance(0, 10)], Commit(values(0, 9).records, [letter(2, b"new")]))
     assert sorted(r["value"] for r in warehouse.rows("db.dead")) == [b"new", b"old"]
 
 
@@ -100,15 +109,10 @@ def test_several_tables_begin_another_log_unless_one_of_them_is_ahead(
     warehouse: Warehouse,
 ) -> None:
     """Then a run was killed between their commits, and its position seems not to go back."""
-    keys = {**ROUTED, "errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
-    sink = warehouse.sink(keys=keys)
-    bare = held(sink)
-    first, second = (replace(bare, topic_id=each) for each in ("first", "second"))
-    sink.rebase([Rebase(bare, first)])
+    sink = warehouse.sink(keys={**ROUTED, **DEAD})
+    begin_another_log(sink)
     assert sink._letters is not None
-    sink._letters.keep([DeadLetter("t", 0, 3, None, b"old", (), 5, "STAGE", "E", "why")])
-    sink.rebase([Rebase(first, second)])
-    sink._letters.keep([DeadLetter("t", 0, 2, None, b"new", (), 6, "STAGE", "E", "why")])
+    sink._letters.keep([letter(2, b"new")])
     assert sorted(r["value"] for r in warehouse.rows("db.dead")) == [b"new", b"old"]
     killed_between(warehouse)
     sink = warehouse.sink(keys=ROUTED)

@@ -167,13 +167,13 @@ class SourceEngine:
         return self._own(partitions, Owner(), shared=True)
 
     def _may_divide(self, partitions: Partitions) -> bool:
-        """Whether tasks may end to continue with these partitions: until another worker has divided
-        them, they continue with what they have.
+        """Whether the tasks may be divided again. Until another worker has divided these
+        partitions, tasks continue with what they have.
 
         Raises:
-            TransientError: Kafka does not answer: this is no time to take over.
+            TransientError: Kafka does not answer, so a takeover would fail.
         """
-        # This thread has a consumer of its own: the driver's may be in use.
+        # The driver's consumer may be in use in its own thread.
         with closing(SourceOffsets(self._run.connector, self._run.cluster)) as offsets:
             owner = offsets.owner()
         return self._run.orders.share.has_first or self._has_divided(owner, partitions)
