@@ -115,7 +115,7 @@ def kafka(services_directory: Path) -> Iterator[Kafka]:
 def postgres(services_directory: Path) -> Iterator[Postgres]:
     """The session's PostgreSQL. A test that stops or kills it takes ``own_postgres`` instead.
 
-    No test takes the machine's power away: what fsync is for. Each makes and drops a database.
+    No test cuts the machine's power, so none needs fsync. Each makes and drops a database.
     """
     with Postgres(services_directory / "postgres", settings={"fsync": "off"}) as running:
         yield running
@@ -132,7 +132,7 @@ def registry(services_directory: Path) -> Iterator[SchemaRegistry]:
 def jdk() -> None:
     """Some servers are started from a line of Java, which a runtime alone cannot compile."""
     if not has_compiler(java := find_java()):
-        pytest.skip(f"this server needs a JDK, and {java} is none")
+        pytest.skip(f"this server needs a JDK, and {java} is only a runtime")
 
 
 @pytest.fixture(scope="session")
@@ -151,7 +151,7 @@ def elasticsearch(services_directory: Path, jdk: None) -> Iterator[Elasticsearch
 
 @pytest.fixture(scope="session")
 def hdfs(services_directory: Path, jdk: None) -> Iterator[Hdfs]:
-    """The session's HDFS. Who restarts it leaves it running."""
+    """The session's HDFS. A test that restarts it leaves it running."""
     with Hdfs(services_directory / "hdfs") as running:
         yield running
 

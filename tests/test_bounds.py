@@ -34,7 +34,7 @@ def unbounded(file: Path) -> Iterator[str]:
             yield f"{file.relative_to(ROOT)}:{node.lineno}"
 
 
-def test_threads_and_programs_are_waited_for_no_longer_than_some_time() -> None:
+def test_every_wait_for_a_thread_or_a_program_has_a_timeout() -> None:
     files = sorted(ROOT.rglob("*.py"))
     assert [place for file in files for place in unbounded(file)] == []
 

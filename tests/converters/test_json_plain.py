@@ -426,7 +426,7 @@ def test_of_a_field_that_stands_twice_the_last_one_counts() -> None:
 
 
 def test_an_object_without_any_field_of_the_target_is_a_bad_record() -> None:
-    """It would become a row of nulls. One that only lacks values is none."""
+    """It would become a row of nulls. One whose values are null is not."""
     expected = pa.schema([("id", pa.int64()), ("text", pa.string())])
     texts = ['{"ID": 1, "Text": "a"}', "{}", '{"id": null, "more": 1}', '{"id": 2}', "null"]
     converter = JsonConverter(schemas_enable=False)

@@ -67,7 +67,7 @@ def test_of_several_hosts_the_one_that_can_write_is_taken(
     assert sink.commit([advance(0, 1)], ONE) is Outcome.APPLIED
 
 
-def test_who_names_several_hosts_may_still_say_which_he_wants() -> None:
+def test_a_url_of_several_hosts_may_choose_among_them() -> None:
     assert "target_session_attrs=any" in libpq_uri(
         "jdbc:postgresql://a,b/d?targetServerType=any", "", "", "me"
     )

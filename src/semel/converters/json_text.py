@@ -34,7 +34,7 @@ class Sorted:
     object_rows: pa.Array | None
     """None: every value is an object, in order."""
     others: Sequence[tuple[int, str]] = ()
-    """The literal ``null`` and blank values too; Arrow's null is in neither."""
+    """The literal ``null`` and blank values too; an Arrow null is in neither list."""
 
 
 def as_text(values: pa.Array) -> tuple[pa.Array, list[Failure]]:
@@ -130,7 +130,7 @@ def moved(failures: Sequence[Failure], rows: pa.Array | None) -> list[Failure]:
 def members(text: str) -> tuple[dict[str, str], bool]:
     """The fields of a JSON object with their values as written, and whether some are duplicates.
 
-    Of duplicates the last one counts.
+    The last of several duplicates counts.
 
     Raises:
         JSONDecodeError: not exactly one JSON object.

@@ -294,7 +294,7 @@ def _truncated(
                 ". Where the logs diverge is not known: find the next offset to read, and set it "
                 "with semel offsets set"
                 if lost
-                else ". To read on from where the logs diverge, set log.truncated=continue: the "
+                else ". To continue where the logs diverge, set log.truncated=continue: the "
                 "rows of lost records stay, and the ledger says which they are"
             )
         )

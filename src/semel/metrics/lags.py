@@ -67,7 +67,7 @@ class Answers(ABC, Generic[T]):
         for each in connectors:
             try:
                 found = self._answer(each)
-            except Exception as error:  # a source may be anybody's
+            except Exception as error:  # a third party's source may raise anything
                 log.debug("connector %s: lag: %s", each.name, error)
                 continue
             if found is None:

@@ -31,7 +31,7 @@ def without_source(name: str) -> str:
 
 class SourceNames(Transform):
     """Sends change events to the table that ``name`` yields for their topic and ``source``, as
-    Debezium's sink does. Records without ``source``, such as tombstones, are left out, as there."""
+    Debezium's sink does. Records without ``source``, such as tombstones, are left out, as they are there."""
 
     section = NoKeys
 

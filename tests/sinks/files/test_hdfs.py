@@ -521,6 +521,6 @@ def test_mistakes_are_told_and_no_password(
     assert "a-secret" not in str(refusal.value)
 
 
-def test_libhdfs_address_that_is_none_is_told() -> None:
+def test_an_invalid_address_for_libhdfs_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not a URL: Invalid IPv6"):
         Folder("hdfs://[bad/x").made(keys={"delivery": "at-most-once"})

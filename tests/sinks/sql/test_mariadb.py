@@ -80,7 +80,7 @@ def put(sink: MysqlSink, values: Any) -> None:
     sink.write(Commit([records(values)]))
 
 
-def test_a_port_that_is_none_is_a_mistake_of_the_configuration(target: Target) -> None:
+def test_an_invalid_port_is_a_configuration_error(target: Target) -> None:
     with pytest.raises(ConfigError, match="with one host"):
         target.sink(connection_url="jdbc:mysql://one:3306,two:3306/d")
 

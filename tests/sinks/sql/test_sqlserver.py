@@ -72,7 +72,7 @@ def test_a_value_that_does_not_fit_is_refused_and_nothing_is_changed_in_silence(
 
 
 @pytest.mark.parametrize("type_", ["varchar(9)", "char(9)"])
-def test_characters_that_a_code_page_has_not_are_refused_or_kept(
+def test_characters_outside_the_code_page_are_refused_or_kept(
     type_: str, make: MakeSink, query: Query
 ) -> None:
     """Babelfish keeps them, and shows them where they are cast to NVARCHAR."""

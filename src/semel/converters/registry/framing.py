@@ -48,7 +48,7 @@ class Framed:
 
 def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
     """The messages by schema, in the order of their first ones; and the rows of those that are not
-    in this format. Null is in neither."""
+    in this format. Nulls are in neither list."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     _, offsets, data = values.buffers()
     if data is None or not len(values):

@@ -108,8 +108,8 @@ class Reader:
                 self._entries = self._committer.retrying(lambda: self._stored(member))
                 self.positions = {tp: e.position for tp, e in self._entries.items()}
             except NotAssigned as unsure:
-                # The group's next answer says what is ours; there is none if its coordinator has
-                # moved and does not know yet that we are in it.
+                # The group's next answer says which partitions are ours; there is none if its
+                # coordinator has moved and does not know this member yet.
                 self._conflicts.note(unsure)
                 self._ask_at = time.monotonic() + _ASK_AGAIN
         self._watch.expect(self._entries.values())

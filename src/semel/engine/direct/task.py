@@ -320,7 +320,7 @@ class Task:
         except TransientError as error:
             if self._line.stop.is_set():
                 raise
-            self._reporter.tell(f"{error}; reading on from the ledger")
+            self._reporter.tell(f"{error}; continuing from the ledger's positions")
         except Recreated as other:
             self._reader.note(other)
 

@@ -263,7 +263,7 @@ class SourceTask:
                     "that too short? Raise producer.override.transaction.timeout.ms"
                 )
             raise ServiceError(f"connector {self._connector.name}: {why}") from None
-        self._reporter.tell(f"{conflict}; reading on from the stored offsets")
+        self._reporter.tell(f"{conflict}; continuing from the stored offsets")
 
     def _drop(self) -> None:
         """Forget what is in hand: it is read again from the stored offsets."""

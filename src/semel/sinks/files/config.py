@@ -174,7 +174,7 @@ class FilesConfig(FilesKeys, RoutedConfig):
             problems.append(
                 Problem(
                     "topics.dir",
-                    f"topics.dir={self.topics_dir!r}: nothing is filled in there. Set "
+                    f"topics.dir={self.topics_dir!r}: placeholders are not supported here. Set "
                     "partitioner.class for folders by time",
                 )
             )

@@ -315,12 +315,12 @@ class FilesSink(StagingSink):
         they may have been cleaned up.
 
         Raises:
-            TargetChanged: the ledger has gone on meanwhile.
+            TargetChanged: the ledger has moved meanwhile.
             ConfigError: the ledger has not, but files are missing.
         """
         if any(begun_at(f.staged) != state.sequence for f in files):
             raise TargetChanged(
-                f"{self._where}: the ledger has gone on to entry {state.sequence} since the files "
+                f"{self._where}: the ledger has moved to entry {state.sequence} since the files "
                 "were written; they are written again"
             )
         missing = self._ledger.missing(files)

@@ -19,7 +19,7 @@ _RETENTION = "offsets.retention.minutes"
 _CLOCKS = 600.0
 """Seconds by which this machine's clock and the brokers' may differ."""
 _ANY = 2**62
-"""A limit of this many milliseconds is none: before Kafka 4.0 it is 2^63 - 1 unless set."""
+"""A limit of this many milliseconds is no limit: before Kafka 4.0 it is 2^63 - 1 unless set."""
 
 
 def never_copied(
