@@ -1,5 +1,5 @@
-"""Calls in threads of their own. Those that never return are abandoned, and counted, because each
-keeps its memory.
+"""Runs calls in threads of their own. A call that never returns is abandoned and counted, because
+it keeps its memory.
 
 Native clients may wait forever in spite of their own timeouts. A thread cannot be killed, only its
 process can: a task that has abandoned too many calls kills its process, and Spark starts it again.
@@ -101,11 +101,11 @@ def abandoned() -> list[str]:
 
 
 def check() -> list[str]:
-    """The abandoned calls, as long as this process may continue with them.
+    """The abandoned calls, if there are few enough for this process to continue.
 
     Raises:
         TooManyAbandoned: replace the process with a new one (:func:`end_process`); this
-            one would only grow.
+            one would use ever more memory.
     """
     found = abandoned()
     if len(found) >= MOST:

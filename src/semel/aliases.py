@@ -21,8 +21,8 @@ def full_name(
     key: str = "",
     differ: Callable[[list[str]], bool] | None = None,
 ) -> str:
-    """The class that a name stands for: the name itself if it is known, or else the first class
-    with this simple name.
+    """The class that a name stands for: the first class with this simple name, or the name itself
+    if it is known or matches none.
 
     Args:
         classes: full and short names, with what is loaded for each.

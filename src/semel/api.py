@@ -35,11 +35,11 @@ def run(
             returns a :class:`pyarrow.RecordBatch` whose columns are the value's fields and the
             ``__connect_*`` metadata columns; it may change fields and drop rows. On the
             micro-batch engine it takes and returns a :class:`pyspark.sql.DataFrame`. A transform
-            annotated with ``DataFrame``, or ``engine=micro-batch``, chooses the latter.
+            annotated with ``DataFrame``, or ``engine=micro-batch``, selects that engine.
         spark: the session to run in; the active one, or a new one made from the ``spark.*`` keys.
         until_caught_up: end when everything that Kafka held at the start is committed; a source
-            connector, when there is nothing left to read.
-        stop: set it, from another thread, to end the run after the batch in hand.
+            connector ends when there is nothing left to read.
+        stop: an event to set from another thread, to end the run after the current batch.
         observe: called with the totals, several times a second while records flow. What it raises
             ends the run, and is raised here.
 

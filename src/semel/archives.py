@@ -38,12 +38,12 @@ QUIET = "-Xlog:cds=off,cds+dynamic=off"
 """Users need not be told that an archive does not fit: the JVM starts without it."""
 
 _FORMAT = "3"
-"""Changes with what the training runs and with what is remembered."""
+"""Increase this when the training, or what is remembered of it, changes."""
 _MODE = 0o600
 """Regardless of the umask: a file that the user's group may write is not used."""
 _UNUSED = 30 * 86400.0
 _AGAIN = 86400.0
-"""Seconds after which an archive that could not be made is tried again."""
+"""Seconds after a failure until making the archive is tried again."""
 _TOUCHED = 3600.0
 _ROOM = 1536 * 1024 * 1024
 """Bytes of memory that must be free for an archive to be made in the background."""
@@ -92,8 +92,8 @@ class Archive:
         return self.mapped(facts) if facts is not None else []
 
     def mapped(self, facts: Mapping[str, Any]) -> list[str]:
-        """The same, if its facts are known. Only a changed archive is verified: the JVM has to read
-        all of it to compute its checksums, which takes a third of the JVM's own start."""
+        """The JVM's options to use it, given its facts. Only a changed archive is verified: the JVM
+        has to read all of it to compute its checksums, which takes a third of its startup time."""
         try:
             changed = int(self.file.stat().st_mtime) != facts.get("written")
         except OSError:
@@ -106,8 +106,8 @@ class Archive:
         ]
 
     def make(self, train: Callable[[Path], dict[str, Any]]) -> bool:
-        """Let ``train`` write the archive to the path that it is given; what it returns is
-        remembered with it. False if another process is making it, or it already exists.
+        """Let ``train`` write the archive to the path that it is passed, and store what it returns
+        with the archive. False if another process is making it, or it already exists.
 
         Raises:
             OSError: the cache directory cannot be written to.
@@ -186,7 +186,7 @@ class Archive:
 
 
 def key(java: Path, jars: Iterable[Path], facts: Iterable[str] = ()) -> str:
-    """Name a JVM, its jars and what else an archive depends on.
+    """A key that changes with the JVM, its jars and whatever else an archive depends on.
 
     Raises:
         OSError: a file is not there.

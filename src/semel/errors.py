@@ -86,8 +86,8 @@ class TopicMissing(ConfigError):
 
 
 class Unresolvable(ConfigError):
-    """References of the configuration have no value here, and nothing else is known to be wrong.
-    The problems or, where the connector is to run elsewhere, the warnings name them."""
+    """References in the configuration have no value here, and nothing else is known to be wrong.
+    The problems name them, or the warnings if the connector is to run elsewhere."""
 
 
 def about(connector: str, error: object) -> str:
@@ -135,7 +135,7 @@ class Displaced(Fenced):
 
 
 class NotAssigned(LedgerConflict):
-    """Another task may have the partitions by now: the group's present generation does not assign
+    """Another task may have the partitions by now: the group's current generation does not assign
     them to this task. It must wait for the group's answer before it continues."""
 
 
@@ -146,7 +146,8 @@ class BadRecord(SemelError):
 
 
 class OffsetOutOfRange(SemelError):
-    """The ledger points at records that Kafka no longer has."""
+    """The ledger's position does not fit the log: records from there on are gone, or differ from
+    those that were there."""
 
     exit_code = 6
 

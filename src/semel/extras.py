@@ -81,5 +81,5 @@ def entries(group: str) -> Mapping[str, str]:
 
 @lru_cache
 def _entries(group: str, path: tuple[str, ...]) -> Mapping[str, str]:
-    """Finding them reads the metadata of every package in ``path``, which takes some 5 ms."""
+    """Cached, because reading the metadata of every package in ``path`` takes some 5 ms."""
     return {entry.name: entry.value for entry in entry_points(group=group)}

@@ -1,8 +1,8 @@
 """Failpoints: named places where a test makes a process die, freeze or fail.
 
-They are off unless ``SEMEL_FAILPOINTS`` names a directory; a place is then armed by a file of its
-name holding ``action`` or ``action:skip`` (let it pass ``skip`` times first). The process that
-reaches an armed place takes the file away, so each fires once, wherever the place is reached.
+They are off unless ``SEMEL_FAILPOINTS`` names a directory. A file there arms the place that it is
+named after; it holds ``action`` or ``action:skip`` (let it pass ``skip`` times first). The process
+that reaches an armed place removes the file, so each fires once, wherever the place is reached.
 
 Actions: ``kill-worker`` (SIGKILL this process), ``kill-driver`` (SIGKILL the driver, then this
 process), ``kill-executor`` (SIGKILL the executor that runs this Python worker), ``freeze``
@@ -36,15 +36,15 @@ PLACES = (
     "sink.after_commit",
     "task.before_publish",
 )
-"""Every place, in the order a commit meets them. ``deliver.between`` lies between results and
-positions where a guarantee commits them one after the other."""
+"""The common places, in the order in which a commit reaches them. ``deliver.between`` lies between
+results and positions, if the guarantee commits one after the other."""
 
 OF_STAGING = ("staging.mid_file",)
 """Where tasks write files for a later commit: one is half written."""
 OF_FILES = (*OF_STAGING, "files.between_renames")
 """Additional places of the files sink: half of the files have their final names."""
 OF_FILE_STREAM = ("filestream.appended",)
-"""Where the file has the lines of a commit, and the ledger does not know of them."""
+"""The file has the lines of a commit, but the ledger does not know of them yet."""
 OF_HIVE = ("hive.before_alter",)
 """Where a commit to an Iceberg table holds a lock of the Hive metastore."""
 OF_SOURCES = (

@@ -1,10 +1,10 @@
 """Starts Spark's JVM: with its class data archive, and without the launcher's own JVM.
 
-``spark-submit`` runs a JVM only to find out which command starts Spark. Making the archive runs it
-once, and remembers its answer with the archive. Where the environment could change the answer,
-``spark-submit`` is run as PySpark does. What that command starts, ``SparkSubmit``, prepares jars,
-files and logins, and then starts the server that PySpark talks to: where there is nothing to
-prepare, the server is started alone.
+``spark-submit`` runs a JVM only to find out which command starts Spark. semel runs it once,
+when it makes the archive, and stores the answer with it. Where the environment could change the
+answer, semel runs ``spark-submit`` as PySpark does. The command starts ``SparkSubmit``, which
+prepares jars, files and logins, and then starts the server that PySpark talks to. If there is
+nothing to prepare, semel starts the server alone.
 
 PySpark is imported while the JVM starts: both take about as long.
 """
@@ -92,8 +92,8 @@ class Jvm:
         self._connecting = threading.Lock()
 
     def connect(self, settings: Mapping[str, str], archive: Archive | None) -> None:
-        """Start it with settings of Spark, unless there is one, and let PySpark use it. A second
-        caller waits for the first.
+        """Start it with these Spark settings, unless PySpark already has a JVM, and let PySpark use
+        it. A second caller waits for the first.
 
         Raises:
             ServiceError: it does not start, or :meth:`end` was called meanwhile.
@@ -141,7 +141,7 @@ class Jvm:
             _forget_dead()
 
     def leave(self, patience: float) -> None:
-        """Let the JVM end by itself, and wait for that."""
+        """Let the JVM end by itself, and wait up to ``patience`` seconds for that."""
         process = self._process
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -377,7 +377,7 @@ def _java() -> Path | None:
 
 
 class _environment:
-    """Sets variables for a moment."""
+    """Sets environment variables within a ``with`` block."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables

@@ -145,7 +145,7 @@ def _download(jar_set: JarSet) -> list[Path]:
 
 
 def _file(jar_set: JarSet, artifact: Any) -> Path:
-    """The artifact's file. One that an earlier, interrupted download left in part is replaced."""
+    """The artifact's file. A partial file from an interrupted download is replaced."""
     try:
         path = Path(artifact.resolve())
         if not zipfile.is_zipfile(path):

@@ -29,7 +29,7 @@ from semel.errors import SemelError, ServiceError
 from semel.gateway import MEMORY, OPTIONS, Jvm, connected, neutral, spark_archive
 
 HEAP = "512m"
-"""Of a JVM that records do not pass through."""
+"""The heap of a JVM that records do not pass through."""
 _FIRST_HEAP = "-Xms64m"
 """By default the heap begins with a 64th of the machine's memory, and all of that gets used."""
 _NO_COUNTERS = "-XX:-UsePerfData"
@@ -58,7 +58,7 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 _SUFFIXES = (".json", ".properties")
 _SHAPE_WORKERS = ("spark.pyspark.", "spark.python.")
 _OF_DAEMONS = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
-"""As Spark sets them. They take effect only when the process starts."""
+"""Environment variables, as Spark sets them. They take effect only when the process starts."""
 
 
 class _Early:
@@ -162,8 +162,8 @@ class Standby:
 
 def _standby(raw: Mapping[str, str], given: Mapping[str, str]) -> Standby | None:
     """A standby, if Spark would start its workers like this process: with the same Python, and
-    without a daemon of the user's. Executors that are separate processes fork their own workers: a
-    worker must not outlive its executor."""
+    no daemon that the user configured. Executors that are separate processes fork their own
+    workers: a worker must not outlive its executor."""
     if given.get("spark.master", "").startswith("local-cluster"):
         return None
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -191,8 +191,9 @@ def heap(tasks: int) -> str:
 
 
 def java_options(*, works: bool, logs: bool = True) -> str:
-    """``works``: whether records pass through the JVM. One that only places tasks starts with a
-    third less CPU time when it compiles little, and with a tenth less when it cannot log."""
+    """The JVM's options; ``works`` says whether records pass through it. One that only places
+    tasks starts with a third less CPU time if it compiles little, and a tenth less if it cannot
+    log."""
     options = ["-XX:+UseSerialGC", _FIRST_HEAP, _NO_COUNTERS]
     if not works:
         options.append("-XX:TieredStopAtLevel=1")

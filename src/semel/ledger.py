@@ -214,7 +214,7 @@ def firsts(positions: Mapping[TopicPartition, int]) -> list[LedgerEntry]:
 
 
 def now() -> str:
-    """The present time in the format of entries."""
+    """The current time in the format of entries."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -236,7 +236,7 @@ class Rebase:
 
     @property
     def renews(self) -> bool:
-        """Whether offsets from the new position on hold other records than they may have held."""
+        """Whether offsets from the new position on may hold different records than before."""
         return self.goes_back or self.old.log.contradicts(self.new.log)
 
 
@@ -265,7 +265,7 @@ def pending(
 
 
 def rebased(rebases: Iterable[Rebase], at: str) -> list[LedgerEntry]:
-    """The entries that take the place of others."""
+    """The new entries, which replace the old ones."""
     return [replace(r.new, updated_at=at) for r in rebases]
 
 

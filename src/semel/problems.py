@@ -111,7 +111,7 @@ def located(
     """
     key = problem.key or next((w for w in _WORD.findall(problem.message) if w in known), "")
     value = raw.get(key, problem.value)
-    words = {key, *_WORD.findall(problem.message)}  # of a misspelt key, also the right one
+    words = {key, *_WORD.findall(problem.message)}  # for a misspelt key, also the suggestion
     if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
         value = HIDDEN
     return replace(problem, key=key, value=redacted(value))

@@ -1,4 +1,5 @@
-"""How records travel between Kafka, converters, transforms and sinks: as Arrow, with one topic per batch.
+"""How records travel between Kafka, converters, transforms and sinks: as Arrow, with one topic per
+batch.
 
 A *raw batch* has the columns of Spark's Kafka source that semel uses: ``key`` and ``value``
 (binary), ``partition`` (int32), ``offset`` (int64), and ``timestamp`` (timestamp[ms, UTC]) and

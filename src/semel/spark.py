@@ -170,7 +170,7 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
             f"{settings['spark.master']}: {_first_line(error)}. Is Java 17 installed, and is "
             "spark.master right?"
         ) from error
-    # It prints a stack trace once the JVM is gone; that is reported elsewhere.
+    # The server prints a stack trace once the JVM is gone, which is reported elsewhere.
     server: Any = made._accumulatorServer
     server.handle_error = lambda *_: None
     if archive is not None and archive.wanted():
@@ -204,7 +204,7 @@ class Starting(Generic[T]):
 
     def with_worker(self) -> T:
         """Like calling it, but waits until the first Python worker is idle, too. A job that starts
-        before that gets one more, and Spark hands out idle workers in turn."""
+        earlier starts a second one, and Spark then hands out idle workers in turn."""
         made = self()
         if self._own:
             self._thread.join(_WORKER_IN)

@@ -36,7 +36,7 @@ _WITHOUT_LOG = (
     "org.apache.logging.log4j.simple.SimpleLogger",
     "org.apache.logging.log4j.spi.NoOpThreadContextMap",
 )
-"""Classes of a JVM that cannot log. The one that is trained can, and has those of Log4j."""
+"""Classes that a JVM without a log loads. The trained JVM has a log, and loads Log4j's."""
 
 
 def warm_up_spark() -> Path | None:

@@ -210,7 +210,7 @@ class _Question:
 
 
 def tell(message: str) -> None:
-    """A line in the log of the driver."""
+    """Write a line to the driver's log."""
     _watcher.tell(message)
 
 
@@ -229,7 +229,7 @@ def _nothing() -> None: ...
 
 
 def stops_with(connector: str, stop: threading.Event) -> None:
-    """Silent calls of the connector end soon once ``stop`` is set."""
+    """End silent calls of the connector soon after ``stop`` is set."""
     _watcher.stops[connector] = stop
     _watcher.stopping.pop(connector, None)
 
@@ -247,7 +247,7 @@ def watch(look: Callable[[float], bool]) -> None:
 
 
 def wake() -> None:
-    """There is something to look at."""
+    """Wake the thread, because there is something to look at."""
     _watcher.wake()
 
 

@@ -21,7 +21,7 @@ if typing.TYPE_CHECKING:
 def copy_orders(
     console: Console, services: Services, directory: Path, crashes: int, seed: int
 ) -> dict[str, Any]:
-    """Run the demonstration, and tell of it on the console; its facts."""
+    """Run the demonstration, and report it on the console; returns its facts."""
     from semel.lab.demo import orders as show
 
     pipeline = show.Pipeline(services, directory)

@@ -1,7 +1,7 @@
 """Hides passwords in the configurations that answers show.
 
 Kafka Connect shows them in the clear. Clients that read a configuration, change it and send it back
-must not lose any password, so a value that comes back as it was shown keeps the present value.
+must not lose any password, so a value that comes back as it was shown leaves the current one alone.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
-    """A given configuration, with the present value wherever it has the placeholder that answers
+    """A given configuration, with the current value wherever it has the placeholder that answers
     show.
 
     Raises:
-        BadRequest: a value is hidden, and there is no present one.
+        BadRequest: a value is hidden, and there is no current one.
     """
     before = shown(present)
     found = {k: present[k] if k in before and v == before[k] else v for k, v in given.items()}

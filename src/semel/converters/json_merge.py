@@ -28,8 +28,8 @@ def together(
 ) -> tuple[pa.Array, list[Failure]]:
     """One array of all parts: fields are united and numbers widened.
 
-    A part whose fields are of other types than those before it fails. Without parts, the array holds
-    nulls of the type ``otherwise``.
+    A part whose fields are of other types than those before it fails. Without parts, the array
+    holds nulls of the type ``otherwise``.
     """
     if not parts:
         return pa.nulls(length, otherwise), []

@@ -81,7 +81,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         finally:
             line.close()
     except (OSError, EOFError) as error:
-        lost = str(error) or "it hangs up"
+        lost = str(error) or "the driver hung up"
     finally:
         gc.unfreeze()  # Spark may use this worker again
         gc.enable()

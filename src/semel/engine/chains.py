@@ -31,7 +31,7 @@ def chained(
         keyed: whether keys come with schemas.
         typed: whether values come with schemas.
         stamps: whether the times that transforms set replace the origin's, as they do where the
-            origin is no record in Kafka.
+            origin is not a record in Kafka.
 
     Returns:
         the records that are left, their indices in the raw batch, those that were refused, and

@@ -46,7 +46,7 @@ FROZEN = 120.0
 """Seconds without a report after which a task's process is ended: a native client that keeps
 Python's lock freezes all of its threads, including those that watch it."""
 STANDS_STILL = 11.0
-"""A driver that has not looked for longer than this many seconds stood still itself."""
+"""A driver that has not checked for more than this many seconds was itself frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class Report:
     """A task's report.
 
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
-    ``failed`` or ``stopped``; ``awake`` comes from no task. The workers of engines whose driver
+    ``failed`` or ``stopped``; ``awake`` comes from the driver. The workers of engines whose driver
     commits send ``alive``, ``working``, ``idle`` and ``log``. Counts are totals since the task
     started; ``sent`` counts a source's records by topic. ``caught_up``: there was nothing left to
-    read; ``failure`` is its end.
+    read; ``failure`` is the error that ended the task.
     """
 
     kind: str
@@ -313,8 +313,8 @@ class ControlLine:
                 self.orphaned = True
 
     def beat(self, report: Report) -> None:
-        """Send this now, so that the driver knows who is there, and from time to time: a process
-        whose threads are all blocked sends nothing."""
+        """Send this now, so that the driver knows who is there, and then from time to time, so that
+        it notices when all threads of this process are blocked."""
         self.send(report)
 
         def send() -> None:

@@ -147,7 +147,7 @@ class Deliverer:
             self._tell(f"{error}; not retried, because delivery is at-most-once")
 
     def _send(self, letters: Sequence[DeadLetter]) -> None:
-        """Send those that were not sent before a failure of the same batch."""
+        """Send dead letters, except those sent before an earlier failure of the same batch."""
         places = [(x.topic, x.partition, x.offset) for x in letters]
         new = [x for x, place in zip(letters, places, strict=True) if place not in self._sent]
         if not new:

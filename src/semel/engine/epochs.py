@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 20.0
 _END = re.compile(r"broker end offset is (-?\d+)")
-"""What librdkafka says of a log that is not the one that was read; only this text tells."""
+"""What librdkafka says if the log is not the one that was read; only the text shows it."""
 
 
 def assignment(entry: LedgerEntry) -> KafkaPartition:

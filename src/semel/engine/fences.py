@@ -6,7 +6,7 @@ from __future__ import annotations
 from semel.engine.retry import Backoff
 
 MOST = 10
-"""The fences in a row to survive."""
+"""How many fences in a row are survived."""
 _IN_A_ROW = 60.0
 """A fence within this many seconds of a start counts as following the one before."""
 

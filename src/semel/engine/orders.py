@@ -76,7 +76,7 @@ class Notifier:
 
     @contextmanager
     def subscribed(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call ``wake`` for each notification meanwhile."""
+        """Call ``wake`` for each notification within a ``with`` block."""
         self._subscribers.append(wake)
         try:
             yield
@@ -85,7 +85,7 @@ class Notifier:
 
     @contextmanager
     def notified_by(self, event: threading.Event) -> Iterator[None]:
-        """Notify when the event is set meanwhile, whoever sets it."""
+        """Notify when the event is set within a ``with`` block, whoever sets it."""
         over = threading.Event()
 
         def follow() -> None:

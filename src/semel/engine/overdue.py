@@ -1,4 +1,4 @@
-"""Logs why records have waited long for a commit."""
+"""Logs what holds up a commit for which records have waited long."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Overdue:
         watchdog.watch(self._look)
 
     def begin(self) -> None:
-        """Records have come, or are known to wait."""
+        """Note that records have come, or are known to wait."""
         if self._since is None:
             self._since = self._told = time.monotonic()
             watchdog.wake()
 
     def end(self) -> None:
-        """The records are committed, or belong to another process now."""
+        """Note that the records are committed, or belong to another process now."""
         self._since = None
 
     def _look(self, now: float) -> bool:

@@ -119,7 +119,7 @@ class Pipeline:
         return self._schemas.get(topic)
 
     def know(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Take what the driver has inferred."""
+        """Add the schemas that the driver has inferred."""
         self._schemas |= schemas
 
     def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
@@ -182,8 +182,8 @@ class Pipeline:
         return replace(records, keys=keys, values=one_array(left.column("value")))
 
     def _whole(self, records: ConnectRecords) -> ConnectRecords:
-        """What a program has made, with a lone column ``value`` as the whole value if it is what
-        the sink writes: bytes, or the texts of lines."""
+        """What a program has made. A lone column ``value`` becomes the whole value if it is what
+        the sink writes: bytes, or the text of lines."""
         if _names(records.values) != [VALUE]:
             return records
         made = pc.struct_field(records.values, VALUE)

@@ -50,7 +50,7 @@ def entering(
 def made(
     sink: Sink, positions: Mapping[TopicPartition, int], logs: Mapping[str, LogId]
 ) -> list[LedgerEntry]:
-    """First entries, with the ids of these logs and the present targets."""
+    """First entries, with the ids of these logs and the current targets."""
     targets = sink.targets({tp.topic for tp in positions})
     return [
         first(tp, at, logs.get(tp.topic, LogId()), str(targets.get(tp.topic) or ""))
@@ -70,7 +70,7 @@ def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
     """The topics of a running connector, with their numbers of partitions.
 
     Raises:
-        Unavailable: one was deleted. It may be created again, but is another topic then.
+        Unavailable: one was deleted. It may be created again, but is a different topic then.
     """
     try:
         return cluster.matching(connector)
@@ -117,7 +117,7 @@ def stored_entries(
 
 
 def _at(entry: LedgerEntry, position: int) -> LedgerEntry:
-    """Another task may have entered it meanwhile."""
+    """The entry at the position that is stored: another task may have entered it first."""
     return replace(entry, position=position, start_position=position)
 
 

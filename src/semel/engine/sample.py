@@ -130,7 +130,7 @@ def _sample(
 
 
 def _passed_over(damage: Damage) -> None:
-    """The engine judges it when it gets there."""
+    """Log what the sample leaves out. The engine judges the damage when it gets there."""
     log.info("the sample leaves out %s: %s", damage.range, damage.reason)
 
 

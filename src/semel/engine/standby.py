@@ -27,7 +27,7 @@ _READY = b"R"
 _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
 _LIKELY = ("semel.engine.source.task", "semel.converters.json")
-"""What tasks of a worker need besides likely sinks."""
+"""Modules that a worker's tasks are likely to need besides sinks."""
 _GROUPS = ("semel.sinks", "semel.sources", "semel.converters")
 """Entry points that each task looks up."""
 

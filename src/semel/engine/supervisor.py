@@ -95,7 +95,7 @@ class Supervisor:
         """Start the tasks, out of ``count``, that must run here; listen to them and restart them
         until the run is ``over`` and all tasks have ended. May be called again, with other tasks.
         ``plan`` is what those that have begun wait for. While all of them run and nothing happens,
-        ``over`` is asked once in ``calm`` seconds.
+        ``over`` is called every ``calm`` seconds.
 
         Raises:
             SemelError: what ended the run.
@@ -118,9 +118,9 @@ class Supervisor:
             if not self._begun:
                 self.begin(server, spec, count)
             self._begun = False
-            self._follow_orders(server)  # one that is paused must not read before
-            self._apply_share(server, spec, count)  # one that has moved away must not begin
-            if self._orders.stop.is_set():  # those that have begun must fence nobody any more
+            self._follow_orders(server)  # a paused task must not read first
+            self._apply_share(server, spec, count)  # a task that has moved away must not begin
+            if self._orders.stop.is_set():  # tasks that have begun must no longer fence anybody
                 server.stop_tasks()
             else:
                 server.announce(plan)

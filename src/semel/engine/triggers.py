@@ -41,7 +41,7 @@ def seconds(interval: str) -> float:
 def bounded(
     positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
 ) -> list[OffsetRange]:
-    """Some ``most`` offsets in all: the same share of each partition's lag, but at least one."""
+    """About ``most`` offsets in all: the same share of each partition's lag, but at least one."""
     lags = {tp: ends[tp] - at for tp, at in positions.items() if ends[tp] > at}
     total = sum(lags.values())
     found = []

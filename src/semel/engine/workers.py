@@ -100,7 +100,7 @@ class Workers(Generic[W]):
         yet. Meanwhile the driver is told about calls that get no answer.
 
         A process in which too many calls wait forever ends itself first, and so does one whose
-        call cannot be ended. The job fails, and is run again in a new one.
+        call cannot be ended. The job fails, and runs again in a new process.
         """
         try:
             abandoned.check()

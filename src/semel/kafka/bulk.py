@@ -87,7 +87,7 @@ def send(
     values: pa.ChunkedArray,
 ) -> None:
     """Queue records, whose keys and values are binary columns; the partitioner chooses their
-    partitions. :func:`library` must be there.
+    partitions. :func:`library` must not be None.
 
     Raises:
         KafkaException: one of them cannot be queued; others may have been.

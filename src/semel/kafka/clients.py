@@ -81,7 +81,7 @@ MEMBERSHIP: Mapping[str, int] = {
     SESSION: 10_000,
     HEARTBEAT: 3_000,
 }
-"""Milliseconds, of a task's membership in its group."""
+"""The times of a task's membership in its group, in milliseconds."""
 IDEMPOTENCE = "enable.idempotence"
 
 _SECURITY = ("security.", "sasl.", "ssl.")

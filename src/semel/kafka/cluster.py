@@ -139,7 +139,7 @@ class Cluster:
         return {t: found[t] for t in connector.topics}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset still there."""
+        """The first offset that each partition still has."""
         return self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def latest(

@@ -146,7 +146,7 @@ class CompactedTopic:
         *,
         expected: bool = False,
     ) -> Values:
-        """All committed records up to the topic's present end. Open transactions below the end are
+        """All committed records up to the topic's current end. Open transactions below the end are
         waited for, but not longer than ``timeout`` seconds.
 
         If there is no topic, nothing is stored. That must be certain: if a broker had merely not

@@ -32,7 +32,7 @@ def wait_for_brokers(
 
     Args:
         client: librdkafka's configuration.
-        timeout: seconds to wait for brokers that refuse connections.
+        timeout: seconds to wait for brokers that refuse connections; silent ones get at least 20.
         say: called once, with what it is waiting for.
         key: the configuration's key that names the brokers, for the message.
 
@@ -54,17 +54,15 @@ def wait_for_brokers(
             if mistake:
                 raise ServiceError(f"Kafka at {servers}: {mistake}") from None
             waited = time.monotonic() - began
-            if waited > (timeout if heard else max(timeout, _SILENT)):
+            limit = timeout if heard else max(timeout, _SILENT)
+            if waited > limit:
                 raise ServiceError(
                     f"no Kafka broker answers at {servers}: {last}. Check {key}, the "
                     "security settings, and that the broker runs"
                 ) from None
             if waited > _SAY_AFTER and not told:
                 told = True
-                say(
-                    f"no Kafka broker answers at {servers} yet: {last}. Retrying for "
-                    f"{timeout:.0f} s"
-                )
+                say(f"no Kafka broker answers at {servers} yet: {last}. Retrying for {limit:.0f} s")
             wait = min(2 * wait, _LONGEST_WAIT, max(timeout - waited, _FIRST_WAIT))
 
 

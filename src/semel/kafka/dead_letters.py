@@ -64,8 +64,8 @@ class DeadLetterProducer:
         self._producer = Producer({IDEMPOTENCE: True, **config})
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Raises TransientError when Kafka has not confirmed all of them. Then use a new producer:
-        this one may have failed for good."""
+        """Send dead letters. Raises TransientError if Kafka has not confirmed all of them. Then use
+        a new producer: this one may have failed for good."""
         failures: list[str] = []
 
         def confirmed(error: KafkaError | None, _message: object) -> None:
@@ -87,7 +87,7 @@ class DeadLetterProducer:
             raise self._failed(failures[0] if failures else "no answer in time")
 
     def _produce(self, **message: Any) -> None:
-        """Wait while the queue is full."""
+        """Queue a message; wait while the queue is full."""
         deadline = time.monotonic() + _TIMEOUT
         while True:
             try:

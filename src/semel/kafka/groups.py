@@ -44,7 +44,7 @@ _PAUSE = 0.2
 
 
 class Groups:
-    """The consumer groups of a cluster. Raises as :class:`~semel.kafka.Cluster` does."""
+    """The consumer groups of a cluster. Raises as :class:`~semel.kafka.cluster.Cluster` does."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config

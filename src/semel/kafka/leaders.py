@@ -16,8 +16,8 @@ _LEAST = 0.1
 
 
 def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], until: float) -> str:
-    """Which leader takes no connections; empty if all do, or nobody knows. Ends by ``until``, or a
-    moment later.
+    """A leader that takes no connections; empty if all of them do, or that is not known. Ends by
+    ``until``, or a moment later.
 
     While a question about offsets waits for a leader that refuses connections, librdkafka's (2.16)
     admin client connects again without a pause, hundreds of times a second: it uses up a CPU core.

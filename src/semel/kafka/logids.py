@@ -46,8 +46,8 @@ class Asked:
         )
 
     def done(self, within: float = 0) -> bool:
-        """Wait for at most ``within`` seconds. Returns whether there is an answer, or never will
-        be."""
+        """Wait for at most ``within`` seconds. Returns whether the answer has come, or never
+        will."""
         if time.monotonic() > self._until + LATE:
             return True
         return not wait(self._topics.values(), within).not_done

@@ -127,7 +127,7 @@ def _worker(found: Sequence[Observed]) -> Iterator[Metric]:
     connectors = sum(each.is_counted for each in found)
     tasks = sum(len(each.tasks) for each in found)
     counts = {
-        "connector-count": ("Connectors whose first task is this worker's.", connectors),
+        "connector-count": ("Connectors whose first task is on this worker.", connectors),
         "task-count": ("Tasks of this worker.", tasks),
     }
     for attribute, (text, value) in {**counts, **names.Starts.of(list(found)).metrics}.items():
@@ -214,7 +214,7 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
 
 
 def _left(lags: Mapping[str, SourceLag]) -> Metric:
-    text = "What a source has still to read, counted in its unit."
+    text = "What a source still has to read, counted in its unit."
     family = GaugeMetricFamily("semel_source_lag", text, labels=("connector", "unit"))
     for name, lag in lags.items():
         if lag.total is not None:

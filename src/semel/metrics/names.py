@@ -83,19 +83,19 @@ def _failed(report: Report) -> int:
 
 OF_TASKS = (
     TaskMetric(TASK, "batch-size-max", "Records of the largest commit.", _largest),
-    TaskMetric(TASK, "batch-size-avg", "Average records of a commit.", _average_size),
+    TaskMetric(TASK, "batch-size-avg", "Average records per commit.", _average_size),
     TaskMetric(TASK, "offset-commit-max-time-ms", "Time of the slowest commit.", _slowest_ms),
     TaskMetric(TASK, "offset-commit-avg-time-ms", "Average time of a commit.", _average_ms),
     TaskMetric(
         TASK,
         "offset-commit-failure-percentage",
-        "Share of the attempts to commit that failed.",
+        "Share of commit attempts that failed.",
         _failed_share,
     ),
     TaskMetric(
         TASK,
         "offset-commit-success-percentage",
-        "Share of the attempts to commit that succeeded.",
+        "Share of commit attempts that succeeded.",
         lambda report: 1 - _failed_share(report),
     ),
     TaskMetric(ERRORS, "total-record-failures", "Records that could not be processed.", _failed),
@@ -110,16 +110,16 @@ OF_TASKS = (
 )
 OF_SINK_TASKS = (
     TaskMetric(SINK, "sink-record-read-total", "Records read from Kafka.", _records),
-    TaskMetric(SINK, "sink-record-read-rate", "Records read in a second.", _records, is_rate=True),
+    TaskMetric(SINK, "sink-record-read-rate", "Records read per second.", _records, is_rate=True),
     TaskMetric(SINK, "sink-record-send-total", "Rows written.", _rows),
-    TaskMetric(SINK, "sink-record-send-rate", "Rows written in a second.", _rows, is_rate=True),
+    TaskMetric(SINK, "sink-record-send-rate", "Rows written per second.", _rows, is_rate=True),
     TaskMetric(
         SINK, "partition-count", "Partitions that it reads.", lambda report: len(report.positions)
     ),
     TaskMetric(SINK, "offset-commit-seq-no", "Number of the last commit.", _commits),
     TaskMetric(SINK, "offset-commit-completion-total", "Commits.", _commits),
     TaskMetric(
-        SINK, "offset-commit-completion-rate", "Commits in a second.", _commits, is_rate=True
+        SINK, "offset-commit-completion-rate", "Commits per second.", _commits, is_rate=True
     ),
     TaskMetric(SINK, "put-batch-max-time-ms", "Time of the slowest commit.", _slowest_ms),
     TaskMetric(SINK, "put-batch-avg-time-ms", "Average time of a commit.", _average_ms),
@@ -127,20 +127,20 @@ OF_SINK_TASKS = (
 OF_SOURCE_TASKS = (
     TaskMetric(SOURCE, "source-record-poll-total", "Records read from the source.", _records),
     TaskMetric(
-        SOURCE, "source-record-poll-rate", "Records read in a second.", _records, is_rate=True
+        SOURCE, "source-record-poll-rate", "Records read per second.", _records, is_rate=True
     ),
     TaskMetric(SOURCE, "source-record-write-total", "Records written to Kafka.", _rows),
     TaskMetric(
-        SOURCE, "source-record-write-rate", "Records written in a second.", _rows, is_rate=True
+        SOURCE, "source-record-write-rate", "Records written per second.", _rows, is_rate=True
     ),
     TaskMetric(SOURCE, "transaction-size-max", "Records of the largest transaction.", _largest),
-    TaskMetric(SOURCE, "transaction-size-avg", "Average records of a transaction.", _average_size),
+    TaskMetric(SOURCE, "transaction-size-avg", "Average records per transaction.", _average_size),
 )
 LAG_MAX = prometheus_name(SINK, "sink-record-lag-max")
 
 OF_REBALANCES = {
     "leader-name": "The worker that leads the cluster.",
-    "epoch": "Number of the present assignment.",
+    "epoch": "Number of the current assignment.",
     "completed-rebalances-total": "How often the assignment has changed.",
     "rebalancing": "Whether no worker leads.",
     "time-since-last-rebalance-ms": "Time since the assignment last changed.",

@@ -48,7 +48,7 @@ class Plan:
     warnings: list[str]
 
     def close(self) -> None:
-        """Drop what the sink holds."""
+        """Release what the sink holds."""
         self.sink.close()
 
 

@@ -68,7 +68,7 @@ class SourcePlan:
         return "source"
 
     def close(self) -> None:
-        """Drop what the source holds."""
+        """Release what the source holds."""
         self.source.close()
 
 

@@ -32,7 +32,7 @@ VERSION = "4.3.1"
 
 
 def _text(value: Any) -> Any:
-    """A value of a configuration as Jackson reads it: numbers and booleans are texts, too."""
+    """A configuration value as Jackson reads it: numbers and booleans become strings."""
     return text_of(value) if isinstance(value, bool | int | float) else value
 
 

@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _ROOTS = ("/connectors", "/connector-plugins", "/admin", "/health", "/semel")
 _JSON = "application/json"
-_SLASH = "\ue000"  # of the private use area: no name has it
+_SLASH = "\ue000"  # in the private use area: no name contains it
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
 class LikeJersey:
-    """Paths with a trailing slash, ``HEAD``, and content types other than JSON."""
+    """Handles trailing slashes, ``HEAD``, ``OPTIONS`` and content types as Jersey does."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

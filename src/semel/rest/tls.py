@@ -69,8 +69,8 @@ def server_context(config: RestConfig, prefix: str = LISTENERS) -> ssl.SSLContex
 
 
 def client_context(config: RestConfig) -> ssl.SSLContext:
-    """How a worker calls another one over ``https://``: with its own certificate, trusting what the
-    settings say.
+    """The context for calls to other workers over ``https://``: with this worker's own certificate,
+    trusting what the settings say.
 
     Raises:
         ConfigError: a setting cannot be used.

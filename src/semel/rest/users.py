@@ -34,7 +34,7 @@ _OPTION = "-Djava.security.auth.login.config="
 
 @dataclass(frozen=True)
 class Users:
-    """What requests are checked against."""
+    """The credentials that requests are checked against."""
 
     passwords: Mapping[str, str]
     tokens: Mapping[str, str]
@@ -46,7 +46,7 @@ class Users:
         return bool(self.passwords or self.tokens)
 
     def of(self, authorization: str) -> str | None:
-        """The user that an ``Authorization`` header proves; None if it proves none."""
+        """The user that an ``Authorization`` header authenticates, or None."""
         scheme, _, given = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":
             return _matching(self.tokens, given.strip())
@@ -58,7 +58,7 @@ class Users:
 
 
 def users(config: RestConfig) -> Users:
-    """Those of the files that the configuration names.
+    """The users in the files that the configuration names.
 
     Raises:
         ConfigError: a file cannot be read or names nobody, or those who may only read would never

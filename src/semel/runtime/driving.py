@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAVE = 25.0
-"""Seconds from a stop until what does not end is left behind: the engines cancel what is under way
-after 20, and Kubernetes kills after 30."""
+"""Seconds after a stop until work that does not end is abandoned: the engines cancel it after 20,
+and Kubernetes kills the process after 30."""
 _GAP, _CALM = 0.1, 10.0
-"""Seconds between two looks at the run, at least and, without news, at most."""
+"""Seconds between checks of the run: the least and, without news, the most."""
 _AT_ONCE = 0.25
 """Seconds within which a cluster that can be reached answers."""
 
@@ -189,7 +189,7 @@ def _work(
 
 
 def _prepared(planned: Plan, orders: Orders) -> Run:
-    """A run, once Kafka and the store have been met."""
+    """A run, once Kafka and the store have been reached."""
     cluster, topics, groups = _met(planned)
 
     from semel.engine.base import Run
@@ -235,7 +235,7 @@ def _met(planned: Plan) -> tuple[Cluster, dict[str, int], Groups | None]:
         if not sink.capabilities.ledger_in_group:
             groups = Groups(cluster.config)
             groups.find_coordinator(connector.group_id)
-    except BaseException:  # a store that is silent must not hold it up
+    except BaseException:  # a silent store must not hold up the error
         unwanted.set()
         if not store.ended(0):
             store.abandon()
@@ -258,7 +258,7 @@ def _topics(connector: ConnectorConfig) -> tuple[Cluster, dict[str, int]]:
 
 
 def _reached(meets: Callable[[], None], key: str) -> None:
-    """Meet a store. Raises ServiceError: it cannot be reached; names the key of its address."""
+    """Contact a store. Raises ServiceError: it cannot be reached; names the key of its address."""
     try:
         meets()
     except TransientError as error:

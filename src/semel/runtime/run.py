@@ -72,7 +72,8 @@ class ConnectorRun:
         return not self._ended.is_set()
 
     def join(self, timeout: float | None) -> bool:
-        """Wait for its end; its own thread, as in an observer, would wait for itself."""
+        """Wait for its end; returns whether it has ended. Its own thread, as in an observer, does
+        not wait: it would wait for itself."""
         if self._thread is threading.current_thread():
             return not self.alive
         return self._ended.wait(timeout)

@@ -31,7 +31,8 @@ def without_source(name: str) -> str:
 
 class SourceNames(Transform):
     """Sends change events to the table that ``name`` yields for their topic and ``source``, as
-    Debezium's sink does. Records without ``source``, such as tombstones, are left out, as they are there."""
+    Debezium's sink does. Records without ``source``, such as tombstones, are left out
+    as well."""
 
     section = NoKeys
 

@@ -79,8 +79,8 @@ class Following:
             self._report([left(self._config.url, None)])
 
     def leave(self) -> None:
-        """Ask the others to wait for this worker. One that has never joined does not: another
-        worker may have its address."""
+        """Ask the others to wait for this worker. A worker that has never joined does not ask:
+        another one may have its address."""
         self._leaves = True
         if not self._membership.absences:
             return
@@ -177,7 +177,7 @@ class Following:
         return Wanted(config, configs.target(name), run, tasks, configs.version(name))
 
     def _is_prepared(self, name: str, members: Collection[str]) -> bool:
-        """Whether the first task has been started with the present configuration, or its worker is
+        """Whether the first task has been started with the current configuration, or its worker is
         not there."""
         first = self._store.statuses.tasks.get(name, {}).get(0)
         if first is None:

@@ -75,7 +75,7 @@ class Leading:
         self._forget()
 
     def _assigning(self, group: Group) -> Assignment | None:
-        """The assignment that replaces the present one."""
+        """The assignment that replaces the current one."""
         store = self._store
         with store.changed:
             before = store.configs.assignment

@@ -19,7 +19,7 @@ from semel.engine.states import State
 log = logging.getLogger(__name__)
 
 Record = tuple[bytes, bytes | None]
-"""Key and value; no value deletes the key."""
+"""Key and value; a value of None deletes the key."""
 
 _CONNECTOR, _TARGET, _TASK, _COMMIT = "connector-", "target-state-", "task-", "commit-"
 _RESTART, _LOGGER = "restart-connector-", "logger-cluster-"
@@ -91,11 +91,11 @@ class Configs:
     connectors: dict[str, dict[str, str]] = field(default_factory=dict)
     targets: dict[str, State] = field(default_factory=dict)
     tasks: dict[str, Tasks] = field(default_factory=dict)
-    """what workers of Kafka Connect have committed, by connector; those of semel leave it as it is,
-    for them to come back to"""
+    """what workers of Kafka Connect have committed, by connector; semel leaves it as it is, in case
+    they come back"""
     assignment: Assignment = Assignment()
     levels: dict[str, str] = field(default_factory=dict)
-    """of loggers, in the whole cluster"""
+    """the levels of loggers in the whole cluster"""
     _firsts: dict[str, dict[str, str]] = field(default_factory=dict)
     """the configuration of each connector's first task, committed or not"""
 

@@ -41,7 +41,7 @@ class Store:
         self.changes = 0
         """how often ``changed`` was notified"""
         self.rebalances = 0
-        """assignments that have changed since this worker started"""
+        """how often the assignment has changed since this worker started"""
         self.rebalanced_at = -math.inf
         self._is_new = False
         cluster = Cluster(client)

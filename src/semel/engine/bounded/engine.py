@@ -150,7 +150,7 @@ class BoundedEngine:
                 raise
             except (TransientError, ServiceError) as error:
                 if isinstance(error, ServiceError) and not answered:
-                    raise  # at the start the user is told at once; later it may be restarting
+                    raise  # at the start, tell the user; later the service may be restarting
                 self._doing = str(error)
                 pause = retries.failed(error)
                 self._progress.restarts += 1
@@ -167,7 +167,7 @@ class BoundedEngine:
         return Retries(self._connector, log.warning)
 
     def _look(self) -> bool:
-        """Report the progress to the observer; whether the run was asked to stop."""
+        """Report the progress to the observer; returns whether the run was asked to stop."""
         self._run.observe(self._progress)
         return self._run.stop.is_set()
 

@@ -63,8 +63,8 @@ class Jobs:
         return self._watched(self._thread.submit(self._run, spec, parts, logs), spec)
 
     def _watched(self, future: Future[list[TaskResult]], spec: BoundedSpec) -> list[TaskResult]:
-        """Wait for a job. Cancel it if one of its processes is frozen, so that Spark ends that, or
-        if it does not end soon after a stop."""
+        """Wait for a job. Cancel it if one of its processes is frozen, so that Spark ends the
+        process, or if the job does not end soon after a stop."""
         asked: float | None = None
         frozen = ""
         while not wait([future], timeout=_LOOK).done:

@@ -117,7 +117,7 @@ class BoundedWorker(RunWorker):
     def stage(
         self, index: int, wanted: Sequence[OffsetRange], logs: Mapping[str, LogId]
     ) -> TaskResult:
-        """Raises SemelError; nothing stays staged then."""
+        """Read, convert and stage the ranges. Raises SemelError; nothing remains staged then."""
         self._logs = logs
         stager = self.sink.stager(_label(wanted))
         try:
@@ -299,7 +299,7 @@ class _Reading:
         return max(1, sum(r.until_offset - self._at[tp] for tp, r in self.open.items()))
 
     def reached(self, tp: TopicPartition, position: int) -> None:
-        """All offsets before ``position`` have been seen."""
+        """Note that all offsets before ``position`` have been seen."""
         if tp not in self.open:
             return
         self._at[tp] = max(self._at[tp], min(position, self.open[tp].until_offset))

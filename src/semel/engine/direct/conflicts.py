@@ -9,8 +9,8 @@ from semel.errors import Fenced, LedgerConflict, NotAssigned
 
 _ENOUGH = 5
 _NOTICED_IN = 3.0
-"""Conflicts must go on for at least this many seconds before they prove another run. A run that
-the group has fenced may need that long to notice, and must not stop the one that fenced it."""
+"""Conflicts must last at least this many seconds before they prove that another run is at work. A
+run that the group has fenced may need that long to notice, and must not stop its successor."""
 
 
 class Conflicts:

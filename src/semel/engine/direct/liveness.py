@@ -10,7 +10,7 @@ from semel.ledger import TopicPartition
 _OUT = 30.0
 """A consumer gets at least this many seconds to reconnect to Kafka by itself."""
 _NAP = 5.0
-"""Seconds between two polls, at least, after which silence says nothing: the task was busy, or
+"""If two polls are at least this many seconds apart, silence says nothing: the task was busy, or
 frozen."""
 
 

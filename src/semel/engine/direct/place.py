@@ -30,7 +30,7 @@ _OWN_DOING = 30.0
 """Seconds after the end of a session, or after the task has joined again, in which Kafka may
 mistake it for one of another run."""
 _LOOK = 0.5
-"""Seconds between two looks at the group."""
+"""Seconds between checks of the group."""
 _SESSIONS = 2
 """How many sessions another member must stay to be taken for another run."""
 
@@ -112,8 +112,8 @@ class Place:
         return "the place of task 0 decides between two runs" if self._index else ""
 
     def _is_taken_for(self, seconds: float) -> bool:
-        """Whether the same other member has the place for so long. Asks until Kafka answers; False
-        if the driver says stop before. No session ends while the group rebalances."""
+        """Whether the same other member holds the place for this long. Asks until Kafka answers;
+        False if the driver says stop first. No session ends while the group rebalances."""
         before, until, told = "", float("inf"), False
         while True:
             other, is_stable = self._look()

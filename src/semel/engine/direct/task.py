@@ -161,7 +161,7 @@ class Task:
             log.info("task %d: closing: %s", self._index, error)
 
     def _check_left_behind(self) -> None:
-        """Raises TooManyAbandoned."""
+        """Log newly abandoned calls. Raises TooManyAbandoned if there are too many."""
         found = abandoned.check()
         if len(found) > self._abandoned:
             most = abandoned.MOST

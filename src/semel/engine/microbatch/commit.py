@@ -126,7 +126,8 @@ def committed(index: int, batch: Batch) -> Result:
 
 
 def rejection_of(index: int, rejection: RowsRejected, ranges: Sequence[OffsetRange]) -> Result:
-    """Records to try without; a row whose offset is unknown ends the connector."""
+    """The result that asks for another attempt without the refused records. A row whose offset is
+    unknown ends the connector."""
     unknown = [r for r in rejection.rejected if r.offset is None]
     if unknown:
         error = BadRecord(

@@ -79,7 +79,7 @@ class MicroBatchEngine:
     def __init__(
         self, run: Run, spark: Callable[[], SparkSession], transform: FrameTransform | None
     ) -> None:
-        # Spark's own failOnDataLoss=false would skip in silence; the ledger records the hole.
+        # Spark's own failOnDataLoss=false would skip silently; the ledger records the hole.
         skips = not run.connector.fail_on_data_loss
         connector = replace(run.connector, offset_out_of_range="earliest") if skips else None
         self._run = replace(run, connector=connector) if connector else run

@@ -150,7 +150,7 @@ def _commit_raw(
 
 
 def _chunks(topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TopicTable]:
-    """Whole ranges at once are quickest, but an Arrow string array holds at most 2 GiB."""
+    """The range in chunks: one would be quickest, but an Arrow string array holds at most 2 GiB."""
     chunk: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -269,19 +269,19 @@ def _commit_rows(
 
 
 def _side_file(run: str, context: Any) -> Path:
-    """In the directory that Spark made for this application, and removes with it."""
+    """A file in the directory that Spark made for this application, and removes at its end."""
     return Path(SparkFiles.getRootDirectory()) / f"semel-{run}-{context.taskAttemptId()}"
 
 
 def _pass_on(path: Path, side: SideOutput) -> None:
-    """Leave a side for the other worker of this task, in a file that only this user can read."""
+    """Leave a side output for the other worker of this task, in a file only this user can read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(pickle.dumps(side))
 
 
 def _passed_on(path: Path) -> SideOutput | None:
-    """Take the side that the other worker left. A file of another user is never unpickled."""
+    """Take the side output that the other worker left. Another user's file is never unpickled."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:

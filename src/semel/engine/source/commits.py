@@ -48,7 +48,7 @@ class Work:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is anything to commit, and that would not split a transaction."""
+        """Whether there is anything to commit, and committing it would not split a transaction."""
         return bool(self.reached) and not self.begun
 
 

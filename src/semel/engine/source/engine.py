@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 Partitions = Sequence[Mapping[str, Any]]
 
 _LOOK = 0.2
-"""Seconds between two looks at who has divided a source."""
+"""Seconds between checks of who has divided a source."""
 _CALM = 1.0
-"""Seconds between two looks at whether its partitions have changed."""
+"""Seconds between checks for changed partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class SourceEngine:
         )
 
     def _warn_of_repetition(self, partitions: Partitions) -> None:
-        """Nothing is stored: where an earlier run has written records, they will come again."""
+        """Warn that records which an earlier run wrote will come again: no offset is stored."""
         run = self._run
         topics = {*self._routed(run.source.topics()), *self._topics_of(partitions)}
         if topics and (filled := with_records(run.cluster, topics)):

@@ -27,8 +27,8 @@ class Readers:
         }
 
     def round(self, room: int, only: Collection[int] = ()) -> Iterator[tuple[int, SourceBatch]]:
-        """One batch of each partition that has any, with its number, until they hold ``room``
-        bytes: those that have not had their turn come first in the next round. If ``only`` holds
+        """One batch of each partition that has one, with the partition's number, until they hold
+        ``room`` bytes. Partitions that had no turn come first in the next round. If ``only`` holds
         partitions, no others are read."""
         chosen = [(n, r) for n, r in self._open.items() if not only or n in only]
         for number, reader in chosen:

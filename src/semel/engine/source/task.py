@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 _CONFLICTS = 5
 """Conflicts in a row that may be a coincidence."""
 _GIVES_BACK = 1.0
-"""A busy task returns memory to the system once in this many seconds."""
+"""How often, in seconds, a busy task returns memory to the system."""
 _SHORTEST, _LONGEST = 0.01, 0.25
-"""Seconds between two looks at a source that has nothing new."""
+"""Seconds between polls of a source that has nothing new."""
 
 
 @dataclass(frozen=True, kw_only=True)
