@@ -36,7 +36,7 @@ def test_provenance_overwrites_no_field_of_the_value() -> None:
 def test_provenance_overwrites_no_key() -> None:
     keyed = config(pk_mode="record_key", pk_fields="id")
     batch = records([{"n": 1}], keys=["k"])
-    with pytest.raises(ConfigError, match=r"provenance.topic.column=id: id is of the key"):
+    with pytest.raises(ConfigError, match=r"provenance.topic.column=id: id is part of the key"):
         layout(keyed, {TOPIC: "id"}, batch, deletes=False)
 
 

@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 class Snapshot:
     """A store at one instant, for the audit: its ledger and its results.
 
-    ``records`` holds, with provenance, ``partition`` and ``offset`` of each row of a topic, and
-    ``timestamp`` (int64, milliseconds) where the store keeps it; ``keys`` holds, without provenance
-    and where rows replace each other, the key columns of a topic's target, and ``unjudged`` says
-    why the keys of some topics cannot be compared; ``rows`` the number of rows of each target,
-    ``untraced`` how many of them have no provenance although it is wanted; ``targets`` the target
-    of each topic; ``dead`` the same columns of each topic's dead letters. For the topics in
-    ``incomplete`` the store may have dropped results by itself, so missing rows cannot be judged.
-    ``elsewhere`` counts records whose rows are in another target. ``named`` holds, where records
-    name their targets, the target of each topic that they name. With ``restamps`` the dead letter
-    of a record without a time has the time at which it was written.
+    With provenance, ``records`` holds ``partition`` and ``offset`` of each row of a topic, and
+    ``timestamp`` (int64, milliseconds) if the store keeps it. Without provenance, if rows replace
+    each other, ``keys`` holds the key columns of a topic's target; ``unjudged`` says why the keys
+    of some topics cannot be compared. ``rows`` is the number of rows of each target, and
+    ``untraced`` how many of them lack provenance although it is wanted. ``targets`` holds the
+    target of each topic, and ``dead`` the columns of ``records`` for each topic's dead letters. For
+    the topics in ``incomplete`` the store may have dropped results by itself, so missing rows
+    cannot be judged. ``elsewhere`` counts records whose rows are in another target. If records
+    name their targets, ``named`` holds the target of each topic that they name. With ``restamps``
+    the dead letter of a record without a time has the time at which the letter was written.
     """
 
     entries: Sequence[LedgerEntry]
@@ -79,7 +79,7 @@ class Sink(ABC):
 
     Every method that reaches the store may raise :class:`~semel.errors.TransientError` (the
     outcome is unknown or nothing happened; the engine calls again with the same arguments and the
-    ledger tells which) or :class:`~semel.errors.ServiceError` (it will not pass by itself).
+    ledger tells which) or :class:`~semel.errors.ServiceError` (retrying does not help).
     """
 
     section: ClassVar[type]
@@ -95,7 +95,7 @@ class Sink(ABC):
     """This sink's own defaults for keys that all connectors have."""
 
     local: ClassVar[bool] = False
-    """Whether the target is a file of one machine: then all tasks run on one worker of a
+    """Whether the target is a file on one machine; all tasks then run on one worker of a
     cluster."""
 
     prefixes: ClassVar[tuple[str, ...]] = ()
@@ -123,15 +123,15 @@ class Sink(ABC):
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        """Keys that get other values than those given: relative paths become absolute, because
+        """Keys whose values differ from those given: relative paths become absolute, because
         executors have a different working directory, and implied values are filled in."""
         return {}
 
     @classmethod
     def takes_key_fields(cls, raw: Mapping[str, str]) -> bool:
-        """Whether the target's key is made of fields of the record key, so that keys are taken for
-        JSON if no ``key.converter`` is set. Unless a sink says otherwise, ``pk.mode=record_key``
-        without ``pk.fields`` means that it is."""
+        """Whether the target's key consists of fields of the record key, so that keys are taken for
+        JSON if no ``key.converter`` is set. By default, this is so with ``pk.mode=record_key`` and
+        without ``pk.fields``."""
         return is_by_record_key(raw) and not names_key_columns(raw)
 
     def prepare(self, topics: Collection[str]) -> None:  # noqa: B027

@@ -26,7 +26,7 @@ class Changes:
 
     ``keys`` are the key's columns; ``order`` are columns that say which change came first, the most
     significant one first, or empty if the changes are already in order. ``timestamps`` are wanted
-    where these are partition and offset: without them, the higher partition wins.
+    if ``order`` is partition and offset: without them, the higher partition wins.
     """
 
     keys: Sequence[pa.ChunkedArray]

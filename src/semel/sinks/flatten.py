@@ -22,7 +22,7 @@ def flattened(
     ``provenance`` maps metadata columns to the target's columns that the sink fills with them.
 
     Raises:
-        ConfigError: the values have one of those as a field.
+        ConfigError: the values have a field of the same name as one of these columns.
     """
     null = records.values.is_null().to_numpy(zero_copy_only=False)
     present = records.take(pa.array(np.flatnonzero(~null))) if null.any() else records

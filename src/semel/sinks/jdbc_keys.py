@@ -58,7 +58,7 @@ class JdbcKeys:
     insert_mode: str = key(
         "insert.mode",
         "insert",
-        "How rows are written; multi is insert.",
+        "How rows are written; multi means insert.",
         choices=("insert", "multi", "upsert", "update"),
         importance=HIGH,
         group="Writes",

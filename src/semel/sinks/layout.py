@@ -111,7 +111,7 @@ def layout(
     for metadata, name in provenance.items():
         column = fold(name)
         if column in columns and coordinates.get(column) != metadata:
-            what = "is of the key" if column in key else "is a field of the values"
+            what = "is part of the key" if column in key else "is a field of the values"
             raise provenance_conflict(metadata, name, f"{column} {what} of topic {records.topic}")
         columns[column] = source.column(metadata)
     schema = source.schema
@@ -134,8 +134,8 @@ def provenance_conflict(metadata: str, name: str, why: str) -> ConfigError:
     setting = f"provenance.{metadata.removeprefix('__connect_')}.column"
     return misconfigured(
         setting,
-        f"{setting}={name}: {why} already, and provenance=true would overwrite it. Set "
-        f"{setting} to a name that nothing else has",
+        f"{setting}={name}: {why}, and provenance=true would overwrite it. Set "
+        f"{setting} to an unused name",
     )
 
 

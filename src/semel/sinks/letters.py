@@ -56,14 +56,14 @@ def rows(connector: str, letters: Sequence[DeadLetter]) -> pa.Table:
 
 
 def readable(columns: Collection[str]) -> list[str]:
-    """Those of ``PLACES`` that a table of dead letters can have: an earlier semel may have made it
-    without times."""
+    """The columns of ``PLACES`` that a table of dead letters has. An earlier semel may have created
+    it without ``timestamp``."""
     return [name for name in PLACES if name != "timestamp" or name in columns]
 
 
 def places_of(connector: str, found: pa.Table) -> dict[str, pa.Table]:
     """The partitions, offsets and times of a connector's letters, by topic; ``found`` has the
-    columns ``PLACES``. Without the last one there are no times."""
+    columns ``PLACES``, with or without the last one, the times."""
     mine = found.filter(pc.equal(found.column("connector"), connector)).drop_columns("connector")
     return {t: places(mine, t) for t in mine.column("topic").unique().to_pylist()}
 

@@ -20,10 +20,10 @@ _WRITER = Writer(embedded=True, numeric=True)
 
 
 def lines(values: pa.Array) -> pa.Array:
-    """Each value as text, or as the bytes that it is; null where null.
+    """Each value as text; bytes stay bytes, and nulls stay null.
 
-    Text is as it is, and numbers, booleans and dates are as Java's ``String.valueOf`` writes them,
-    in UTC. Objects and lists are JSON, not Java's ``{a=1}``.
+    Text is unchanged. Numbers, booleans and dates are written as by Java's ``String.valueOf``, in
+    UTC. Objects and lists are JSON, not Java's ``{a=1}``.
     """
     kind, kinds = values.type, pa.types
     if kinds.is_dictionary(kind):

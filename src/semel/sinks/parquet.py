@@ -55,7 +55,7 @@ File = TypeVar("File", bound=OpenFile)
 class ParquetFile:
     """One file that is being written.
 
-    With ``order`` all its rows wait until it is closed, and are put in order then.
+    With ``order`` all its rows are kept in memory and sorted when it is closed.
     """
 
     def __init__(

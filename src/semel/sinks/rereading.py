@@ -86,8 +86,8 @@ class ShowsRows(Protocol):
 
     def viewing(self, topics: Collection[str]) -> AbstractContextManager[Sequence[View]]:
         """Open views of the topics' targets: one, or one for each ledger, as with
-        :meth:`~semel.sinks.protocols.SeveralLedgers.snapshots`. The connector may run
-        meanwhile; what it commits after that is not seen.
+        :meth:`~semel.sinks.protocols.SeveralLedgers.snapshots`. The connector may keep
+        running; the views do not show what it commits after they were opened.
 
         Raises:
             NotShown: not with this configuration; says why.

@@ -1,4 +1,4 @@
-"""The configuration of a sink that names targets by where transforms route a topic."""
+"""The configuration of a sink whose targets are named after the topics that transforms route to."""
 
 from __future__ import annotations
 

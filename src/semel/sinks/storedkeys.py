@@ -10,7 +10,7 @@ import pyarrow as pa
 
 class StoredKeys:
     """The key columns of all rows, which are written into a temporary file as they come and read
-    from it a batch at a time. The file goes with the object."""
+    from it a batch at a time. The file is deleted with the object."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="semel-keys-")  # noqa: SIM115

@@ -195,7 +195,7 @@ def test_a_table_that_is_removed_and_made_again_is_not_written_by_a_run_that_kne
     one = pa.table({"id": [1]})
     for _ in range(1 + more):
         write_deltalake(str(lake.path / "t"), one, mode="append")
-    with pytest.raises(RolledBack, match="was removed, and another one was made there"):
+    with pytest.raises(RolledBack, match="was removed, and another one was created there"):
         sink.commit([advance(20, 30)], values(20, 30))
     assert len(lake.rows()) == 1 + more
     shutil.rmtree(lake.path / "t")

@@ -219,7 +219,7 @@ def test_a_half_written_file_is_not_committed(directory: Folder) -> None:
     stream = filesystem.open(f"{root}/{file.staged}", "wb", block_size=1)
     stream.write(whole[:-5])
     stream.flush(force=True)
-    with pytest.raises(ConfigError, match="or not whole"):
+    with pytest.raises(ConfigError, match="is missing or incomplete"):
         sink.commit_staged([advance(0, 10)], staged)
     assert directory.files() == []
 
@@ -499,8 +499,8 @@ class TestAnswers:
         ("nn:98700/x", {}, "is not a URL: Port out of range"),
         ("[bad/x", {}, "is not a URL"),
         ("/x", {}, "names no NameNode"),
-        ("nn:1/x", {"port": 2}, "says the port already: remove storage.options.port"),
-        ("me@nn/x", {"user": "you"}, "says the user already: remove storage.options.user"),
+        ("nn:1/x", {"port": 2}, "already names the port: remove storage.options.port"),
+        ("me@nn/x", {"user": "you"}, "already names the user: remove storage.options.user"),
         ("nn/x", {"data_proxy": "dn"}, "storage.options.data_proxy must be an object in JSON"),
         ("nn/x", {"data_proxy": '{"dn": 1}'}, "storage.options.data_proxy must be an object"),
         (

@@ -464,7 +464,7 @@ def test_a_file_that_was_cut_is_not_committed(folder: Folder) -> None:
     sink = folder.sink()
     staged = sink.stage(values(0, 10))
     os.truncate(Path(folder.where, staged.files[0].staged), 5)
-    with pytest.raises(ConfigError, match="or not whole"):
+    with pytest.raises(ConfigError, match="is missing or incomplete"):
         sink.commit_staged([advance(0, 10)], staged)
     assert folder.state().entries[FIRST].position == 0
 

@@ -149,7 +149,7 @@ def test_keys_without_effect_say_why() -> None:
         ),
         ({**STREAM, "delivery": "at-most-once"}, "delivery=at-most-once cannot be kept with data"),
         ({**STREAM, "key.ignore": "false"}, "later records of a key would be lost"),
-        ({**STREAM, "write.method": "upsert"}, "a data stream is only appended to"),
+        ({**STREAM, "write.method": "upsert"}, "a data stream is append-only"),
         ({**STREAM, "behavior.on.null.values": "delete"}, "nothing can be deleted from a data"),
         ({"external.version.header": "v"}, "the version of a document is its record's offset"),
         ({"behavior.on.null.values": "skip"}, "must be one of ignore, delete, fail"),

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Compaction:
     """Compacts a table when this run has added enough small files to it.
 
-    It may fail without harm: the next one finds the same files.
+    A compaction may fail without harm: the next one finds the same files.
     """
 
     def __init__(self, config: DeltaConfig) -> None:

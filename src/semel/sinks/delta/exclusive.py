@@ -74,6 +74,6 @@ def _remove(where: str, options: Mapping[str, str]) -> None:
         filesystem = fs.PyFileSystem(DeltaStorageHandler(where, dict(options)))
         found = filesystem.get_file_info(fs.FileSelector("", recursive=True))
     except OSError as error:
-        log.info("%s stays: %s", where, reason(error))
+        log.info("%s was not deleted: %s", where, reason(error))
     else:
         delete(filesystem, [info.path for info in found if info.is_file])

@@ -108,7 +108,7 @@ def delete(filesystem: Any, paths: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         except Exception as error:
-            log.info("staged file %s stays: %s", path, reason(error))
+            log.info("staged file %s was not deleted: %s", path, reason(error))
 
 
 def _partitioned(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:

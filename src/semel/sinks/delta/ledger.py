@@ -1,13 +1,13 @@
 """The ledger in a Delta table: transaction identifiers, moved by the commit that adds the files.
 
 A ``txn`` action holds a name and a number. It is part of the table's state: checkpoints carry it,
-and log cleanup and all Delta writers keep it. That is not true of ``commitInfo``, which goes with
-the log, nor of files beside the table. So the position is the version of
+and log cleanup and all Delta writers keep it. That is not true of ``commitInfo``, which expires
+with the log, nor of files beside the table. So the position is the version of
 ``semel:<connector>:<topic>:<partition>``, and each running count is the version of that name with
-the count's name behind it; the ids of cluster and topic are text, see
+the count's name appended; the ids of cluster and topic are text, see
 :mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table version of the
-connector's last commit, and ``semel:<connector>::table:<id>`` says in which table. These names are
-free because no topic has an empty name.
+connector's last commit, and ``semel:<connector>::table:<id>`` says in which table. These names
+cannot be those of positions, because no topic has an empty name.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class DeltaLedger:
         return found
 
     def _epoch(self, name: str, fact: str, position: int) -> int:
-        """Unknown if an older version of semel has moved the position since: such a version moves
-        no epoch."""
+        """A fact about the leader epoch; -1 (unknown) if an older version of semel has moved the
+        position since: such a version does not move the epoch."""
         known = self._number(f"{name}:{_EPOCH_AT}") == position
         return self._known(f"{name}:{fact}", -1) if known else -1
 
@@ -148,8 +148,8 @@ class DeltaLedger:
         return self._seen.get(version)
 
     def remark(self) -> dict[str, int]:
-        """The identifiers that name the present version, which was checked, as the one that holds
-        the rows: the log of the versions since the one that is named now is being cleaned up."""
+        """The identifiers that mark the present version, which was checked, as the one that holds
+        the rows; none as long as the log still has the version after the marked one."""
         committed = self.committed
         if committed is None or committed == self._table.version:
             return {}

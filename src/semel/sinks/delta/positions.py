@@ -221,11 +221,11 @@ def restored(
     )
     return RolledBack(
         f"connector {connector}: Delta table {table.where}: {found.said}, after version "
-        f"{ledger.committed}, which holds this connector's last commit. Rows may have gone, but "
+        f"{ledger.committed}, which holds this connector's last commit. Rows may be gone, but "
         f"the positions remain ({stands}), so nothing was written. {undo}To continue with the "
         "table as it is, set the positions to what it holds: semel offsets set FILE "
         + " ".join(wanted)
-        + ("" if known else "; or read all again: semel offsets reset FILE")
+        + ("" if known else "; or read everything again: semel offsets reset FILE")
     )
 
 

@@ -179,7 +179,7 @@ class DeltaSink(StagingSink):
                 f"connector {self._connector.name}: the store of {where} does not create files "
                 "exclusively: two commits of one version of a table both succeeded, so a second "
                 "writer could overwrite the first one's rows and positions. Set "
-                "delivery=at-least-once, or use a store that knows If-None-Match, without "
+                "delivery=at-least-once, or use a store that supports If-None-Match, without "
                 "storage.options that switch it off (aws_conditional_put, "
                 "aws_s3_allow_unsafe_rename)"
             )
@@ -246,10 +246,10 @@ class DeltaSink(StagingSink):
     def _land(
         self, advances: Sequence[Advance], staged: Staged, *, moves: bool
     ) -> tuple[Outcome, bool]:
-        """Commit table by table, each under its own ledger's rule; returns whether none was a
-        replay.
+        """Commit table by table, each under its own ledger's rule; returns the outcome, and whether
+        the ranges were new to all tables.
 
-        After a crash between two tables the first one's ranges are a replay, the second one's not.
+        After a crash between two commits only the first table's ranges are a replay.
         """
         files = _by_where(staged.files)
         ranges: dict[str, list[Advance]] = {}

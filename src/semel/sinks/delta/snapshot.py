@@ -29,8 +29,8 @@ def take(
     letters: Table | None,
     key_fields: Sequence[str] | None,
 ) -> Snapshot:
-    """Read ledger and results. Each table is as it was at one version; a topic's positions stand
-    in the table that holds its rows. Rows are read only for the topics in ``names``.
+    """Read ledger and results. Each table is read at one version; a topic's positions are in the
+    table that holds its rows. Rows are read only for the topics in ``names``.
 
     Unless ``key_fields`` is None, the keys of the rows are read if there is no provenance.
     """

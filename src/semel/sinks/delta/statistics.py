@@ -48,7 +48,7 @@ def of(
     """A file's statistics as Delta's JSON.
 
     If the bounds of any column are unknown, none are written: in an Arrow dataset, delta-rs
-    takes a bound that is missing beside others for null, which no value satisfies.
+    reads a missing bound as null if others are given, and no value satisfies null.
 
     Args:
         metadata: what Parquet's writer has noted.

@@ -67,7 +67,7 @@ def translated(where: str) -> Iterator[None]:
 
 @contextmanager
 def unjudged(where: str) -> Iterator[None]:
-    """Like :func:`translated`, where no ledger is judged again: a conflict may pass, too."""
+    """Like :func:`translated`, for calls that judge no ledger: a conflict is transient there."""
     try:
         with translated(where):
             yield
@@ -188,9 +188,9 @@ class Table:
         """Raises RolledBack: another table is there, or none."""
         found = Table.open(self.where, self._options)
         if found is None or found.id != self.id:
-            now = "is gone" if found is None else "was removed, and another one was made there"
+            now = "is gone" if found is None else "was removed, and another one was created there"
             raise RolledBack(
-                f"Delta table {self.where} {now}, and its positions with it. To write everything "
+                f"Delta table {self.where} {now}; its positions are lost. To write everything "
                 "again, run semel offsets reset with the connector's file, then start the connector"
             )
         self._table = found.raw
@@ -323,7 +323,7 @@ class Table:
                 if not step():
                     return
             self.renew()
-        raise TransientError(f"Delta table {self.where}: other writers change it all the time")
+        raise TransientError(f"Delta table {self.where}: other writers keep changing it")
 
     def filesystem(self) -> fs.FileSystem:
         """The table's directory, in whatever store it is. Raises TransientError."""

@@ -57,7 +57,7 @@ class Tables:
                 raise ConfigError(
                     f"connector {self._connector.name}: auto.offset.reset=latest needs a table "
                     f"that keeps the first positions, but there is none at {self.where(topic)} for "
-                    f"topic {topic}: records that come before its first row would be passed over "
+                    f"topic {topic}: records that come before its first row would be skipped "
                     "after a crash. Create it, or set auto.offset.reset=earliest"
                 )
             return

@@ -1,4 +1,4 @@
-"""Shows an audit the rows of Delta tables, each at one version of it."""
+"""Shows an audit the rows of Delta tables, each at one version."""
 
 from __future__ import annotations
 

@@ -103,6 +103,6 @@ def check_names(connector: ConnectorConfig, where: str, rebases: Sequence[Rebase
                 f"connector {connector.name}: {tp} cannot be read again from offset "
                 f"{r.new.position} ({reason}): the files below {where} are named by offsets, and "
                 f"those of offsets {r.new.position} to {r.old.position - 1} would be overwritten "
-                "or be there twice. Move the files of the former log away and run semel offsets "
+                "or duplicated. Move the files of the former log away and run semel offsets "
                 "reset with the connector's file, or set another path or topics.dir"
             )

@@ -44,7 +44,7 @@ _PARTITIONERS = {
 }
 _TIMED = ("time", "daily", "hourly")
 
-_APPENDED = "files are only added to"
+_APPENDED = "files are only added, never changed"
 IGNORED = {
     "auto.create": "folders are made as they are needed",
     "auto.evolve": "fields that appear are added to the files that follow",
@@ -109,7 +109,7 @@ class FilesConfig(FilesKeys, RoutedConfig):
             problems.append(
                 Problem(
                     "store.url",
-                    "store.url is S3's endpoint beside s3.bucket.name, else it stands for "
+                    "store.url is S3's endpoint with s3.bucket.name, and otherwise the same as "
                     "path: remove it here, or set storage.options.endpoint_url instead",
                 )
             )

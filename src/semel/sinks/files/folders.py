@@ -151,7 +151,7 @@ class Clock:
             raise _rejected(records, [(i, f"{source} is null") for i in missing])
         beyond = pc.or_(pc.less(stamps, _FIRST), pc.greater_equal(stamps, _END))
         if pc.any(beyond).as_py():
-            why = f"{source} is beyond the years 1 to 9999; numbers are milliseconds"
+            why = f"{source} is outside the years 1 to 9999; numbers are milliseconds"
             raise _rejected(records, [(i, why) for i in pc.indices_nonzero(beyond).to_pylist()])
         return stamps
 
@@ -197,7 +197,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def check_format(path_format: str) -> None:
-    """Raises ConfigError if a path's format cannot be written."""
+    """Raises ConfigError if ``path.format`` is not valid."""
     list(_pieces(path_format))
 
 

@@ -176,14 +176,14 @@ class FilesKeys(FormatKeys):
         display="Filename Offset Zero Pad Width",
     )
     delimiter: str = key(
-        "file.delim", "+", "Stands between the parts of a name.", importance=MEDIUM, group="Storage"
+        "file.delim", "+", "Separates the parts of a file name.", importance=MEDIUM, group="Storage"
     )
     include: tuple[str, ...] = include_key(group="Connector")
     exclude: tuple[str, ...] = exclude_key(group="Connector")
     insert_mode: str = key(
         "insert.mode",
         "insert",
-        "files are only added to.",
+        "files are only added, never changed.",
         choices=("insert",),
         importance=LOW,
         group="Connector",
@@ -201,7 +201,7 @@ class FilesKeys(FormatKeys):
     delete_enabled: bool = key(
         "delete.enabled",
         False,
-        "Not available: files are only added to.",
+        "Not available: files are only added, never changed.",
         importance=LOW,
         group="Connector",
         display="Enable deletes",
@@ -209,7 +209,7 @@ class FilesKeys(FormatKeys):
     hive: str = key(
         "hive.integration",
         "false",
-        "no metastore is told of new folders. They are named as Hive's: let it find them there "
+        "no metastore is told of new folders. They are named as in Hive: let it find them there "
         "(MSCK REPAIR TABLE).",
         choices=("false",),
         importance=LOW,

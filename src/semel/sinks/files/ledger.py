@@ -49,7 +49,7 @@ _ENTRY = re.compile(r"(\d{20})\.ledger")
 _HALF = re.compile(r"\.[0-9a-f]{32}")
 """A file that the store writes beside the ledger and then turns into an entry in one step."""
 _KEPT = 20
-"""Entries that are kept for people who want to see what happened; one would be enough."""
+"""How many entries are kept, for people who want to see what happened; one would be enough."""
 
 
 class Taken(Exception):
@@ -202,7 +202,7 @@ class Ledger:
             if newest == 0:
                 self._newest = LedgerState(self._connector)
                 return self._newest
-            with contextlib.suppress(FileNotFoundError):  # others have gone on, and deleted it
+            with contextlib.suppress(FileNotFoundError):  # others have moved on and deleted it
                 self._newest = self._entry(newest)
                 return self._newest
 
@@ -211,8 +211,8 @@ class Ledger:
         return _read(f"{self._store.where}/{name}", self._store.read(name))
 
     def since(self, sequence: int) -> set[str] | None:
-        """The files that entries after this one have made visible, or are about to; None if some
-        of them are gone already."""
+        """The files that entries after this one have made visible, or are about to; None if some of
+        these entries are gone already."""
         there = [n for n in self._sequences() if n > sequence]
         if there != list(range(sequence + 1, sequence + 1 + len(there))):
             return None
@@ -249,11 +249,11 @@ class Ledger:
         return [f for f, size in zip(files, sizes, strict=True) if size != f.size]
 
     def append(self, state: LedgerState) -> None:
-        """Commit: create the entry. The one before must be finished; :meth:`finish` this one next.
+        """Commit: create the entry. The one before must be finished; call :meth:`finish` next.
 
         Raises:
             Taken: nothing was committed.
-            LedgerConflict: nothing was committed; the ledger has gone on far beyond.
+            LedgerConflict: nothing was committed; the ledger is far beyond this entry.
             TransientError: whether it was committed is not known.
         """
         name = self._name(state.sequence)
@@ -307,7 +307,7 @@ def begun_at(name: str) -> int:
 
 
 def folder_of(name: str) -> str:
-    """A name as one path component that readers do not take as hidden. Different names give
+    """A name as one path component that readers do not treat as hidden. Different names give
     different components."""
     text = quote(name, safe="")
     return f"%{ord(text[0]):02X}{text[1:]}" if text[0] in "._" else text

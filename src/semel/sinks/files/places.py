@@ -14,7 +14,7 @@ from semel.sinks.files.local import LocalStore
 from semel.sinks.files.store import LOCAL, WEBHDFS, Store, protocol_of, split_url
 
 _EXCLUSIVE = frozenset({*LOCAL, "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", WEBHDFS})
-"""Stores where a file is created only where there is none, in one step: ``If-None-Match`` on S3 and
+"""Stores that create a file only if there is none, in one step: ``If-None-Match`` on S3 and
 Azure, ``ifGenerationMatch=0`` on GCS, a rename that replaces nothing in HDFS."""
 
 _S3 = ("s3", "s3a")
@@ -102,7 +102,8 @@ def open_store(
 
 
 def _boto(timeout: float) -> dict[str, Any]:
-    """s3fs retries by itself: five attempts of five by botocore would take 25 times as long."""
+    """Timeouts, and no retries by botocore: s3fs makes five attempts itself, so its five would take
+    25 times as long."""
     return {
         "connect_timeout": timeout,
         "read_timeout": timeout,
@@ -111,14 +112,14 @@ def _boto(timeout: float) -> dict[str, Any]:
 
 
 def _aiohttp(timeout: float) -> Any:
-    """gcsfs passes it to aiohttp, where a number would limit a request as a whole, idle or not."""
+    """A limit on silence. As a plain number, aiohttp would apply it to whole requests."""
     from aiohttp import ClientTimeout
 
     return ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
 
 
 def _check_names(where: str, driver: Any, options: Iterable[str], hint: str = "") -> None:
-    """s3fs passes unknown options on and fails when it is first used; WebHDFS ignores them."""
+    """Raises ConfigError for unknown options: s3fs fails when first used; WebHDFS ignores them."""
     taken = inspect.signature(driver.__init__).parameters.keys() - {"self", "kwargs"}
     known = taken | _HANDED_ON
     for name in sorted(options):

@@ -168,12 +168,12 @@ class FilesSink(StagingSink):
         raise ConfigError(
             f"connector {self._connector.name}: {self._where} does not create files "
             "exclusively: a second write replaced the first, so nothing would stop a second "
-            "writer. Set delivery=at-least-once, or use a store that knows If-None-Match"
+            "writer. Set delivery=at-least-once, or use a store that supports If-None-Match"
         )
 
     def _check_owner(self, topics: Collection[str]) -> None:
-        """A folder belongs to one connector, because offsets alone distinguish the names of its
-        files."""
+        """Raises ConfigError if another connector writes a topic's files to the same place: only
+        offsets distinguish their names."""
         mine = self._ledger.folder.rpartition("/")[2]
         for other in set(self._store.folders(ROOT)) - {mine}:
             state = Ledger(self._store, other, folder=other).newest()
@@ -231,7 +231,7 @@ class FilesSink(StagingSink):
         raise self._busy()
 
     def _busy(self) -> TransientError:
-        return TransientError(f"{self._where}: other writers move the positions all the time")
+        return TransientError(f"{self._where}: other writers keep moving the positions")
 
     # Staging
 
@@ -330,7 +330,7 @@ class FilesSink(StagingSink):
     def _unseen(self, file: Landing) -> ConfigError:
         return ConfigError(
             f"connector {self._connector.name}: the driver does not see what tasks write: "
-            f"{self._where}/{file.staged} is not there, or not whole. path must be shared by the "
+            f"{self._where}/{file.staged} is missing or incomplete. path must be shared by the "
             "driver and all executors: an object store, or a directory that is mounted "
             "everywhere. If it is, something else deletes files below _semel"
         )

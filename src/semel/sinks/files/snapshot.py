@@ -23,9 +23,9 @@ from semel.sinks.rows import places
 
 _TRIES = 20
 _BLOCK = 64 * 1024 * 1024
-"""A line may be that long."""
+"""The maximum length of a line in bytes."""
 _WHOLE = 4 * 1024 * 1024
-"""Bytes of a file that a far store is asked for at once: one request instead of several."""
+"""A file of up to this many bytes is read from a remote store by one request, not by several."""
 _CODECS = {"gz": "gzip", "zst": "zstd"}
 _PLACE = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
@@ -139,7 +139,7 @@ class Reader:
         return int(self.columns(files, {"__semel_none": pa.string()}).num_rows)
 
     def columns(self, files: Mapping[str, int], kinds: Mapping[str, pa.DataType]) -> pa.Table:
-        """Null where a file has no such column."""
+        """Some columns of all files; null where a file lacks a column."""
         schema = pa.schema(list(kinds.items()))
         if not files:
             return schema.empty_table()
@@ -155,7 +155,7 @@ class Reader:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Translates errors about files of others, which may have another format or other types."""
+        """Translates errors about files of other programs, whose format or types may differ."""
         try:
             with self._store.translated():
                 yield

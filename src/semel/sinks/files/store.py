@@ -155,7 +155,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The same while a file is created: FileNotFoundError then means its bucket or folder."""
+        """The same while a file is created: FileNotFoundError then means no bucket or folder."""
         with self.translated():
             try:
                 yield
@@ -263,9 +263,10 @@ class Store:
             return stream
 
     def move(self, source: str, target: str, size: int) -> bool:
-        """Give a file its final name; False if it has gone from where it was.
+        """Give a file its final name; False if it is no longer where it was.
 
-        If the store copies, the source is deleted once the copy is complete: some answer earlier.
+        If the store copies, the source is deleted only once the copy is complete: some stores
+        answer before that.
         """
         with self.translated():
             try:

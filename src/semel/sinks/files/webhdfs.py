@@ -23,7 +23,7 @@ from semel.errors import ConfigError, SemelError, ServiceError, TransientError, 
 from semel.sinks.files.store import Store, shown, split_url
 
 _PORT, _SECURE_PORT = 9870, 9871
-"""Hadoop 3's; fsspec's default is Hadoop 2's."""
+"""The NameNode's default ports in Hadoop 3; fsspec's default is that of Hadoop 2."""
 
 _ERRORS: Mapping[str, type[Exception]] = {
     "FileAlreadyExistsException": FileExistsError,
@@ -205,7 +205,7 @@ def _check(where: str, parts: SplitResult, options: Mapping[str, Any], key: str)
         if value and name in options:
             raise misconfigured(
                 f"storage.options.{name}",
-                f"{key}={where} says the {name} already: remove storage.options.{name}",
+                f"{key}={where} already names the {name}: remove storage.options.{name}",
             )
     proxy = options.get("data_proxy", {})
     if not isinstance(proxy, Mapping) or not all(isinstance(v, str) for v in proxy.values()):

@@ -189,7 +189,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         name = self._naming.name(
             values.topic, values.partition, span.first, span.last, self._kind.extension
         )
-        self._store.check_name(values.topic, name)  # after the commit it must be possible
+        self._store.check_name(values.topic, name)  # the name must be possible after the commit
         target = f"{values.folder}/{name}"
         return Landing(file.path, target, span.rows, self._store.size(file.path) or 0)
 
@@ -225,4 +225,4 @@ def delete(store: Store, paths: list[str]) -> None:
         try:
             store.delete([path])
         except SemelError as error:
-            log.info("staged file %s stays: %s", path, error)
+            log.info("staged file %s was not deleted: %s", path, error)

@@ -142,7 +142,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The lock for writing, held by one process at a time and released when that ends.
+        """The lock for writing, held by one process at a time and released when it ends.
 
         Raises:
             Unavailable: another process has held it for too long. It may be frozen.

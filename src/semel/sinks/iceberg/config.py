@@ -150,8 +150,8 @@ class IcebergConfig(IcebergKeys):
                     where,
                     f"{asked} with several tables or a "
                     "route-field: if two records of a key went to different tables, the first "
-                    "table would keep the older row. Run a connector for each table, and leave "
-                    "records out in a transform",
+                    "table would keep the older row. Run a connector for each table, and filter "
+                    "the records in a transform",
                 )
             )
         if self.case_insensitive:

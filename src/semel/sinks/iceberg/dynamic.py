@@ -38,7 +38,7 @@ _LONGEST = 255
 
 def _names(catalog: str) -> tuple[re.Pattern[str], str]:
     """The names that records may give to tables, and their description for users. Names that such a
-    catalog may refuse are left out: they would end the connector."""
+    catalog may refuse are not allowed: they would stop the connector."""
     flat = catalog in FLAT
     part = r"[\w-]{1,128}"
     pattern = re.compile(rf"{part}(\.{part}){'' if flat else '+'}", re.ASCII)
@@ -117,7 +117,7 @@ class DynamicTables(Tables):
         return found, nowhere
 
     def _fit(self, name: str) -> TargetTable | None:
-        """The table, created if it may be; None if it is not there.
+        """The table, created if it may be; None if it is missing and may not be created.
 
         Raises:
             ConfigError, Refused: records cannot go there.

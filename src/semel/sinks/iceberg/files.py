@@ -162,7 +162,7 @@ def delete(io: FileIO, paths: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         except Exception as error:
-            log.info("staged file %s stays: %s", path, reason(error))
+            log.info("staged file %s was not deleted: %s", path, reason(error))
 
 
 def _partitioned(
@@ -179,7 +179,7 @@ def _partitioned(
 
 
 def _stored(field: PartitionField, value: Any, schema: Schema) -> Any:
-    """A partition value as Iceberg stores it: identity leaves dates and times to be numbered."""
+    """A partition value as Iceberg stores it: identity's dates and times become numbers."""
     if value is None or not isinstance(field.transform, IdentityTransform):
         return value
     return partition_record_value(field, value, schema)

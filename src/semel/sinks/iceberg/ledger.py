@@ -5,8 +5,8 @@ snapshots, table properties survive expiry and the rewriting of files and manife
 topic-partition of each connector has its own property, so several connectors can write one table.
 
 ``semel-snapshot:<connector>`` is the last snapshot that is known to hold the connector's rows: its
-last commit, or a later one that descends from it. Its prefix is not that of positions, because
-older versions would read it as one.
+last commit, or a later one that descends from it. Its prefix differs from that of positions,
+because older versions would read it as a position.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ class IcebergLedger:
         return found
 
     def learned(self, rebases: Iterable[Rebase]) -> dict[str, str]:
-        """The properties that add to the entries of one of several tables what has become known
-        of their logs (the ids); each keeps its own position and counts."""
+        """The properties that add newly known ids of cluster and topic to the entries of one of
+        several tables; each entry keeps its own position and counts."""
         found = {}
         for r in rebases:
             tp = r.old.topic_partition
@@ -239,8 +239,8 @@ class IcebergLedger:
             self._held = mark, head
 
     def remark(self) -> dict[str, str]:
-        """The property that names the branch's head, which was checked, if the snapshot that it
-        names now has expired, or if an older version has written no name."""
+        """The property that marks the branch's head, which was checked; none unless the marked
+        snapshot has expired, or an older version has marked none."""
         mark, head = self._marked(), self._table.snapshot_id
         if head is None or not self._known() or self._table.metadata.snapshot_by_id(mark or 0):
             return {}

@@ -33,7 +33,7 @@ class Parts:
 
     @property
     def tables(self) -> set[str]:
-        """Those that got rows."""
+        """The tables that got rows."""
         return {*self.files, *(name for name, counts in self.shares.items() if name and counts)}
 
     def share(self, table: str | None, advance: Advance) -> Advance:

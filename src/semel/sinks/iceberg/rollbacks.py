@@ -96,16 +96,16 @@ def rolled_back(
             "connector's rows, have expired, so nobody can tell whether the table was rolled back "
             f"meanwhile. The positions remain ({stands}); nothing was written. If the table was "
             f"not rolled back, confirm them: semel offsets set FILE {same}; if it was, set them to "
-            "what it holds, or read all again: semel offsets reset FILE"
+            "what it holds, or read everything again: semel offsets reset FILE"
         )
     known = [f"{e.topic_partition}={e.position}" for e in then]
     wanted = known or [f"{e.topic_partition}=OFFSET" for e in entries]
     return RolledBack(
         f"{begin}{at}, which does not descend from snapshot {mark}, this connector's last commit: "
-        f"it was rolled back. Rows have gone, but the positions remain ({stands}), so nothing was "
+        f"it was rolled back. Rows are gone, but the positions remain ({stands}), so nothing was "
         f"written. To bring the rows back, set the branch to snapshot {mark} again. To continue "
         "with the table as it is, set the positions to what it holds: semel offsets set FILE "
         + " ".join(wanted)
-        + ("" if known else "; or read all again: semel offsets reset FILE")
+        + ("" if known else "; or read everything again: semel offsets reset FILE")
         + (". The connector's other tables get those records again, too" if several else "")
     )

@@ -95,7 +95,7 @@ def accommodated(
             return
         except CommitConflict:
             continue
-    raise TransientError(f"Iceberg table {table.where}: other writers change it all the time")
+    raise TransientError(f"Iceberg table {table.where}: other writers keep changing it")
 
 
 def _check_columns(

@@ -214,7 +214,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
     ) -> Outcome:
         """Commit table by table, each under its own ledger's rule.
 
-        After a crash between two tables the first one's ranges are a replay, the second one's not;
+        After a crash between two commits only the first table's ranges are a replay;
         :meth:`uneven` keeps a range from reaching beyond what one of them holds.
         """
         kept = False

@@ -194,9 +194,9 @@ class Tables:
                 raise ConfigError(
                     f"connector {self._connector.name}: {tp} must go back from offset {held} to "
                     f"{r.new.position} ({reason}), and several tables cannot do that in one "
-                    "commit: after a crash in between, one would take the new records for those "
-                    "that it has. Set it while the connector does not run, and again if that is "
-                    f"interrupted: semel offsets set FILE {tp}={r.new.position}"
+                    "commit: after a crash in between, one would mistake the new records for "
+                    "those that it has. Set it while the connector is stopped, and again if that "
+                    f"is interrupted: semel offsets set FILE {tp}={r.new.position}"
                 )
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
@@ -261,7 +261,7 @@ def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
 def ahead(
     at: Sequence[LedgerEntry], stands: Sequence[Stand], among: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Topic-partitions of which the same tables hold more, with the lowest position of these."""
+    """The topic-partitions for which the same tables are ahead, each with their lowest position."""
     which: dict[TopicPartition, frozenset[int]] = {}
     limits: dict[TopicPartition, int] = {}
     wanted = frozenset(among)

@@ -224,7 +224,7 @@ class TargetTable:
         """Commit properties computed from the ledger's present state.
 
         Raises:
-            RolledBack: the table lacks rows; ``checked`` asks for that.
+            RolledBack: the table lacks rows; ``checked`` asks for this check.
         """
         for _ in range(CONFLICTS):
             self.table.renew()

@@ -55,7 +55,7 @@ def dumped(facts: Mapping[str, Any] | list[Any]) -> str:
 
 
 def loaded(text: str | bytes) -> dict[str, Any]:
-    """The facts; none if the text is not JSON of ours."""
+    """The facts; empty if the text is not JSON that semel wrote."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -60,7 +60,7 @@ class Group:
             )
 
     def taken(self) -> LedgerConflict:
-        """The error of a driver that is not alone."""
+        """The error if a driver is not the only one."""
         return LedgerConflict(
             f"connector {self._connector}: another run is or was at work; nothing was moved"
         )

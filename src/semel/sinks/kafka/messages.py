@@ -106,8 +106,8 @@ class Encoder:
 
 
 def _encoded(converter: Converter, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Bytes stay as they are: those that were read, those of a field that a transform has made the
-    value, and those of a program."""
+    """Encode values. Bytes are written unchanged, whether they were read, are a field that a
+    transform has made the value, or come from a program."""
     if pa.types.is_binary(values.type) or pa.types.is_null(values.type):
         return values.cast(pa.binary())
     return pa.chunked_array([converter.encode(c) for c in values.chunks], pa.binary())

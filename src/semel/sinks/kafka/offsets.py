@@ -25,8 +25,8 @@ from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
 
 
 class GroupOffsets:
-    """The offsets of one group. ``target`` gives the target topic of a topic, where they are those
-    of another cluster."""
+    """The offsets of one group. If the group is in another cluster, ``target`` gives the target
+    topic of a topic."""
 
     def __init__(
         self, group: str, tasks: int, groups: Groups, target: Callable[[str], str] | None

@@ -58,7 +58,7 @@ class LedgerTopic:
         self._reset = dumped([connector, {"reset": True}]).encode()
 
     def prepare(self) -> None:
-        """Create the topic if it is missing, and refuse one that forgets.
+        """Create the topic if it is missing, and refuse one that deletes old records.
 
         Raises:
             ConfigError: its cleanup.policy is not compact.

@@ -239,8 +239,8 @@ class Targets:
             raise ConfigError(
                 f"connector {self._connector.name}: topic {name} holds records, but the ledger "
                 f"(topic {self._ledger}, and the offsets of consumer group "
-                f"{self._connector.group_id}) does not know how far {what}. To "
-                "begin now could copy records again, or skip some. If this connector has copied "
+                f"{self._connector.group_id}) does not know how far {what}. "
+                "Starting now could copy records again, or skip some. If this connector has copied "
                 "it before, its ledger is lost: say where to continue for each partition, with "
                 f"semel offsets set, its file and {' '.join(f'{tp}=OFFSET' for tp in some)}. If "
                 "the records are somebody else's, set dest.topic.nonempty=append"

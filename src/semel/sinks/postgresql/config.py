@@ -14,7 +14,7 @@ __all__ = ["CLASSES", "DEBEZIUM", "IGNORED", "LIKELY", "PostgresConfig"]
 CLASSES = ("postgresql", *jdbc.CLASSES)
 LIKELY = True
 """Workers import this sink before a connector asks for it."""
-_PARAMETER = "As the parameter of connection.url."
+_PARAMETER = "The same as the parameter of connection.url."
 IGNORED = jdbc.IGNORED | {
     "batch.size": "a commit's rows travel in one COPY; max.poll.records bounds a commit"
 }

@@ -34,7 +34,7 @@ LASTS = 600.0
 first digest."""
 
 _MOST = 32
-"""How many databases to keep: those used last."""
+"""How many databases to keep: the most recently used ones."""
 
 _kept: OrderedDict[str, Shared] = OrderedDict()
 _lock = threading.Lock()
@@ -46,7 +46,7 @@ class Shared:
     def __init__(self, uri: str) -> None:
         """
         Raises:
-            adbc_driver_manager.Error: the server refuses, or nobody answers.
+            adbc_driver_manager.Error: the server refuses or does not answer.
         """
         self._uri = uri
         self._database = adbc_driver_postgresql.connect(uri)
@@ -89,7 +89,7 @@ def shared(uri: str) -> Shared:
     """The database of a URL.
 
     Raises:
-        adbc_driver_manager.Error: it has to be made, and the server refuses, or nobody answers.
+        adbc_driver_manager.Error: it has to be created, and the server refuses or does not answer.
     """
     with _lock:
         if (found := _kept.get(uri)) is not None and not found.is_old:
@@ -108,7 +108,7 @@ def connect(uri: str) -> Any:
     """A new session in autocommit mode, as a DB-API connection.
 
     Raises:
-        adbc_driver_manager.Error: the server refuses, or nobody answers.
+        adbc_driver_manager.Error: the server refuses or does not answer.
     """
     while True:
         database = shared(uri)

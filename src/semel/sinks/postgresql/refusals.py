@@ -115,7 +115,7 @@ def _each(
 
 
 def _as_text(rows: Rows) -> Rows:
-    """Stage as text whatever the server could refuse in COPY already."""
+    """Stage as text whatever the server could refuse during COPY."""
     columns, staged = rows.columns, set(rows.staged)
     for place, (name, kind) in enumerate(
         zip(columns.column_names, columns.schema.types, strict=True)

@@ -250,8 +250,8 @@ class Client:
         from opensearchpy import OpenSearch, OpenSearchWarning
 
         config = self._config
-        # What the client warns about is raised here; the server's warnings come with each answer,
-        # and are no news to the connector.
+        # What the client warns about is raised here anyway. The server's warnings come with each
+        # answer and do not concern the connector.
         logging.getLogger("opensearch").setLevel(logging.ERROR)
         warnings.simplefilter("ignore", OpenSearchWarning)
         seconds = (config.connection_timeout_ms / 1000, config.read_timeout_ms / 1000)

@@ -53,8 +53,8 @@ def write(
     letters: Sequence[DeadLetter],
     split: Callable[[pa.Array], Iterable[tuple[int, bytes]]],
 ) -> None:
-    """Write dead letters, in the requests that ``split`` makes of their lines; one that is there
-    already is replaced by the last failure."""
+    """Write dead letters, in the requests that ``split`` makes of their lines; a letter that
+    exists already is replaced by the last failure."""
     now = datetime.now(UTC).isoformat()
     lines = []
     for x in letters:

@@ -159,7 +159,7 @@ def _timestamps(values: pa.Array) -> pa.Array:
 
 
 def _lists(values: pa.Array, inner: Callable[[pa.Array], pa.Array], brackets: str) -> pa.Array:
-    """Join what is inside of each list."""
+    """Each list as text: its values, written by ``inner``, in brackets."""
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     parts = pa.ListArray.from_arrays(pa.array(offsets), inner(pc.list_flatten(values)))

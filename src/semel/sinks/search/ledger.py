@@ -91,10 +91,10 @@ class SearchLedger:
             if answer.status == 400 and answer.kind != "resource_already_exists_exception":
                 raise self._client.problem(400, answer.kind, answer.reason)
 
-    # The rule. Each topic-partition has a document of its own, so it holds for each of them.
+    # The ledger rule. It is applied to each topic-partition, because each has its own document.
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
-        """Judge without moving: a replay only if all are.
+        """Judge without moving; the outcome is a replay only if all ranges are replays.
 
         Raises:
             LedgerConflict: one of them is neither new nor a replay.
@@ -277,7 +277,7 @@ class SearchLedger:
         if len(found.encode()) > _LONGEST:
             raise ConfigError(
                 f"connector {self.connector}: the names of connector and topic {tp.topic} are "
-                f"longer together than an id may be ({_LONGEST} bytes). Shorten name"
+                f"together longer than an id may be ({_LONGEST} bytes). Shorten name"
             )
         return found
 

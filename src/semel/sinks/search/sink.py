@@ -124,8 +124,8 @@ class SearchSink(Sink):
         if one != other and any(map(self._config.ids_are_keys, (one, other))):
             raise ConfigError(
                 f"{self._where}: topics {one} and {other} both go to index {index}, where a "
-                "document of the one would replace that of the other by the higher offset, "
-                "whichever is newer. Set key.ignore=true, or give each its index in "
+                "document of one would replace that of the other by the higher offset, even if "
+                "it is older. Set key.ignore=true, or give each its index in "
                 "topic.to.external.resource.mapping"
             )
 

@@ -45,7 +45,7 @@ def problems(config: SearchConfig) -> Iterator[Problem]:
     if config.merges:
         yield Problem(
             "write.method",
-            "write.method=upsert changes documents, and a data stream is only appended to. Set "
+            "write.method=upsert changes documents, and a data stream is append-only. Set "
             "write.method=insert",
         )
     if config.tombstones == "delete":

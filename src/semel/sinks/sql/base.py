@@ -83,7 +83,7 @@ class DatabaseSink(Sink):
         """Name the records that the database refuses; outside of a transaction."""
 
     def _freeing(self) -> AbstractContextManager[None]:
-        """Wraps what waits for the ledger's rows."""
+        """A context for what waits for the ledger's rows; a sink may free them before a retry."""
         return nullcontext()
 
     # What a configuration means

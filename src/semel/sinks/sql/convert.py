@@ -26,7 +26,7 @@ _FIRST_DATE, _LAST_DATE = -2_440_588, 2_145_031_948
 _LAST_TIME = 86_400_000_000 - 1
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6}
-"""Of a second's fraction, in each unit of time."""
+"""The digits of a second's fraction in each unit of time."""
 
 _MONEY = r"-?[0-9]+(\.[0-9]{1,2})?"
 _ENDS_WITH_ZONE = r":[0-9]{2}.*([+-][0-9]|[A-Za-z]{3})"
@@ -105,7 +105,7 @@ def unfit_rows(
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without dictionaries; of extension types only JSON stays."""
+    """Values without dictionaries, and without extension types other than JSON."""
     source = values.type
     if pa.types.is_dictionary(source):
         return _plain(values.cast(source.value_type))

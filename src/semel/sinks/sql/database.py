@@ -29,7 +29,7 @@ class Database(ABC):
     """Its name, for people."""
     has_schemas = True
     one_in_any_case = True
-    """Whether names of tables, and of columns, are the same if they differ only in case."""
+    """Whether the names of tables and columns are case-insensitive."""
 
     @property
     @abstractmethod
@@ -84,7 +84,7 @@ class Database(ABC):
 
     @abstractmethod
     def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        """Add those that are missing; existing rows hold null in them."""
+        """Add the columns that are missing; existing rows hold null in them."""
 
     # Values
 

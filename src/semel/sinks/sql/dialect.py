@@ -1,7 +1,7 @@
 """How SQL databases other than PostgreSQL write rows, and how their SQL differs.
 
-Identifiers are quoted with ``"`` and strings with ``'``, which are doubled inside. A dialect whose
-database has other rules sets its session to these.
+Identifiers are quoted with ``"`` and strings with ``'``; quotes inside are doubled. If its database
+has other rules, a dialect switches its session to these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH = 16_384
 """Rows that are read from a database at a time, at most."""
 BATCH_BYTES = 16 * 1024 * 1024
 _FEW, _STEP = 4, 8
-"""Rows that are fetched first, and how many times as many may follow."""
+"""How many rows are fetched first, and the factor by which the number may grow each time."""
 
 
 class Dialect(Database):
@@ -37,7 +37,7 @@ class Dialect(Database):
 
     row_lock = ""
     """The end of a SELECT that locks its rows. Empty if a writing transaction is alone from its
-    start, or if :meth:`held` is another statement."""
+    start, or if :meth:`held` is overridden."""
     now = "CURRENT_TIMESTAMP"
     compares_bytes = True
     """Whether texts of a key are equal only if their bytes are."""
@@ -148,7 +148,7 @@ class Dialect(Database):
             )
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
-        """Called only where it :attr:`compares_keys`."""
+        """Called only if :attr:`compares_keys` is set."""
         raise NotImplementedError
 
     def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
@@ -316,7 +316,7 @@ def _table(
 
 
 def no_rows(target: Name, names: Sequence[str], into: str = "") -> str:
-    """A query of none of a table's rows. Its columns can be null, unlike the table's."""
+    """A query of a table's columns that returns no rows. All of its columns are nullable."""
     columns = ", ".join(f"t.{quote(n)}" for n in names)
     return (
         f"SELECT {columns}{into} FROM (SELECT 1 AS one) AS o "

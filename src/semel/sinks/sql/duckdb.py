@@ -1,8 +1,9 @@
 """DuckDB: Arrow goes in without a copy; the file is open only while a transaction lasts.
 
-One process at a time can open a DuckDB file for writing, and a connector is several: tasks, driver,
-audit. So each transaction opens the file and closes it again, which costs some 40 ms, and a lock
-file beside it keeps the processes waiting in turn. Between transactions anybody may open it.
+One process at a time can open a DuckDB file for writing, and a connector consists of several:
+tasks, driver, audit. So each transaction opens the file and closes it again, which costs some
+40 ms, and a lock file beside it makes the processes take turns. Between transactions any program
+may open it.
 """
 
 from __future__ import annotations

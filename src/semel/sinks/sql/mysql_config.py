@@ -14,7 +14,7 @@ from semel.sinks.jdbc_keys import idle_key, url_key
 
 CLASSES = ("mysql", "mariadb")
 
-_PARAMETER = "As the parameter of connection.url."
+_PARAMETER = "The same as the parameter of connection.url."
 
 # sslMode, in MariaDB's words and in MySQL's
 _PLAIN = ("disable", "disabled")

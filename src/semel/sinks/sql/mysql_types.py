@@ -38,7 +38,7 @@ _UNSIGNED = {
 }
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit"}
 _FLOATS = {"float": 6, "double": 15}
-"""Decimal digits that they keep of any number."""
+"""Decimal digits that these types keep of any number."""
 
 _NEW = (
     (pa.types.is_int8, "TINYINT"),

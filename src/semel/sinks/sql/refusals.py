@@ -14,7 +14,7 @@ from semel.sinks.sql.prepare import Prepared, Rows
 from semel.sinks.sql.writer import delete, put
 
 _MOST = 1000
-"""How many are named at once, at most; the engine calls again with the others."""
+"""The maximum number of rows to name at once; the engine calls again with the others."""
 
 
 @dataclass(frozen=True, slots=True)

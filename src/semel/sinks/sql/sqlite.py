@@ -319,7 +319,7 @@ def _check(values: pa.ChunkedArray, column: Column) -> None:
         counts = values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
         least, greatest = pc.min_max(counts).as_py().values()
         if least is not None and (least < first or greatest > last):
-            raise pa.ArrowInvalid("its year is not within 0 and 9999")
+            raise pa.ArrowInvalid("its year is not between 0 and 9999")
     elif pa.types.is_floating(kind) and pc.any(pc.is_nan(values)).as_py():
         raise pa.ArrowInvalid("SQLite has no NaN")
     elif pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS:

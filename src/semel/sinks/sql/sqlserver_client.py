@@ -26,7 +26,7 @@ class ResultColumn:
 
     name: str
     type: str
-    """Without arguments; empty for a type of .NET."""
+    """Without length, precision or scale; empty for a .NET type."""
     precision: int = 0
     scale: int = 0
     """Also the number of fractional digits of a time's seconds."""
@@ -54,7 +54,7 @@ class Session:
             raise ServiceError(
                 f"{login.where}: its port is unknown. Name the port instead"
             ) from None
-        # python-tds would wait before it says that nobody listens.
+        # python-tds would wait before it reports that no server listens there.
         socket = create_connection((login.host, port), _PATIENCE)
         self._watchdog = watchdog
         watchdog.attach(socket)
@@ -102,7 +102,7 @@ class Session:
             yield from self._watchdog.each(fetched_batches(cursor, schema))
 
     def blocks(self, sql: str) -> Iterator[pa.Table]:
-        """Rows in the types that their values have. May be left in the middle."""
+        """Rows in the types that their values have. Need not be read to the end."""
         with self._connection.cursor() as cursor:
             with self._watchdog.call():
                 cursor.execute(sql)
@@ -156,7 +156,7 @@ def _announced(column: Any) -> ResultColumn:
 
 
 def _columns(schema: pa.Schema) -> list[Any]:
-    """Columns to which one row is written, in bytes: the first value is all rows."""
+    """Columns for a bulk load of one row, whose first value is the encoded bytes of all rows."""
     from pytds import Column
 
     class Encoded(Column):  # type: ignore[misc]

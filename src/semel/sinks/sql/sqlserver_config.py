@@ -15,7 +15,7 @@ from semel.sinks.jdbc_keys import url_key
 
 CLASSES = ("sqlserver",)
 
-_PARAMETER = "As the parameter of connection.url."
+_PARAMETER = "The same as the parameter of connection.url."
 _FORM = "jdbc:sqlserver://host:port;databaseName=name"
 _URL = re.compile(r"sqlserver://([^;\\:/,\s]*)(?:\\([^;:/]*))?(?::(\d+))?/?(;.*)?", re.S)
 _JTDS = re.compile(r"jtds:sqlserver://([^;:/,\s]*)(?::(\d+))?(?:/([^;/]*))?(;.*)?", re.S)

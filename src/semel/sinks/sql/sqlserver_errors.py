@@ -31,8 +31,8 @@ _AWAY_STATES = {"08", "53", "58"}
 _WAITED = 1222
 _PASSING_STATES = {"40", "55", "57"}
 _NOT_MAPPED = "YY002"
-"""Babelfish's for PostgreSQL's errors that SQL Server does not have, among them a server that is
-shutting down and a column that is missing."""
+"""Babelfish's SQLSTATE for PostgreSQL errors without a counterpart in SQL Server, such as a server
+that is shutting down and a column that is missing."""
 _GONE = "does not exist"
 _GOING = ("the database system is ", "terminating connection", "conflict with recovery")
 

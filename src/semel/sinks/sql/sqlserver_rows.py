@@ -1,7 +1,7 @@
 """Arrow tables as the rows of a bulk load in TDS, SQL Server's protocol. Vectorised.
 
-Each value becomes its bytes on the wire, and a row is their concatenation. The client's own way
-would be a call in Python for each value.
+Each value becomes its bytes on the wire, and a row is their concatenation. The client itself would
+make a Python call for each value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROW = b"\xd1"
 _DAY = 86_400_000_000  # microseconds
 _YEAR_1 = 719_162  # days from there to 1970
 _LAST_DAY = 3_652_058  # 9999-12-31
-_UNKNOWN = b"\xfe" + b"\xff" * 7  # the length of a value in chunks, which follow
+_UNKNOWN = b"\xfe" + b"\xff" * 7  # an unknown length: the value follows in chunks
 _NULL = b"\xff" * 8
 _END = b"\0" * 4
 
@@ -165,7 +165,7 @@ def _fixed(values: pa.Array, raw: np.ndarray) -> pa.Array:
 
 
 def _chunked(values: pa.Array) -> pa.Array:
-    """An unknown length in all, one chunk with its length (none for no bytes), and an end."""
+    """An unknown total length, one chunk with its length (none if empty), and an end."""
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     sizes = _from_lengths(np.full(len(values), 4), lengths.astype("<u4").tobytes())
     nothing = pa.scalar(b"", pa.large_binary())

@@ -80,7 +80,7 @@ def certifies(certificate: x509.Certificate, host: str) -> bool:
 
 
 def _matches(pattern: str, host: str) -> bool:
-    """An asterisk stands for the whole first label."""
+    """Whether a certificate's name is the host's; an asterisk stands for the whole first label."""
     pattern, host = pattern.lower(), host.lower()
     if pattern.startswith("*."):
         return host.partition(".")[2] == pattern[2:] != ""

@@ -41,7 +41,7 @@ def check(database: Database, table: Table, key: str, where: str) -> None:
 
 
 def _is_text_of_json(text: str) -> bool:
-    """Whether it is the JSON of a string, an object or an array: a number is the same in both."""
+    """Whether a key is a JSON string, object or array: a number is the same as text and as JSON."""
     try:
         return isinstance(json.loads(text), str | dict | list)
     except (ValueError, RecursionError):
