@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
-# Also for two cores: the tests mostly wait for servers and processes.
+# Four even on two cores: the tests mostly wait for servers and processes.
 WORKERS ?= 4
 
 # Tests, demo and drills start many processes: none should have to compile semel again.
@@ -27,7 +27,7 @@ $(VENV)/.ready: pyproject.toml requirements.txt
 demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through crashes, and audit (CRASHES, SEED)
 	@$(BIN)/semel demo --crashes $(CRASHES) --seed $(SEED)
 
-demo-source: $(VENV)/.ready ## Copy 1,000,000 rows of a changing table through Kafka and crashes, and audit (CRASHES, SEED)
+demo-source: $(VENV)/.ready ## Copy 1,000,000 rows of a changing table via Kafka, through crashes, and audit (CRASHES, SEED)
 	@$(BIN)/semel demo --source --crashes $(CRASHES) --seed $(SEED)
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
@@ -36,7 +36,7 @@ test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (
 long: $(VENV)/.ready ## Run the tests that `make test` leaves out: more cases, and drills
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long
 
-sample: $(VENV)/.ready ## Run a sample of the long tests, another one for each SEED
+sample: $(VENV)/.ready ## Run a random sample of the long tests, a different one for each SEED
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --sample $(SEED)
 
 matrix: $(VENV)/.ready ## Run the crash tests of each sink and delivery, and write docs/guarantees.md
@@ -59,10 +59,10 @@ $(SUITE): bench ; @:
 endif
 endif
 
-bench: $(VENV)/.ready ## Measure beside Kafka Connect and others (long); `make bench sources` measures that alone
+bench: $(VENV)/.ready ## Compare with Kafka Connect and others (long); `make bench sources` runs only that suite
 	@$(BIN)/python -m benchmarks $(SUITE)
 
-drill: $(VENV)/.ready ## Audit after each of many faults (FAULTS, SEED)
+drill: $(VENV)/.ready ## Inject many faults, and audit after each (FAULTS, SEED)
 	@$(BIN)/semel drill --faults $(FAULTS) --seed $(SEED)
 
 requirements: $(VENV)/.ready ## Pin all dependencies again
