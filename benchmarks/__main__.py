@@ -33,7 +33,7 @@ from benchmarks.throughput import throughput
 from benchmarks.transforms import transforms
 from benchmarks.worker import worker
 
-QUIET = 0.7  # a load average above it, before a suite starts, is somebody else's
+QUIET = 0.7  # a load average above this, before a suite starts, is from other programs
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -75,7 +75,7 @@ def main(
     requests: Annotated[int, typer.Option(min=100, help="Worker: requests timed.")] = 10_000,
     faults: Annotated[int, typer.Option(min=1, help="Peers: faults of each system.")] = 21,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where the services' data may lie meanwhile.")
+        Path | None, typer.Option("--dir", help="Directory for the services' data during the run.")
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Where to write the figures as JSON.")

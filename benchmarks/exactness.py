@@ -18,7 +18,8 @@ from benchmarks.systems import PLAIN, Semel
 
 PARTITIONS = 4
 MORE = 2
-"""Times as many repeats, of as many records fewer: the difference is small beside the noise."""
+"""How many times more repeats, and how many times fewer records: the difference is small compared
+with the noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +95,8 @@ def exactness(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         ],
         rows=rows,
         notes=[
-            "Without positions the sink is the same but for the ledger: rows are copied and "
-            "committed, and only a small file knows how far it came. A difference is the median "
+            "Without positions, the sink is the same except for the ledger: rows are copied and "
+            "committed, and only a small file records the positions. A difference is the median "
             "of those between runs that follow each other; that of CPU seconds counts both systems."
         ],
         facts={"tasks": tasks, "repeats": repeats},

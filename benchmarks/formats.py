@@ -68,7 +68,7 @@ CONTESTS = (Contest("peer", "Avro"), Contest("semel", "Avro"), Contest("semel", 
 
 
 def settings(format_: str, registry: SchemaRegistry) -> dict[str, str]:
-    """The converter, which both systems are given alike."""
+    """The configuration of the converter, the same for both systems."""
     if format_ == "Protobuf":
         return {
             "value.converter": PROTOBUF,

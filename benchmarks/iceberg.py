@@ -27,8 +27,9 @@ from semel.lab.jars import ICEBERG_CONNECT
 PARTITIONS = 4
 TRIGGERS = 5
 INTERVAL_MS = 2_000
-"""Of the peer; its coordinator waits up to a second at a time, so it could not keep much less. A
-trigger of semel takes half as long at full speed: it commits more often, which costs it more."""
+"""The peer's commit interval. Its coordinator waits up to a second at a time, so it could not keep
+a much shorter one. At full speed, a trigger of semel takes half as long: semel commits more often,
+which costs it more."""
 EVERY = 0.25
 SLOWEST = 8_000  # records a second; below it a run is given up
 
@@ -232,8 +233,8 @@ def _sample(table: Table, system: System, meter: Meter, workload: Workload, bega
 
 
 def window(commits: Sequence[tuple[float, int]], workload: Workload) -> tuple[float, float, float]:
-    """From the first commit to the last but one, and the records in between; ``commits`` begin with
-    the start of the connector, and if there are too few the window does so too.
+    """From the first commit to the last but one, and the records in between. ``commits`` begin
+    with the start of the connector; if there are too few commits, so does the window.
 
     The last one may have waited for its interval with nothing left to read. In upsert, commits take
     the same number of records, whatever that does to the number of rows.

@@ -160,8 +160,8 @@ def _figures(samples: dict[str, list[Sample]], records: int, tasks: int, repeats
             "records/s: between 15 % and 85 % of the records visible to a read_committed consumer. "
             "All systems compress with lz4 and wait for acks=all.",
             f"Spark runs a structured stream of {TRIGGERS} triggers, at-least-once. The loop "
-            "by hand is exactly-once: confluent-kafka's consumers and transactional producers, a "
-            "process a task, which copy values, keys, headers and timestamps as they are. The "
+            "by hand is exactly-once: confluent-kafka's consumers and transactional producers, one "
+            "process per task, which copy values, keys, headers and timestamps as they are. The "
             "producer alone reads nothing and has its records in memory: what one transactional "
             "producer can do here.",
         ],

@@ -2,7 +2,7 @@
 
 A procedure inside the server looks for new rows every few milliseconds, each time with a new
 snapshot, and notes the clock; the record carries the clock of its producer, on the same machine.
-What is seen is therefore late by half a look on average and never early, equally for both systems.
+A row is therefore seen half an interval late on average and never early, equally for both systems.
 
 Both systems run all the time, each on a topic of its own, and are measured in turn: what else the
 machine does meanwhile falls on both.
@@ -41,7 +41,7 @@ WARM_UP = (20_000, 5.0)
 ARRIVAL = 120.0
 
 BUSY = 500
-"""Records a second from which on to look less often: looking takes CPU time from both systems."""
+"""The records per second from which to look less often: looking costs both systems CPU time."""
 
 PAUSE, LONG_PAUSE = 0.0005, 0.0025
 """Seconds from the end of one look to the next."""

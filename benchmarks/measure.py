@@ -15,7 +15,7 @@ from benchmarks.systems import System, connector
 
 WARM = (0.15, 0.85)
 """The warm window lies between these shares of the records committed. Both systems read ahead, so
-at its end as at its beginning some records are read that are not committed yet."""
+at both ends of the window some records have been read but not committed."""
 
 SLOWEST = 8_000  # records a second; below it a run is given up
 

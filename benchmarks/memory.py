@@ -20,7 +20,7 @@ from benchmarks.rig import Rig
 
 PARTITIONS = TASKS = 2
 LARGEST = 32 * 1024 * 1024
-"""What the topics take at once."""
+"""The topics' ``max.message.bytes``."""
 SIZES = {"100 bytes": 100, "50 KB": 50_000, "4 MB": 4_000_000, "15 MB": 15_000_000}
 TOTAL = 240_000_000
 """Bytes of records in a topic, but for the small ones."""

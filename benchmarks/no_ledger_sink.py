@@ -1,7 +1,7 @@
 """A PostgreSQL sink without a ledger, to show what the ledger costs.
 
 Never use it for anything else. Positions must still go from one task to the next while the group
-forms, so each commit notes them in a small file, which costs microseconds and is no part of any
+forms, so each commit notes them in a small file, which costs microseconds and is not part of any
 transaction: a crash between the two repeats or loses records.
 """
 

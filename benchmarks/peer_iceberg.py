@@ -15,7 +15,7 @@ TUNING = {"consumer.override.max.poll.records": "5000"}
 
 
 class IcebergConnect(System):
-    """Takes the connector that semel takes; its catalog and control topic are its own."""
+    """Takes the same connector as semel, with a catalog and a control topic of its own."""
 
     name = "Kafka Connect"
 

@@ -55,7 +55,7 @@ def spark(facts: dict[str, Any]) -> None:
 
 
 def loop(facts: dict[str, Any]) -> None:
-    """Consume, produce, send offsets, commit: a process a task, each with partitions of its own."""
+    """Consume, produce, send offsets, commit: one process per task, each on its own partitions."""
     tasks = multiprocessing.get_context("spawn")
     copies = [tasks.Process(target=_copy, args=(facts, t)) for t in range(facts["tasks"])]
     for copy in copies:

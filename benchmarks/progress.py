@@ -20,7 +20,7 @@ _AHEAD = 512  # ids looked up at once
 _STEPS = 4096  # markers of all partitions together
 _EVERY = 0.05
 INSTANT = 1e-6
-"""After a moment at which several markers were seen, so that all of them count."""
+"""Seconds added to a moment at which several markers were seen, so that all of them count."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """The records: a topic of JSON objects whose every position can be computed.
 
-Record ``i`` has the key ``i % keys`` and stands in partition ``i % partitions``. With fewer keys
-than records the rest updates rows that exist. ``ts`` rises with ``i``, so the row of a key tells
-which of its records it came from. Where keys are ``apart``, each partition has a range of its own,
-through which they rise: then the order in which partitions are read leaves the index as it is.
+Record ``i`` has the key ``i % keys`` and is in partition ``i % partitions``. With fewer keys
+than records, the rest of the records update existing rows. ``ts`` rises with ``i``, so the row of a
+key tells which of its records it came from. With ``apart``, the keys of each partition rise within
+a range of their own: the order in which partitions are read then does not affect the index.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def template(*, envelope: bool) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """A topic's content. ``keys`` below ``records`` makes the rest of the records updates."""
+    """A topic's content. With fewer ``keys`` than ``records``, the other records are updates."""
 
     records: int
     keys: int

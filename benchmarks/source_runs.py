@@ -54,7 +54,7 @@ class System(ABC):
 
     @abstractmethod
     def pid(self) -> int:
-        """The process whose family does the work. Raises RuntimeError: it has failed."""
+        """The root of the processes that do the work. Raises RuntimeError: it has failed."""
 
     @abstractmethod
     def stop(self) -> None: ...
@@ -117,8 +117,8 @@ class Semel(System):
 
 @dataclass(frozen=True)
 class Contestant:
-    """A system under one configuration: ``connector`` gives it for a run with this unique name,
-    together with the topic that it writes."""
+    """A system with one configuration: ``connector`` returns the connector for a run with this
+    unique name, and the topic that it writes."""
 
     name: str
     system: System

@@ -72,7 +72,7 @@ def sources(rig: Rig, records: int, repeats: int) -> Figures:
             "does.",
             f"Tuned: {', '.join(f'{k}={v}' for k, v in KEYS[PEER_TUNED].items())}. semel "
             "compresses with lz4, too, and has its defaults otherwise.",
-            f"At-least-once beside exactly-once: {percent(cost)}. It needs a delivery report for "
+            f"At-least-once against exactly-once: {percent(cost)}. It needs a delivery report for "
             "each record; a transaction does not.",
         ],
         facts={"repeats": repeats, "cost_of_exactly_once": cost},

@@ -138,7 +138,7 @@ class Seen:
         self._thread.start()
 
     def wait(self) -> float:
-        """The seconds it took.
+        """The seconds until the first row.
 
         Raises:
             RuntimeError: there is none.

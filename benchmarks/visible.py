@@ -21,8 +21,8 @@ def visible(cluster: Cluster, topic: str, partitions: int) -> int:
 
 @dataclass(frozen=True)
 class Warm:
-    """The window between the warm shares of what was visible at the end. Whoever reads ahead has
-    read at both ends of it what is not committed yet."""
+    """The window between the warm shares of what was visible at the end. A system that
+    reads ahead has read uncommitted records at both ends of it."""
 
     since: float
     until: float
@@ -36,7 +36,7 @@ class Warm:
         return cls(since, until)
 
     def records(self, whole: int) -> float:
-        """Those of so many that became visible in it."""
+        """How many of ``whole`` records became visible in the window."""
         return (WARM[1] - WARM[0]) * whole
 
     def rate(self, whole: int) -> float:

@@ -39,11 +39,11 @@ SELDOM = 5.0
 """Seconds between two looks at their CPU and memory while requests are timed, which a look may
 delay."""
 SESSIONS = {"max_connections": "500"}
-"""A connector of Debezium's holds five, one of semel's two."""
+"""A Debezium connector holds five sessions, a semel connector two."""
 RATE = 1000
 """Records a second, for each of the connectors that are busy while requests are timed."""
 BUSY = 5
-"""Of many connectors. All of them at once would be more than two cores can write."""
+"""How many connectors are busy. With all of them busy, two cores could not keep up."""
 
 
 class Missing(RuntimeError):
@@ -236,7 +236,7 @@ def _many(rig: Rig, system: System, topic: str, connectors: int, requests: int) 
 
 
 def _idle(system: System) -> float:
-    """Percent of a core, once what has caught up is idle. Nothing is sampled in between: weighing
+    """Percent of a core, once all connectors are idle. Nothing is sampled in between: weighing
     dozens of processes evicts the caches of those that are measured."""
     time.sleep(CALM)
     with Meter({"system": system.pid}, every=2 * IDLE) as meter:
@@ -247,7 +247,7 @@ def _idle(system: System) -> float:
 
 
 def _timed(rig: Rig, system: System, topic: str, names: list[str], requests: int) -> list[float]:
-    """Seconds of each of so many requests, on one connection."""
+    """The seconds that each of the requests takes, on one connection."""
     stop = threading.Event()
     flow = threading.Thread(target=_flow, args=(rig, topic, stop), daemon=True)
     flow.start()
@@ -289,7 +289,7 @@ def _sink(rig: Rig, topic: str) -> tuple[str, Mapping[str, str]]:
 
 
 def _caught_up(rig: Rig, system: System, name: str) -> bool:
-    """Raises RuntimeError: it has failed."""
+    """Whether all records are in the table. Raises RuntimeError: the connector has failed."""
     if _rows(rig, name) == RECORDS:
         return True
     try:

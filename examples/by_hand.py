@@ -3,7 +3,7 @@
     semel services up --kafka-port 9092 --postgres-port 5432
     python examples/by_hand.py
 
-Run it again: it continues where the ledger says. Kill it anywhere: nothing is lost or doubled.
+Run it again: it continues where the ledger says. Kill it anywhere: nothing is lost or duplicated.
 """
 
 import json

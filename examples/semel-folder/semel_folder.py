@@ -75,7 +75,7 @@ class FolderSource(Source):
 
 
 def whole_lines(file: BinaryIO) -> list[bytes]:
-    """The next lines; one without its end waits for it."""
+    """The next lines. A line without its end is left until it is complete."""
     found: list[bytes] = []
     while len(found) < MOST:
         line = file.readline()

@@ -98,7 +98,7 @@ def test_an_event_without_op_is_a_bad_record() -> None:
     rows, failures = unwrapped(event("c", None, {"id": 1, "name": "a"}), event(None, None, None))
     assert rows[1] is None
     assert list(failures) == [1]
-    assert "without op" in failures[1]
+    assert "has no op" in failures[1]
 
 
 def test_a_row_that_its_schema_does_not_describe_is_a_bad_record() -> None:

@@ -67,7 +67,7 @@ def test_several_rows_of_a_record_are_refused_and_the_others_pass() -> None:
     (refused,) = outcome.refused
     assert (refused.index, refused.message) == (
         0,
-        "transforms.t: the query makes several rows of this record",
+        "transforms.t: the query returns several rows for this record",
     )
 
 
@@ -95,7 +95,7 @@ def test_a_field_that_no_record_has_is_null_or_refused() -> None:
 
 def test_fields_that_differ_by_case_are_not_mixed_up() -> None:
     outcome = queried("SELECT * FROM records", batch([{"id": 1, "ID": 2}]))
-    assert "the fields id and ID differ by case alone" in outcome.refused[0].message
+    assert "the fields id and ID differ only in case" in outcome.refused[0].message
 
 
 def test_where_a_record_was_read_and_its_key() -> None:

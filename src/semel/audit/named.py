@@ -19,7 +19,7 @@ from semel.transforms.chain import Stage
 
 
 class Names:
-    """Reads from Kafka where records go, each of them once."""
+    """Reads from Kafka where records go. Reads each record only once."""
 
     def __init__(
         self, planned: Plan, cluster: Cluster, pipeline: Pipeline, topics: Collection[str]

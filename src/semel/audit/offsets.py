@@ -145,9 +145,9 @@ def letters(
     because rows of the former log may be there, too.
 
     Letters in a hole that was never read are left out, because its records are lost and have not
-    failed; of the former ones, only those that stand for a damaged batch. Where a log is gone, the
-    hole may be one of that log. Then a letter with the time of the record that is there now shows
-    that it has been read.
+    failed; of letters from a former log, only those that stand for a damaged batch are. Where a log
+    is gone, the hole may be in that log. Then a letter with the time of the record that is there
+    now shows that the record was read.
 
     Stores that commit letters before rows and position may have letters of a former log beyond its
     hole. They are left out, too, because no position counts their records.

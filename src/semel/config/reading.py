@@ -157,8 +157,8 @@ def _is_blank_text(definition: Definition, text: str) -> bool:
 
 
 def _in_the_users_words(message: str, written: Mapping[str, str]) -> str:
-    """The message with each ``key=``, and the key that it begins with, as they were written, where
-    that was by an alias."""
+    """The message with aliases in place of keys, where the user wrote those: in each ``key=``, and
+    in a key at the beginning."""
     for name, given in written.items():
         if given != name:
             key = re.escape(name)

@@ -28,8 +28,8 @@ _ACTIONS = ("set", "add", "setdate", "adddate")
 
 @cache
 def _this_machine() -> str:
-    """Its address, by its host name, as in Kafka Connect; where that is a loopback address, as
-    Debian sets it up, the address that other machines see."""
+    """This machine's address, from its host name, as in Kafka Connect. If that is a loopback
+    address, as Debian sets it up, the address that other machines see."""
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:

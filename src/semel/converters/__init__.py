@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 GROUP = "semel.converters"
-"""The entry point group of converters from elsewhere: name -> a :class:`Converter` class."""
+"""The entry point group of third-party converters: name -> a :class:`Converter` class."""
 
 _OURS = {
     "org.apache.kafka.connect.json.JsonConverter": "semel.converters.json:JsonConverter",
@@ -72,10 +72,10 @@ _OWN_FORMAT = "io.apicurio.registry.utils.converter.ExtJsonConverter"
 
 
 def find(class_name: str, *, where: str) -> type[Converter]:
-    """The converter of a class name, Kafka Connect's full one or the short one.
+    """The converter class for a name: Kafka Connect's full class name, or the short one.
 
     Raises:
-        ConfigError: there is none, or it cannot be loaded.
+        ConfigError: no converter has this name, or it cannot be loaded.
     """
     known = _known()
     try:
@@ -119,7 +119,7 @@ def full_name(class_name: str) -> str:
     """The full class name that a name stands for; for semel's own converters, Kafka Connect's.
 
     Raises:
-        ConfigError: it may stand for several.
+        ConfigError: the name is ambiguous.
     """
     return aliases.full_name(class_name.strip(), _known(), "Converter")
 

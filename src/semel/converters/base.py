@@ -32,7 +32,7 @@ class Decoded:
 
 
 class Unwritable(ConfigError):
-    """No value of this type can be written, whatever it is; only null may be."""
+    """Values of this type cannot be written; only nulls can."""
 
 
 class Converter(ABC):
@@ -88,8 +88,8 @@ class Converter(ABC):
 
     @classmethod
     def keys(cls, config: Mapping[str, str], where: str) -> Any:
-        """The ``section``, read from what :meth:`configured` is given. Keys that are given, but
-        blank, have their defaults.
+        """The ``section``, read from what :meth:`configured` is given. A key with a blank
+        value has its default.
 
         Raises:
             ConfigError: every value that cannot be used, by its whole key.

@@ -20,7 +20,7 @@ Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _SPARE = 16
-"""Bytes after the last value that may be loaded, though they are not used."""
+"""Padding after the last value: bytes that may be loaded, but are not used."""
 _CONTINUED = np.uint64(0x8080808080808080)
 _SEVENS = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
@@ -49,7 +49,7 @@ class Content:
         return self._last_bytes
 
     def last_before(self, at: Longs) -> Longs:
-        """How many of them are before each of these places."""
+        """How many bytes that may end a variable-length number are before each of these places."""
         if self._last_before is None:
             counts = np.cumsum(self.bytes[: self.length] < 0x80, dtype=np.int64)
             self._last_before = np.concatenate([np.zeros(1, np.int64), counts])
@@ -71,7 +71,7 @@ class Cursor:
         return len(self.at)
 
     def take(self, rows: Longs) -> Cursor:
-        """The places of some of the values."""
+        """A cursor over some of the values."""
         return Cursor(self.content, self.at[rows], self.end[rows])
 
     def put(self, rows: Longs, moved: Cursor) -> None:
@@ -94,23 +94,23 @@ class Cursor:
         return sizes
 
     def byte(self) -> npt.NDArray[np.uint8]:
-        """One byte of each."""
+        """Read one byte of each value."""
         found = self.content.bytes[self.at]
         self.skip(np.ones(len(self), np.int64))
         return found
 
     def fixed(self, kind: str) -> npt.NDArray[np.generic]:
-        """A fixed-size number from each."""
+        """Read a fixed-size number from each value."""
         found = self.content.load(kind, self.at)
         self.skip(np.full(len(self), np.dtype(kind).itemsize, np.int64))
         return found
 
     def long(self) -> Longs:
-        """A variable-length number from each, signed as in Avro."""
+        """Read a variable-length number from each value, signed as in Avro."""
         return zigzag(self.varint())
 
     def varint(self) -> npt.NDArray[np.uint64]:
-        """A variable-length number from each."""
+        """Read an unsigned variable-length number from each value."""
         first = self.content.bytes[self.at]
         longer = np.flatnonzero(first >= 0x80)
         if not len(longer):
@@ -128,7 +128,7 @@ class Cursor:
         return found
 
     def _long(self) -> npt.NDArray[np.uint64]:
-        """A variable-length number from each, for when many have several bytes."""
+        """Like :meth:`varint`, for when many of the numbers have several bytes."""
         words = self.content.load("<u8", self.at).astype(np.uint64, copy=False)
         ends = ~words & _CONTINUED
         lowest = ends & (~ends + _ONE)
@@ -156,7 +156,7 @@ class Cursor:
         return found, np.where(ten, 10, 9).astype(np.int64)
 
     def binary(self, sizes: Longs) -> pa.Array:
-        """This many bytes of each."""
+        """Read this many bytes of each value."""
         starts = self.at
         sizes = self.skip(sizes)
         return elements(self.content.bytes, starts, starts + sizes)

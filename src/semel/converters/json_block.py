@@ -215,8 +215,7 @@ class ObjectReader:
         return pa.concat_arrays([first, second]), reasons | moved
 
     def _refusal(self, fields: Mapping[str, str]) -> str | None:
-        """A defect that an object certainly has, as far as can be told without parsing it; None if
-        there is none."""
+        """A defect of an object that shows without parsing it; None if none does."""
         for column in self.columns:
             value = fields.get(column.name, "null")
             if value == "null":

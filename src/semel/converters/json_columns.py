@@ -31,8 +31,8 @@ _LIST = r"\[\s*((null\s*,\s*)*(null\s*)?\]|(null\s*,\s*)*({item}))"
 class Reading:
     """One way in which a type is written in JSON.
 
-    ``parsed`` is what ``pyarrow.json`` reads it as, ``finish`` makes the column of that. A value
-    whose beginning does not match ``pattern`` is certainly not written this way.
+    ``parsed`` is the type that ``pyarrow.json`` parses it as; ``finish`` makes the column from
+    that. A value whose beginning does not match ``pattern`` is certainly not written this way.
     """
 
     parsed: pa.DataType
@@ -43,7 +43,7 @@ class Reading:
         return re.match(self.pattern, text) is not None
 
     def in_list(self, item: pa.DataType) -> Reading:
-        """The same writing for the items of a list."""
+        """The reading of a list whose items are written this way."""
 
         def finish(array: pa.Array) -> pa.Array:
             mask = array.is_null() if array.null_count else None

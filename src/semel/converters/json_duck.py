@@ -1,4 +1,4 @@
-"""Functions that Arrow lacks, by DuckDB: JSON text of a field, base64, UUIDs."""
+"""Functions that Arrow lacks, run by DuckDB: JSON text of a field, base64, UUIDs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
 
 def elements(text: pa.Array) -> pa.ListArray:
     """The JSON text of each element of valid JSON arrays, ``null`` for JSON's null; see :func:`raw`
-    for how numbers are kept. Nothing may be null."""
+    for how numbers are kept. ``text`` must hold no nulls."""
     found = _query(["json_extract(v, '$[*]')::VARCHAR[] AS l"], text)["l"].combine_chunks()
     return _exact(text, found.cast(pa.list_(pa.string())), array_elements)
 
@@ -100,7 +100,7 @@ def entries(text: pa.Array) -> tuple[pa.Array, pa.ListArray]:
 
 
 def _exact(text: pa.Array, found: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
-    """``found``, with those texts split again whose numbers DuckDB may have rounded."""
+    """``found``, but texts whose numbers DuckDB may have rounded are split again."""
     doubtful = pc.match_substring_regex(text, f"{_LONG_NUMBER}|{_NOT_A_NUMBER}|{_SMALL_NUMBER}")
     if not pc.any(doubtful).as_py():
         return found

@@ -107,8 +107,8 @@ class EnvelopeReader:
         return place(block, values.object_rows, len(text)), failures
 
     def payloads(self, text: pa.Array) -> pa.Array:
-        """The text of each payload, null where the value is null. :meth:`read` has just found the
-        values good."""
+        """The text of each payload, null where the value is null. Only for values that
+        :meth:`read` has just found good."""
         values = sort(text)
         rest, found = values.objects, pa.nulls(len(values.objects), pa.string())
         for prefix in self._by_prefix:
@@ -126,7 +126,7 @@ class EnvelopeReader:
         return place(found, values.object_rows, len(text))
 
     def _read_alike(self, text: pa.Array) -> pa.Array | None:
-        """Values that all spell one schema the same way and are all good; None if any is not."""
+        """Read values that all spell one schema the same way; None if any does not, or is bad."""
         if not len(text):
             return None
         prefix = self._prefix(text[0].as_py())

@@ -111,7 +111,7 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool) -> Column:
 
 
 def _is_nested(schema: Any) -> bool:
-    """Whether it is of a nested type, and whole all the way down."""
+    """Whether a schema is of a nested type, and complete down to its innermost parts."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if kind == "struct":
         fields = schema.get("fields")

@@ -102,7 +102,8 @@ def sort(text: pa.Array) -> Sorted:
 
 
 def _clean(text: pa.Array) -> tuple[pa.Array, bool]:
-    """Newlines become tabs, which are white space, and errors, in the same places."""
+    """Replace newlines by tabs, which JSON allows and forbids in the same places, and trim values
+    if needed. Also returns whether there is a zero byte."""
     characters = content(text)
     if b"\n" in characters:
         text = pc.replace_substring(text, "\n", "\t")

@@ -218,7 +218,7 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
         if matches(kind):
             return found
     raise Unwritable(
-        f"field {name}: {kind} has no place in Kafka Connect's schemas. Let the transform change "
+        f"field {name}: Kafka Connect's schemas cannot represent {kind}. Let the transform convert "
         "it, or set value.converter.schemas.enable=false"
     )
 

@@ -55,7 +55,7 @@ def full_name(name: str) -> str:
     """The class that a name stands for; the name itself if there is none.
 
     Raises:
-        ConfigError: it may stand for several.
+        ConfigError: the name is ambiguous.
     """
     return aliases.full_name(name, known(), "Connector", key="connector.class")
 

@@ -125,7 +125,7 @@ class GrowingFile:
         return _BEGINNING
 
     def _before(self, file: BinaryIO, position: int) -> tuple[bytes, int]:
-        """The bytes before a position, and the size of the file up to there."""
+        """The bytes before a position, and the size of the file (if gzip, only up to there)."""
         if self._packed:
             try:
                 return _skipped(gzip.GzipFile(fileobj=file), position)
@@ -323,7 +323,7 @@ def _continues(file: BinaryIO, position: int, read: bytes) -> bool:
 
 
 def _skipped(content: Any, position: int) -> tuple[bytes, int]:
-    """The last bytes before a position, and how many bytes were there to skip."""
+    """Skip to a position. Returns the last bytes before it, and how many bytes were skipped."""
     behind, passed = b"", 0
     while passed < position and (block := content.read1(min(position - passed, _BLOCK))):
         behind = (behind + block)[-_BEHIND:]

@@ -18,7 +18,7 @@ ENDS = (b"\n", b"\r")
 
 def split(block: bytes, most: int, charset: str = "UTF-8") -> Iterator[tuple[pa.Array, int]]:
     """The whole lines at the beginning of a block, at most ``most`` at a time, without their ends,
-    and how many bytes each lot takes up, including them.
+    and how many bytes each batch of lines takes up, including the ends.
 
     A line ends with LF, CR LF or CR. A CR at the very end of the block does not end a line yet,
     because an LF may follow. The character set must be ASCII-compatible.

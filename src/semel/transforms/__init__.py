@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 TRANSFORMS = "semel.transforms"
-"""The entry point group of transforms from elsewhere: name -> a :class:`Transform` class. A
+"""The entry point group of third-party transforms: name -> a :class:`Transform` class. A
 :class:`KeyOrValue` is available as ``name$Key`` and ``name$Value``."""
 PREDICATES = "semel.predicates"
-"""The entry point group of predicates from elsewhere: name -> a :class:`Predicate` class."""
+"""The entry point group of third-party predicates: name -> a :class:`Predicate` class."""
 
 _KAFKA = "org.apache.kafka.connect.transforms."
 _OURS = {

@@ -48,7 +48,7 @@ class Contents:
         return bool(pa.types.is_struct(self.array.type))
 
     def holding(self, array: pa.Array) -> Contents:
-        """The same with other keys or values."""
+        """A copy that holds these keys or values instead."""
         return replace(self, array=array)
 
 
@@ -275,7 +275,7 @@ class Predicate(ABC):
 
 
 def each(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
-    """Transform strings, many of them repeated."""
+    """Transform strings, each distinct one only once."""
     encoded = texts.dictionary_encode()
     changed = [change(t) for t in encoded.dictionary.to_pylist()]
     return pa.array(changed, pa.string()).take(encoded.indices)

@@ -16,8 +16,8 @@ from semel.transforms.predicates import TopicNameMatches
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A transform under its name in the configuration, and the records to which it is applied.
-    ``key`` says what asks for it, if that is not the transform's own type."""
+    """A transform with its name in the configuration, and the predicate that selects its records.
+    ``key`` is the configuration key that asks for it, if that is not its ``type``."""
 
     alias: str
     transform: Transform

@@ -1,9 +1,9 @@
 """Debezium's change events as rows and deletes, for sinks that take them as Debezium's sink does.
 
 A change event holds a row before and after a change, and what happened to it: ``op`` is ``c``
-(create), ``u`` (update), ``r`` (read by a snapshot), ``d`` (delete) or ``t`` (truncate). What it
-leaves is the row after the change; after a delete there is none, so the value is null, as in the
-tombstone that usually follows. Truncations and events without a row leave nothing.
+(create), ``u`` (update), ``r`` (read by a snapshot), ``d`` (delete) or ``t`` (truncate). The
+event becomes the row after the change, or null after a delete, like the tombstone that usually
+follows. Truncations and events without a row become null, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Unwrapper:
                 "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState",
             )
         failures = [
-            Failure(i, DATA_EXCEPTION, "a change event without op, which says what has happened")
+            Failure(i, DATA_EXCEPTION, "the change event has no op")
             for i in pc.indices_nonzero(
                 pc.and_(events.is_valid(), operations.is_null())
             ).to_pylist()

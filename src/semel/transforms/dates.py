@@ -134,7 +134,7 @@ class DateFormat:
         return self._parse_any(text) if quick is None else quick
 
     def _parse_fixed(self, text: pa.Array) -> pa.Array | None:
-        """The same where all texts have the pattern's own width and digits; None if not."""
+        """Like :meth:`parse`; None unless all texts have the width and digits of the pattern."""
         present = text.drop_null() if text.null_count else text
         width = sum(t.count for t in self._tokens)
         widths = pc.min_max(pc.binary_length(present)).as_py()

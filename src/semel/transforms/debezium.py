@@ -67,14 +67,14 @@ class ExtractNewRecordStateConfig(Defaults):
     mode: str = key(
         "delete.tombstone.handling.mode",
         "tombstone",
-        "What becomes of deletes and of tombstones. drop: both go; tombstone or "
-        "delete-to-tombstone: a delete becomes a tombstone, and tombstones go; rewrite: a delete "
-        "becomes its last row with __deleted, and tombstones go; rewrite-with-tombstone: "
-        "tombstones stay.",
+        "What happens to deletes and tombstones. drop: both are dropped; tombstone or "
+        "delete-to-tombstone: a delete becomes a tombstone, and tombstones are dropped; rewrite: "
+        "a delete becomes its last row with __deleted, and tombstones are dropped; "
+        "rewrite-with-tombstone: like rewrite, but tombstones are kept.",
         choices=("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"),
     )
     drop_tombstones: bool | None = key(
-        "drop.tombstones", None, "Debezium 1 and 2: whether tombstones go (the default)."
+        "drop.tombstones", None, "Debezium 1 and 2: whether tombstones are dropped (the default)."
     )
     delete_mode: str = key(
         "delete.handling.mode",

@@ -29,7 +29,7 @@ class FilterConditionConfig:
     )
     type: str = key(
         "filter.type",
-        doc="Whether records for which it holds are the ones that stay (include) or go (exclude).",
+        doc="Whether records for which it holds are kept (include) or dropped (exclude).",
         choices=("include", "exclude"),
     )
     missing: str = key(

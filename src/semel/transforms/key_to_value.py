@@ -76,7 +76,7 @@ class KeyToValue(Transform):
         return replace(batch, values=batch.values.holding(struct(found, values)))
 
     def _field(self, fields: Columns, name: str, keys: Contents) -> Column:
-        """A field of the key. A map has nulls for unknown ones."""
+        """A field of the key. If the key is a map, unknown fields are null."""
         if name in fields:
             return fields[name]
         if not keys.has_schema:

@@ -41,7 +41,7 @@ class MaskFieldConfig(Defaults):
 
 
 class MaskField(ContentsTransform):
-    """See Kafka Connect's MaskField. It refuses nulls in the place of whole keys and values."""
+    """See Kafka Connect's MaskField. It refuses null keys and values."""
 
     section = MaskFieldConfig
 

@@ -51,7 +51,7 @@ class EventRouterConfig:
     invalid: str = key(
         "table.op.invalid.behavior",
         "warn",
-        "What becomes of updates of the table. warn, error: they are dropped, and the log says so; "
+        "What happens to updates of the table. warn, error: they are dropped, and the log says so; "
         "fatal: they are bad records.",
         choices=("warn", "error", "fatal"),
         aliases=("debezium.op.invalid.behavior",),
@@ -73,7 +73,7 @@ class EventRouterConfig:
     missing: str = key(
         "table.field.additional.missing",
         "error",
-        "Whether an event without such a field is a bad record, or goes without it.",
+        "Whether an event without such a field is a bad record, or passes without it.",
         choices=("error", "ignore"),
     )
     version: str = key("table.field.event.schema.version", "", "Has no effect here.")

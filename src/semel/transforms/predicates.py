@@ -29,7 +29,7 @@ class TopicNameMatchesConfig:
 
 
 class TopicNameMatches(Predicate):
-    """True for records whose topic, after the transforms before, has such a name."""
+    """True for records whose topic, as changed by earlier transforms, has such a name."""
 
     section = TopicNameMatchesConfig
 

@@ -30,9 +30,8 @@ def without_source(name: str) -> str:
 
 
 class SourceNames(Transform):
-    """Sends change events to the table that ``name`` yields for their topic and ``source``, as
-    Debezium's sink does. Records without ``source``, such as tombstones, are left out
-    as well."""
+    """Sends change events to the table that ``name`` yields for their topic and ``source``. Like
+    Debezium's sink, it leaves out records without ``source``, such as tombstones."""
 
     section = NoKeys
 

@@ -106,7 +106,7 @@ class Sql(Transform):
         rows = np.asarray(made.column(_ROW))
         repeated = np.unique(rows[:-1][np.diff(rows) == 0])
         if len(repeated):
-            raise Refused(reasons(repeated, "the query makes several rows of this record"))
+            raise Refused(reasons(repeated, "the query returns several rows for this record"))
         return self._result(batch, made, rows, np.flatnonzero(~there), missing)
 
     def _given(self, batch: Batch) -> tuple[pa.Table, set[str]]:
@@ -119,7 +119,7 @@ class Sql(Transform):
         for name in found:
             other = folded.setdefault(name.lower(), name)
             if other != name:
-                why = f"the fields {other} and {name} differ by case alone, which SQL does not see"
+                why = f"the fields {other} and {name} differ only in case, which SQL ignores"
                 raise Refused(reasons(np.arange(len(batch)), why))
         missing = {n for n in self._wanted if n.lower() not in folded and not n.startswith("__")}
         if missing and values.has_schema:

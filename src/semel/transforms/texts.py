@@ -93,7 +93,7 @@ def _scaled(numbers: pa.Array, unit: str) -> pa.Array:
 
 
 def floor_divided(numbers: pa.Array, by: int) -> pa.Array:
-    """Division that rounds down, before 1970, too."""
+    """Division that rounds down, also for times before 1970."""
     known = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     return pa.array(known // by, mask=np.asarray(numbers.is_null()))
 

@@ -161,7 +161,7 @@ def test_damaged_values_are_bad_alone() -> None:
     ("schema", "why"),
     [
         ("{", "not a JSON Schema: JSONDecodeError"),
-        ('{"$ref": "#/definitions/x"}', "it refers to #/definitions/x, which is not there"),
+        ('{"$ref": "#/definitions/x"}', "it refers to #/definitions/x, which does not exist"),
         ('{"$ref": "x.json"}', "it refers to x.json, which is not among its references"),
     ],
 )

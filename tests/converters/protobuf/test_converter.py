@@ -121,7 +121,7 @@ def test_a_schema_that_cannot_be_used_is_told() -> None:
     assert "it imports 'other.proto', which is not registered as a reference" in reasons[1]
     assert reasons[2] == "schema 3: message Row refers to Other, which is not defined"
     assert "groups are not read" in reasons[3]
-    assert "line 3: a whole number expected, but found 'x'" in reasons[4]
+    assert "line 3: expected a whole number, but found 'x'" in reasons[4]
 
 
 def test_indexes_say_which_message_it_is() -> None:

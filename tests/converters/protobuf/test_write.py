@@ -182,7 +182,7 @@ def test_a_decimal_says_how_many_digits_it_has(price: str, digits: int) -> None:
         (pa.list_(pa.int32()), [[1, None]], "field v: a list holds null"),
         (pa.list_(pa.list_(pa.int32())), [[[1]]], "field v: Protobuf has no lists of lists"),
         (pa.map_(pa.string(), pa.list_(pa.int32())), [[]], "field v: Protobuf has no maps of"),
-        (pa.uint64(), [1], "field v: Protobuf has no place for uint64"),
+        (pa.uint64(), [1], "field v: Protobuf cannot represent uint64"),
     ],
 )
 def test_what_has_no_place_is_refused(kind: pa.DataType, values: list[Any], reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -94,6 +95,15 @@ def test_a_column_is_found_in_any_case_and_a_missing_one_is_named() -> None:
         Unreadable, match=r"has no column number, which incrementing\.column\.name names.*id, text"
     ):
         shape(config, [ID, TEXT], of_query=False)
+
+
+def test_columns_that_differ_only_in_case_must_be_named_exactly() -> None:
+    columns = [replace(ID, name="Id"), replace(ID, name="ID")]
+    exact = configured(mode="incrementing", incrementing_column_name="ID")
+    assert shape(exact, columns, of_query=False)
+    config = configured(mode="incrementing", incrementing_column_name="id")
+    with pytest.raises(Unreadable, match=r"columns Id and ID, and incrementing\.column\.name=id"):
+        shape(config, columns, of_query=False)
 
 
 @pytest.mark.parametrize(

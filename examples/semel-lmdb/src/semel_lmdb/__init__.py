@@ -28,7 +28,7 @@ from semel.sinks.transactional import TransactionalSink
 
 LEDGER = "semel:offsets"
 PLACES = "semel:places:"
-"""Databases beside those of the topics, in whose names there is no colon."""
+"""Databases in addition to those of the topics, whose names contain no colon."""
 _PLACE = np.dtype([("partition", "<i4"), ("offset", "<i8")])
 _DATABASES = 1024
 AS_THEY_COME = {"key.converter": "ByteArrayConverter", "value.converter": "ByteArrayConverter"}

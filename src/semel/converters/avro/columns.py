@@ -255,7 +255,7 @@ def _one_by_one(
     parts: list[pa.Array],
     owners: list[Longs],
 ) -> int:
-    """The first items of all lists, then the second ones, and so on."""
+    """Read the first item of each list, then the second ones, and so on. Returns how many times."""
     for number in range(int(counts.max(initial=0))):
         which = np.flatnonzero(counts > number)
         items = inner.take(which)

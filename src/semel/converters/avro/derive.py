@@ -144,7 +144,7 @@ class _Writer:
                     return {"type": found, **properties} if self._with_properties else found
                 logical = _LOGICAL[connect]
                 return {**self._named(found, CONNECT + connect), "logicalType": logical}
-        raise ValueError(f"Avro has no place for {kind}. Let a transform change it")
+        raise ValueError(f"Avro cannot represent {kind}. Let a transform convert it")
 
     @property
     def _with_properties(self) -> bool:

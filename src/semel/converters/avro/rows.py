@@ -28,7 +28,7 @@ from semel.converters.python_values import mask, offsets
 _DEEPEST = 200
 _EXACT = decimal.Context(prec=100)
 _MOST_EMPTY = 1_000_000
-"""The most items of a block that take no bytes."""
+"""The most items in a block whose items take no bytes."""
 
 
 class Damaged(Exception):
@@ -182,7 +182,7 @@ class Reader:
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
-    """The result of :class:`Reader`, in Arrow. None, inside what is null, may be of any type."""
+    """The result of :class:`Reader`, in Arrow. In a null, None stands for values of any type."""
     match node:
         case Primitive():
             return node.finish(pa.array(values, node.physical))

@@ -26,7 +26,7 @@ from semel.converters.bytestrings import of_numbers, unscaled, varints
 from semel.converters.json_columns import JSON
 
 Piece = Any
-"""Bytes of each value (a binary array), or of all of them alike (a scalar)."""
+"""The bytes of each value (a binary array), or the bytes that all values share (a scalar)."""
 _EMPTY = pa.scalar(b"", pa.binary())
 _END = pa.scalar(b"\0", pa.binary())
 

@@ -87,7 +87,7 @@ class _Translator:
             try:
                 found = found[int(key)] if isinstance(found, list) else found[key]
             except (KeyError, IndexError, TypeError, ValueError):
-                raise SchemaError(f"it refers to {reference}, which is not there") from None
+                raise SchemaError(f"it refers to {reference}, which does not exist") from None
         return document, found
 
     def _merged(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def wrapper_of(kind: pa.DataType) -> str:
     scalar = _scalar(kind)
     if scalar is None:
         raise ValueError(
-            f"Protobuf has no place for {kind} as a whole value. Let a transform put it into a "
+            f"Protobuf cannot represent {kind} as a whole value. Let a transform put it into a "
             "field"
         )
     return _WRAPPERS[scalar]
@@ -178,7 +178,7 @@ class _Writer:
                 return written, options, []
         scalar = _scalar(kind)
         if scalar is None:
-            raise ValueError(f"field {field}: Protobuf has no place for {kind}")
+            raise ValueError(f"field {field}: Protobuf cannot represent {kind}")
         options = {}
         if kind in (pa.int8(), pa.int16()):
             options = {"connect.type": str(kind)}

@@ -17,7 +17,7 @@ DAMAGED = (-1,)
 """Stands in for indexes that cannot be read."""
 _DEEPEST = 100
 _LONGEST = 120
-"""Bytes of a name."""
+"""The most bytes of a name."""
 
 
 def split(group: Framed) -> list[Framed]:
@@ -55,8 +55,8 @@ def _apart(
 
 
 def split_by_name(group: Framed) -> list[Framed]:
-    """Values by their messages, whose names precede them as Apicurio's serializer writes them: a
-    message of one text, after its length."""
+    """Values by their messages. Before each value is the name of its message, as Apicurio's
+    serializer writes it: a length, then a Protobuf message with one string."""
     cursor = Cursor(Content(group.data), group.starts.copy(), group.ends)
     sizes = cursor.varint()
     cursor.doubt(sizes > np.uint64(_LONGEST))

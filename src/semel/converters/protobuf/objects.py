@@ -24,7 +24,7 @@ from semel.converters.python_values import mask, offsets
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
-    """The result of a reader, in Arrow. None, inside what is null, may be of any type."""
+    """The result of a reader, in Arrow. Inside a null, None stands for values of any type."""
     match node:
         case Message():
             columns = [

@@ -30,7 +30,7 @@ SCALARS: Mapping[str, tuple[int, pa.DataType, Any]] = {
     "string": (BYTES, pa.string(), ""),
     "bytes": (BYTES, pa.binary(), b""),
 }
-"""Their wire type, the type of their values, and what stands for an absent one. Kafka Connect has
+"""The wire type of each scalar, the Arrow type of its values, and its default. Kafka Connect has
 no unsigned numbers: those of 32 bits and of 64 bits both become longs."""
 
 
@@ -105,7 +105,7 @@ class Enum(Node):
         return f"UNKNOWN_ENUM_VALUE_{self.name}_{number}"
 
     def shown(self, number: int) -> str | int:
-        """The value of a number."""
+        """The number itself, or its name."""
         return number if self.as_number else self.names.get(number) or self.unknown(number)
 
 
@@ -116,7 +116,7 @@ class Field:
     Args:
         explicit: an absent one is null; otherwise it has its default.
         always: an absent message is an empty one.
-        nullable: as Kafka Connect's schema says it.
+        nullable: whether Kafka Connect's schema lets it be null.
     """
 
     name: str

@@ -73,13 +73,13 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if not self._accept(token):
-            self._refuse(f"{token!r} expected, but found {self._next!r}")
+            self._refuse(f"expected {token!r}, but found {self._next!r}")
 
     def _name(self) -> str:
         found = self._take()
         if not (found[0].isalpha() or found[0] in "_."):
             self._at -= 1
-            self._refuse(f"a name expected, but found {found!r}")
+            self._refuse(f"expected a name, but found {found!r}")
         return found
 
     def _string(self) -> str:
@@ -100,7 +100,7 @@ class _Parser:
             return sign * int(token, 8 if octal else 0)
         except ValueError:
             self._at -= 1
-            self._refuse(f"a whole number expected, but found {token!r}")
+            self._refuse(f"expected a whole number, but found {token!r}")
 
     def _skip(self) -> None:
         """Skip a statement: to its semicolon, or over its braces."""
@@ -275,7 +275,7 @@ class _Parser:
 
 
 def entry_name(field: str) -> str:
-    """The message of a map's entries: ``by_name`` has ``ByNameEntry``."""
+    """The name of the message for a map's entries: ``ByNameEntry`` for ``by_name``."""
     return "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Entry"
 
 

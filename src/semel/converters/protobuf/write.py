@@ -141,7 +141,7 @@ def _single(field: Field, values: pa.Array, path: str) -> pa.Array:
 
 
 def _is_default(field: Field, values: pa.Array) -> pa.Array:
-    """The values that equal an absent field, and so are not written."""
+    """Which values an absent field stands for, so that they are not written."""
     if pa.types.is_floating(values.type) and not field.default:  # -0.0 is another value
         bits = np.ascontiguousarray(values.to_numpy()).view(f"i{values.type.bit_width // 8}")
         return pa.array(bits == 0)

@@ -35,7 +35,7 @@ class RegistryKeys:
     source: str = key(
         _SOURCE,
         "URL",
-        "Where the login is: USER_INFO (in basic.auth.user.info) or URL.",
+        "Where the login comes from: USER_INFO (in basic.auth.user.info) or URL.",
         aliases=(f"schema.registry.{_SOURCE}",),
         recommended=("URL", "USER_INFO"),
     )
@@ -49,7 +49,7 @@ class RegistryKeys:
     bearer_source: str = key(
         "bearer.auth.credentials.source",
         "",
-        "Where bearer tokens are from: STATIC_TOKEN or OAUTHBEARER.",
+        "Where bearer tokens come from: STATIC_TOKEN or OAUTHBEARER.",
         recommended=("STATIC_TOKEN", "OAUTHBEARER"),
     )
     bearer_token: str = key("bearer.auth.token", "", "The token of STATIC_TOKEN.", secret=True)
@@ -72,7 +72,7 @@ class RegistryKeys:
     trust_store: str = key(
         f"{_TLS}truststore.location", "", "A trust store of Java, or a PEM file.", importance=HIGH
     )
-    trust_type: str = key(f"{_TLS}truststore.type", "JKS", "Has no effect: semel finds it out.")
+    trust_type: str = key(f"{_TLS}truststore.type", "JKS", "Has no effect: semel detects it.")
     trust_password: str = key(
         f"{_TLS}truststore.password", "", "Its password.", secret=True, importance=HIGH
     )

@@ -84,7 +84,7 @@ class RegistryConverter(Converter):
         one.
 
         Raises:
-            ValueError: the format has no place for them.
+            ValueError: the format cannot represent them.
         """
 
     @abstractmethod

@@ -19,7 +19,7 @@ HEADER = 5
 @dataclass(frozen=True, slots=True)
 class Framed:
     """Messages of one schema: their rows, and where each begins and ends in ``data``. ``message``
-    says which message of a schema that has several they are."""
+    says which of the schema's messages they are, if it has several."""
 
     schema_id: int
     rows: Longs
@@ -47,8 +47,8 @@ class Framed:
 
 
 def unframed(values: pa.Array) -> tuple[list[Framed], Longs]:
-    """The messages by schema, in the order of their first ones; and the rows of those that are not
-    in this format. Nulls are in neither list."""
+    """The messages by schema, ordered by the first of each, and the rows of values that are not in
+    this format. Nulls are in neither list."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     _, offsets, data = values.buffers()
     if data is None or not len(values):

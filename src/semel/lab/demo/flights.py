@@ -158,7 +158,7 @@ class Connector:
         """Run until it dies or is done. Yields the committed rows several times a second.
 
         Raises:
-            ServiceError: the process ended in another way than planned.
+            ServiceError: the process did not end as planned.
         """
         self._process.start(crash, "--until-caught-up")
         sink = plan(self._config).sink

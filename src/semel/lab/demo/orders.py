@@ -242,7 +242,7 @@ class Pipeline:
         """Run until the crash. Yields what has been copied, now and then.
 
         Raises:
-            ServiceError: the process ended in another way, or nothing is copied.
+            ServiceError: the process did not end as planned, or nothing is copied.
         """
         self._process.start(crash)
         moved, last = time.monotonic(), None

@@ -22,7 +22,7 @@ def without_letters(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_empty(raw: Mapping[str, str], topics: Collection[str]) -> None:
-    """Check that a drill's rows and positions, which begin at 0, meet none of the user's.
+    """Check that a drill's rows and positions, which begin at 0, do not collide with the user's.
 
     Raises:
         ConfigError: a target has rows, or the ledger knows the connector.
@@ -44,7 +44,7 @@ def check_empty(raw: Mapping[str, str], topics: Collection[str]) -> None:
 
 
 class _Unknown(Exception):
-    """There is something that a sink of this kind did not write."""
+    """The store holds something that this kind of sink did not write."""
 
 
 def _look(sink: Sink, topics: Collection[str]) -> Sequence[Snapshot]:

@@ -233,7 +233,7 @@ def located(where: Processes, when: str) -> Iterator[None]:
 
 
 def without_place(raw: Mapping[str, str], *replaced: str) -> dict[str, str]:
-    """A configuration without what names or secures other services than a drill's own."""
+    """A configuration without keys that name or secure services other than a drill's own."""
     elsewhere = ("bootstrap.servers", "spark.master", *replaced)
     secured = ("security.", "sasl.", "ssl.")
     return {

@@ -66,7 +66,7 @@ _OF_SESSIONS = frozenset({Kind.STORE_SILENT})
 """Faults of servers that ``connection.url`` names."""
 _OF_KAFKA = frozenset({Kind.TIME_OUT})
 _OF_FILES = _OF_ANY - {Kind.TOPIC_RECREATED, Kind.LOG_TRUNCATED}
-"""The files sink refuses to read offsets again for which it has files."""
+"""The files sink refuses to reread offsets for which it has files."""
 _OF_LAKES = frozenset({Kind.TABLE_OPTIMIZE, Kind.CONCURRENT_WRITER})
 _OF_DISKS = frozenset({Kind.DISK_FULL})
 _OF_TASKS = frozenset({Kind.REPLACED_ZOMBIE})
@@ -98,7 +98,7 @@ class Store:
     brokers: int = 1
 
     def possible(self, kinds: Collection[Kind], connector: str) -> list[Kind]:
-        """Those of these faults that can happen.
+        """The faults among these that can happen.
 
         Raises:
             ConfigError: none of them can happen.
@@ -254,7 +254,7 @@ def _search(raw: Mapping[str, str], directory: Path) -> Store:
 def _kafka(_raw: Mapping[str, str], _directory: Path) -> Store:
     """A cluster, because transactions do not survive the death of a single broker: if one ends
     while its partitions have no leader, Kafka 4.3 considers it complete although its markers were
-    never written, and it hangs for good. With three brokers, any one may die at a time."""
+    never written, and it hangs for good. With three brokers, any single one may die."""
     return Store(
         {},
         _OF_ANY | _OF_KAFKA | _OF_TASKS,

@@ -37,7 +37,7 @@ def find_java() -> Path:
 
 
 def find_jdk(server: str) -> Path:
-    """The same, but only a JDK, because some servers are started from source."""
+    """Like :func:`find_java`, but only a JDK will do: some servers are started from source."""
     java = find_java()
     if not has_compiler(java):
         raise ServiceError(

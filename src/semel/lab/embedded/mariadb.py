@@ -144,7 +144,7 @@ def program(name: str) -> str:
     """The path of one of MariaDB's programs.
 
     Raises:
-        ServiceError: nowhere.
+        ServiceError: it is not installed.
     """
     found = _found(name)
     if found is None:

@@ -34,8 +34,8 @@ class _Link:
 class Proxy:
     """Forwards bytes between its own port and a server's, for tests and drills.
 
-    ``delay`` holds back each chunk for that many seconds; ``held`` counts the bytes that fell into
-    silence.
+    ``delay`` holds back each chunk for that many seconds; ``held`` counts the bytes that
+    :meth:`silence` has held back.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -73,7 +73,7 @@ class Proxy:
     # Faults
 
     def silence(self, *, new: bool = False) -> int:
-        """Stop carrying bytes on the connections there are; they stay open, and the kernel keeps
+        """Stop forwarding bytes on the present connections. They stay open, and the kernel keeps
         acknowledging what arrives. With ``new``, later connections are silent too, until
         :meth:`accept`. Returns how many fell silent."""
         with self._lock:

@@ -61,7 +61,7 @@ class DatagenSource(Source):
         config = self._config
         count = f"{config.iterations:,} records" if config.iterations > 0 else "records"
         return {
-            "reads": f"{count} a task, made by {config.origin} and random.seed={self._seed}",
+            "reads": f"{count} per task, made by {config.origin} and random.seed={self._seed}",
             "writes": f"topic {config.topic}",
         }
 

@@ -40,9 +40,9 @@ IGNORED = {
     "file.buffer.size.bytes": "files are read in blocks of a few megabytes",
     "schema.generation.key.name": "schemas have no name",
     "schema.generation.value.name": "schemas have no name",
-    "task.count": "files are dealt out by their names",
-    "task.index": "files are dealt out by their names",
-    "task.partitioner": "files are dealt out by their names",
+    "task.count": "files are assigned to tasks by name",
+    "task.index": "files are assigned to tasks by name",
+    "task.partitioner": "files are assigned to tasks by name",
 }
 
 
@@ -135,7 +135,7 @@ class DirectoryConfig(TextKeys):
     processing: str = key(
         "processing.file.extension",
         ".PROCESSING",
-        "Files whose names end like this are not read; semel itself makes none.",
+        "Files whose names end with this are not read; semel itself creates none.",
         importance=LOW,
         group="File System",
     )

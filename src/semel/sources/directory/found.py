@@ -41,7 +41,7 @@ def local_file(name: str, stat: os.stat_result) -> Found:
 
 
 def stored_object(name: str, info: Mapping[str, Any]) -> Found:
-    """What fsspec tells of a file."""
+    """A file as fsspec describes it."""
     tag = str(info.get("ETag") or info.get("etag") or info.get("md5Hash") or "").strip('"')
     changed = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
     changed = info.get("modificationTime", 0) / 1000 if changed is None else changed
@@ -50,5 +50,5 @@ def stored_object(name: str, info: Mapping[str, Any]) -> Found:
 
 
 def is_same(now: Found, found: Found) -> bool:
-    """Whether a local file is the one that was found; chmod and hard links make it no other one."""
+    """Whether a local file is the one that was found, even after chmod or with new hard links."""
     return now == found or (now.version, now.inode) == (found.version, found.inode)

@@ -42,7 +42,7 @@ class Kept:
     def gone(self, name: str, offset: SourceOffset) -> ServiceError:
         """The error for a file that is not found."""
         return ServiceError(
-            f"connector {self._connector}: file {name} ({told(offset)}) is gone, so that its "
+            f"connector {self._connector}: file {name} ({told(offset)}) is gone, so its "
             "records cannot be read again. An audit needs cleanup.policy=none, move or movebydate"
         )
 

@@ -13,7 +13,7 @@ from semel.sources.directory.places import Places
 from semel.sources.directory.removal import ASIDE
 
 _ASIDE_S = 60
-"""A file that stays aside for longer was left behind."""
+"""Seconds after which a file that is still aside counts as left behind."""
 
 _ORDERS: Mapping[str, Callable[[Found], Any]] = {
     "Name": lambda found: found.name,
@@ -60,7 +60,7 @@ class Listing:
         return self._pattern.fullmatch(own_name) is not None
 
     def _report(self, aside: Sequence[str]) -> None:
-        """Warn of files that stay aside: a file is there for an instant, or was left behind."""
+        """Warn of files that stay aside: normally, a file is there only for an instant."""
         now = time.monotonic()
         self._aside = {name: self._aside.get(name, now) for name in aside}
         for name, since in self._aside.items():

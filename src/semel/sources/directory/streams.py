@@ -17,7 +17,7 @@ BLOCK = 8 * 1024 * 1024
 
 
 class TooLarge(Exception):
-    """A record does not end."""
+    """A record has no end within the limit."""
 
 
 class Readable(Protocol):
@@ -103,7 +103,7 @@ def line_ends(block: bytes) -> np.ndarray:
 
 
 def not_blank(ends: Ends) -> Ends:
-    """The same without blank lines, which belong to the record that follows."""
+    """``ends`` without those of blank lines, which belong to the record that follows."""
 
     def found(block: bytes) -> np.ndarray:
         behind = ends(block)

@@ -154,7 +154,7 @@ def _taken(file: BinaryIO, size: int) -> bytes:
 
 
 def _long(file: BinaryIO, *, ends: bool = False) -> int | None:
-    """A number of variable length; None where the file may end."""
+    """A variable-length number; None at the end of the file, if it may end here."""
     value = shift = 0
     while True:
         byte = file.read(1)

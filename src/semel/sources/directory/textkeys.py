@@ -94,7 +94,7 @@ class TextKeys:
     case_sensitive: bool = key(
         "csv.case.sensitive.field.names",
         False,
-        "Whether columns and fields are the same only with the same case.",
+        "Whether the case of names matters when columns are matched to fields.",
         importance=LOW,
         group="CSV Parsing",
     )

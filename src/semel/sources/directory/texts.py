@@ -184,8 +184,8 @@ class OfBytes(Format):
             raise Unfit(f"it is not {self.encoding}") from None
 
     def _decoded(self, block: bytes, ends: np.ndarray) -> pa.Array:
-        """The same in another ASCII-compatible character set: line ends are the same bytes, which
-        mean nothing else."""
+        """Like :meth:`text`, for another ASCII-compatible character set: line ends are the same
+        bytes, which mean nothing else."""
         try:
             text = block.decode(self.encoding)
         except UnicodeDecodeError as error:

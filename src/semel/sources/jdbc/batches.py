@@ -20,7 +20,7 @@ from semel.sources.jdbc.values import converted, shown, struct
 T = TypeVar("T")
 
 LARGEST = 1 << 30
-"""Bytes of the rows that are committed together."""
+"""The most bytes of rows that are committed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def in_parts(found: Iterable[Rows], before: Position, after: Position) -> Iterat
 
 
 def ahead(found: Iterator[Together]) -> Iterator[Together]:
-    """The same, one step ahead: when the last batch is yielded, the query is over."""
+    """``found``, fetched one step ahead: when the last batch is yielded, the query is over."""
     held = next(found, None)
     while held is not None:
         following = next(found, None)
@@ -154,8 +154,8 @@ def ahead(found: Iterator[Together]) -> Iterator[Together]:
 
 
 def fetched_ahead(found: Iterator[T]) -> Generator[T, None, None]:
-    """The same, but a thread fetches the next item while the caller uses the current one. A caller
-    that stops early waits for the fetch in progress."""
+    """Like ``ahead``, but a thread fetches the next item while the caller uses the current one. A
+    caller that stops early waits for the fetch in progress."""
 
     def fetch() -> T | None:
         return next(found, None)

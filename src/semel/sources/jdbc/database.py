@@ -105,9 +105,9 @@ class Database(ABC):
 
     @abstractmethod
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
-        """The rows of a query in batches of a few megabytes, as they arrive. Run nothing else
-        before the last one. ``widest`` is a query for the size of the largest row in bytes, for
-        databases whose client counts rows."""
+        """The rows of a query in batches of a few megabytes, as they arrive. Run no other
+        query before the last batch. ``widest`` is a query for the size of the largest row in bytes,
+        for databases whose client counts rows."""
 
     def limited(self, query: str, rows: int) -> str:
         """The query, which has an ORDER BY, limited to ``rows`` rows."""

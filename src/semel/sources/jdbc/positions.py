@@ -7,7 +7,8 @@ from semel.sources.jdbc.offsets import Position
 
 
 def begun(config: JdbcSourceConfig, position: Position, now: int) -> Position:
-    """Where to begin without a time in the offset. ``now`` is in microseconds since 1970."""
+    """The position. In modes with a time, if it has none, ``timestamp.initial`` if that is set.
+    ``now`` is in microseconds since 1970."""
     initial, known = config.timestamp_initial, (position.timestamp, position.load)
     if known != (None, None) or initial is None or not config.by_time:
         return position

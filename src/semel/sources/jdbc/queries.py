@@ -90,9 +90,12 @@ def _time(name: str, columns: Sequence[Column]) -> Column:
 def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
     exact = [c for c in columns if c.name == name]
     found = exact or [c for c in columns if c.name.lower() == name.lower()]
-    if len(found) != 1:
+    if not found:
         there = ", ".join(c.name for c in columns)
         raise Unreadable(f"has no column {name}, which {key} names. It has {there}")
+    if len(found) > 1:
+        alike = " and ".join(c.name for c in found)
+        raise Unreadable(f"has columns {alike}, and {key}={name} fits them all. Name one exactly")
     return found[0]
 
 
@@ -118,7 +121,7 @@ class Query:
     last_number: int | None = None
     """Numbers larger than this are not read."""
     last: Position | None = None
-    """Nor are rows after this time, and number."""
+    """Rows after this time (or, at this time, after this number) are not read, either."""
 
     @property
     def sql(self) -> str:

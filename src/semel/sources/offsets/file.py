@@ -46,7 +46,7 @@ class OffsetFile:
         self.where = f"offsets file {path}"
 
     def prepare(self) -> None:
-        """Raises ConfigError: it cannot be written."""
+        """Check that the file can be written. Raises ConfigError: it cannot."""
         place = self._path.parent
         if not place.is_dir() or self._path.is_dir():
             raise misconfigured(
@@ -61,10 +61,10 @@ class OffsetFile:
         self.read()
 
     def read(self, *, expected: bool = False) -> Mapping[bytes, bytes]:
-        """What it holds; nothing if it is not there yet, which is never an error.
+        """What the file holds; nothing if it does not exist yet, which is never an error.
 
         Raises:
-            ConfigError: it is another file.
+            ConfigError: it is not a file of source offsets.
             ServiceError: it cannot be read.
         """
         try:
@@ -85,7 +85,7 @@ class OffsetFile:
         """See :class:`~semel.sources.offsets.outside.Outside`. The file is replaced in one step.
 
         Raises:
-            LedgerConflict: a key has another value than is known.
+            LedgerConflict: a key's value is not the known one.
             ServiceError: it cannot be written.
             Unavailable: another process does not finish writing it. That process may be frozen.
         """
@@ -130,7 +130,7 @@ def _lock(file: TextIO) -> bool:
 
 
 def serialized(held: Mapping[bytes, bytes]) -> bytes:
-    """As Java writes it."""
+    """The map as Java serializes it."""
     parts = [_HEAD, _FACTS.pack(0.75, 12, _BLOCK, 16, len(held))]
     begin = _ARRAY
     for array in (a for entry in held.items() for a in entry):
@@ -140,7 +140,7 @@ def serialized(held: Mapping[bytes, bytes]) -> bytes:
 
 
 def parsed(content: bytes) -> dict[bytes, bytes]:
-    """What Java has written, without entries of null.
+    """The map that Java has serialized, without entries whose key or value is null or empty.
 
     Raises:
         ValueError, struct.error: it is something else.

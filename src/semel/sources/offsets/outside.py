@@ -27,14 +27,14 @@ class Outside(Protocol):
         """
 
     def read(self, *, expected: bool) -> Mapping[bytes, bytes]:
-        """What it holds at one instant. If it does not exist, the result is empty, or that is an
-        error if it is ``expected``."""
+        """What it holds at one instant. If it does not exist, the result is empty, unless it is
+        ``expected``: then that is an error."""
 
     def write(self, records: Sequence[Record], known: Mapping[bytes, bytes | None]) -> None:
         """Store records, all or none, if each key in ``known`` still has that value.
 
         Raises:
-            LedgerConflict: one has another; nothing was stored.
+            LedgerConflict: a key has another value; nothing was stored.
             TransientError: they may or may not have been stored.
         """
 

@@ -71,7 +71,7 @@ class StoredOffsets:
         return next((o for p, o in self.offsets if canonical(p) == wanted), None)
 
     def lookup(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]:
-        """The same for many partitions."""
+        """A function like :meth:`offset`, faster for many partitions."""
         by_name = {canonical(p): o for p, o in self.offsets}
         return lambda partition: by_name.get(canonical(partition))
 
@@ -193,8 +193,8 @@ class SourceOffsets:
     def send(
         self, producer: Producer, records: Sequence[Record], failed: Callable[..., None]
     ) -> None:
-        """Queue records; ``failed`` hears of those that are not delivered. The topic must have been
-        read.
+        """Queue records; ``failed`` is called for those that are not delivered. The topic must have
+        been read.
 
         A key stays in the partition that holds it, and a new one goes where Kafka Connect would
         write it, whatever ``producer.override.partitioner`` says. A tombstone goes to every

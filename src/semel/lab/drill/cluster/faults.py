@@ -51,10 +51,10 @@ class ClusterInjector:
         stage.until(
             passed,
             PATIENCE,
-            lambda: f"the sink has not gone on: {'; '.join(mark.missing(stage.positions()))}",
+            lambda: f"the sink has not continued: {'; '.join(mark.missing(stage.positions()))}",
             meanwhile=self._traffic.kick,
         )
-        stage.until(lambda: stage.made() > made, PATIENCE, "the source has not gone on")
+        stage.until(lambda: stage.made() > made, PATIENCE, "the source has not continued")
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class ClusterInjector:
             stage.until(
                 lambda: not mark.missing(stage.positions()),
                 PATIENCE,
-                lambda: f"the sink has not gone on: {'; '.join(mark.missing(stage.positions()))}",
+                lambda: f"the sink has not continued: {'; '.join(mark.missing(stage.positions()))}",
             )
             time.sleep(_UNDER_WAY)
             yield

@@ -19,7 +19,7 @@ class Reached(Kafka):
         self.ways = [Proxy(LOOPBACK, port) for port in self._ports_behind]
 
     def close(self) -> None:
-        """End it, and the proxies."""
+        """End Kafka and the proxies."""
         for way in self.ways:
             way.close()
         self.kill()

@@ -12,7 +12,7 @@ from semel.lab.drill.processes import PATIENCE
 from semel.lab.drill.source.system import OF_ANY
 
 Run = Callable[[str], Sequence[Any]]
-"""Runs a statement, committed by itself, and gives the rows of a SELECT."""
+"""Runs a statement in a transaction of its own, and returns the rows of a SELECT."""
 
 _FREEZES = frozenset({Kind.ZOMBIE, Kind.REPLACED_ZOMBIE, Kind.TIME_OUT})
 """A process that is frozen while it reads keeps the file locked, and nobody else can write it."""

@@ -85,7 +85,7 @@ class Watcher:
         return self._tally.newest + 1 + _MORE if self._held is None else self._held
 
     def hold(self, held: bool) -> None:
-        """Judge the records that are there now, or all again."""
+        """Judge only the records seen so far, or all of them again."""
         self._held = self._tally.newest + 1 if held else None
 
     def no_burst(self) -> AbstractContextManager[object]:

@@ -132,7 +132,7 @@ class Rows(System):
                 time.sleep(_AGAIN)
 
     def lane(self, number: int) -> int:
-        """Rows of one time come in any order in timestamp mode."""
+        """In timestamp mode, rows with the same time come in any order."""
         return number if self._mode == TIMESTAMP else 0
 
 

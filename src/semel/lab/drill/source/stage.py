@@ -161,7 +161,7 @@ class Writer(Bursts):
         return self._new(count, self._own)
 
     def no_burst(self) -> AbstractContextManager[object]:
-        """Keeps bursts from beginning, once the one in progress has ended."""
+        """A context in which no burst begins. Entering it waits for the one in progress."""
         return self._lock
 
     def _work(self, dice: random.Random) -> None:
