@@ -76,7 +76,7 @@ class Produce(Protocol):
 
 
 def wait_gone(pid: int, timeout: float = PATIENCE) -> bool:
-    """Whether a process ends in time, all of its threads; it may be left to be reaped."""
+    """Whether a process, with all its threads, ends in time. It may still have to be reaped."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -172,14 +172,14 @@ def hive_metastore(services_directory: Path, jdk: None) -> Iterator[HiveMetastor
 
 @pytest.fixture(scope="session")
 def faulty_rest(rest_catalog: RestCatalogServer) -> Iterator[Faults]:
-    """What stands before the session's REST catalog."""
+    """The faults of a server in front of the session's REST catalog."""
     with before(rest_catalog.url) as faults:
         yield faults
 
 
 @pytest.fixture(scope="session")
 def faulty_aws() -> Iterator[Faults]:
-    """What stands before a server of S3 and Glue."""
+    """The faults of a server in front of one of S3 and Glue."""
     with apart(s3.server) as faults:
         yield faults
 
@@ -309,7 +309,8 @@ def produce(request: pytest.FixtureRequest) -> Produce:
         producer = Producer(
             {
                 "bootstrap.servers": where,
-                # Nothing twice, in order: an idempotent producer waits half a second for its id.
+                # No duplicates, and in order, without the half second that an idempotent producer
+                # waits for its id.
                 "max.in.flight.requests.per.connection": 1,
                 "request.timeout.ms": int(PATIENCE * 1000),
                 "message.timeout.ms": int(PATIENCE * 1000),

@@ -1,8 +1,8 @@
-"""A server that stands before another one, and what goes wrong on the way.
+"""A server in front of another one, and what goes wrong on the way.
 
-It hands each request on and brings back the answer. A fault befalls the requests that it matches:
-an error instead of the request, or an answer that is lost after the request has been carried out,
-or a request that arrives twice, as it does where whoever stands in between tries again by itself.
+It forwards each request and returns the answer. A fault hits the requests that it matches: an error
+instead of the request, an answer that is lost after the request has been carried out, or a request
+that arrives twice, as it does if a client or a gateway in between retries by itself.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from semel.lab.embedded.proxy import Proxy
 
 KINDS = ("refused", "lost", "cut", "twice")
-"""Of a request that is not carried out and answered 503; that is, and answered 500, or not at all;
-that is carried out twice, and the second answer brought back."""
+"""The request is not carried out, and answered with 503; is carried out, and answered with 500, or
+not at all; is carried out twice, and the second answer is returned."""
 _HOP = {
     *("connection", "transfer-encoding", "keep-alive", "date", "server", "content-length", "expect")
 }
@@ -32,7 +32,7 @@ _HOP = {
 
 @dataclass
 class Fault:
-    """What befalls the next ``times`` requests that ``hits`` says yes to."""
+    """What happens to the next ``times`` requests for which ``hits`` is true."""
 
     kind: str
     hits: Callable[[str, str], bool]
@@ -82,7 +82,7 @@ class Faults:
 
 @contextmanager
 def before(backend: str) -> Iterator[Faults]:
-    """A server before ``backend``, which other processes reach too."""
+    """A server in front of ``backend``, which other processes can reach, too."""
     faults = Faults(backend)
     there = urlsplit(backend)
 

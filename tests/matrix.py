@@ -130,7 +130,7 @@ def sink_name(connector_class: str) -> str:
 
 
 def modes(sink: str) -> list[str]:
-    """A sink's tasks commit, or its driver does; and it may take micro-batches."""
+    """A sink's modes: direct or bounded, as its tasks or its driver commit, and micro-batch."""
     return ["bounded" if issubclass(sink_class(sink), StagingSink) else "direct", "micro-batch"]
 
 

@@ -1,4 +1,4 @@
-"""How long tests wait for what must come. A slow machine is no failure; what hangs is one."""
+"""How long tests wait for what must happen. A slow machine is not a failure; a hang is."""
 
 PATIENCE = 600.0
 """Seconds."""

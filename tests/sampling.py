@@ -1,7 +1,7 @@
-"""A sample of the tests that ``make test`` leaves out: another one for each seed.
+"""A sample of the tests that ``make test`` leaves out: a different one for each seed.
 
-``make sample SEED=...`` runs them in the order in which they are drawn, as many as can begin in
-some minutes. So each test's turn comes in some of many samples.
+``make sample SEED=...`` runs them in the order in which they are drawn, as many as can start in a
+few minutes. Over many samples, every test gets its turn.
 """
 
 from __future__ import annotations

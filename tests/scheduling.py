@@ -1,7 +1,7 @@
 """Which worker of pytest-xdist runs which tests, and in which order.
 
-``--dist loadfile`` keeps a file's tests together and begins with the file that has most of them.
-How long a file takes is another matter, and so is what it has to start first. A sample
+``--dist loadfile`` keeps a file's tests together and begins with the file that has the most tests.
+That is not always the slowest one, and it ignores the servers that files have to start. A sample
 (:mod:`tests.sampling`) begins with the file that was drawn first.
 """
 
@@ -102,8 +102,8 @@ FIRST = (
     "tests/test_by_hand.py",
     "tests/test_quickstart.py",
 )
-"""What takes longest begins first, or at the end of the run all wait for it: these are the files of
-20 s and more. Files of many quick tests fill up what is left."""
+"""The files that take 20 s or more start first; otherwise the whole run waits for them at its end.
+Files with many quick tests fill the gaps."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -165,7 +165,7 @@ def test_what_a_killed_training_has_left_is_removed_after_a_day(archive: Archive
 
 
 @pytest.mark.parametrize("why", ["read-only home", "no home", "switched off", "no memory"])
-def test_where_none_can_be_kept_none_is_wanted(
+def test_no_archive_is_wanted_where_none_can_be_kept(
     why: str, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if why == "read-only home":

@@ -258,8 +258,8 @@ STORES: dict[str, tuple[type[Store], Mapping[str, Mapping[str, str]]]] = {
     "files": (Files, {"insert": {}}),
     "Elasticsearch and OpenSearch": (Search, SEARCH_MODES),
 }
-"""By the names in the table. A topic's records cannot be changed by hand, and SQL Server is not to
-be had here: what is said of these two is not tried."""
+"""By the names in the table. A topic's records cannot be changed by hand, and SQL Server is not
+available here: what the table says about these two is not tested."""
 UNTRIED = {"Kafka", "SQL Server"}
 QUICK = {
     ("PostgreSQL", "upsert", True),

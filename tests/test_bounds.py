@@ -20,7 +20,7 @@ def parsed(file: Path) -> ast.Module:
 
 
 def calls(file: Path) -> Iterator[tuple[ast.Call, str, ast.expr]]:
-    """Calls of methods and of modules' functions: with the name, and what it is called of."""
+    """Calls of methods and of modules' functions: with their names, and what they are called on."""
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield node, node.func.attr, node.func.value

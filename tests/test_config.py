@@ -827,6 +827,6 @@ def test_every_class_name_finds_the_sink(name: str) -> None:
     assert sink_class(name) is PostgresSink
 
 
-def test_a_class_that_nobody_has_is_told_with_those_there_are() -> None:
+def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'io.acme.Sink' is not .*semel writes to PostgreSQL"):
         sink_class("io.acme.Sink")

@@ -222,7 +222,7 @@ def test_a_class_that_may_be_a_source_is_not_asked_for_topics() -> None:
         ),
     ],
 )
-def test_a_connector_that_there_is_not_names_what_there_is(name: str, said: str) -> None:
+def test_an_error_about_an_unknown_connector_names_known_ones(name: str, said: str) -> None:
     raw = {"name": "c", "connector.class": name, "topics": "t", "bootstrap.servers": "localhost:1"}
     with pytest.raises(ConfigError, match=said) as told:
         plan({**raw, "connection.url": "x"})

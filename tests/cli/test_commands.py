@@ -35,7 +35,7 @@ from tests.engine.harness import caught_up, positions, records, sql, wait_until
 UPSERT = {"insert.mode": "upsert", "pk.mode": "record_key", "pk.fields": "id"}
 
 
-def test_what_nobody_foresaw_is_told_in_one_line(
+def test_an_unexpected_error_is_reported_in_one_line(
     semel: Callable[..., Ended], written: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -289,7 +289,7 @@ ICEBERG = {"connector.class": "iceberg", "connection.url": None}
         ),
     ],
 )
-def test_what_keys_say_to_each_other_is_told_at_once(
+def test_mistakes_in_combinations_of_keys_are_reported_together(
     change: dict[str, Any], parts: tuple[str, ...], semel: Callable[..., Ended], written: Write
 ) -> None:
     config = {k: v for k, v in {**NOWHERE, **change}.items() if v is not None}

@@ -1,6 +1,6 @@
-"""What is wrong with a store is told at once, in a sentence, and no Spark is waited for.
+"""A problem with a store is reported at once, in one sentence, without waiting for Spark.
 
-Spark starts beside the checks, so the tests let it hang: only a run that does not need it ends.
+Spark starts during the checks, so the tests let it hang: only a run that does not need it ends.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def test_a_required_field_must_be_there() -> None:
     assert not found.type.field("id").nullable
 
 
-def test_optional_is_false_when_it_is_not_said() -> None:
+def test_a_field_is_required_unless_its_schema_says_optional() -> None:
     _, failures = decode(envelope([{"field": "id", "type": "int64"}], {}))
     assert failures == {0: "field id: required, but missing or null"}
 
@@ -225,7 +225,7 @@ def test_a_null_payload_and_a_tombstone_are_null() -> None:
     assert found.to_pylist() == [None, None, None, {"id": 1}]
 
 
-def test_of_two_payloads_the_last_counts() -> None:
+def test_the_last_of_two_payloads_counts() -> None:
     schema = json.dumps({"type": "struct", "fields": [field("id", "int64")]})
     value = f'{{"schema":{schema},"payload":{{"id":1}},"payload":{{"id":2}}}}'.encode()
     found, failures = decode(value, value)
@@ -245,7 +245,7 @@ def test_of_two_payloads_the_last_counts() -> None:
         b"1",
     ],
 )
-def test_what_is_no_envelope_says_which_setting_to_change(value: bytes) -> None:
+def test_an_error_about_a_missing_envelope_names_the_setting_to_change(value: bytes) -> None:
     _, failures = decode(value)
     assert "schemas.enable" in failures[0] or failures[0].startswith("not JSON")
     assert value == b"" or "value.converter.schemas.enable=false" in failures[0]

@@ -235,7 +235,7 @@ def test_pretty_printed_json_is_read_without_losing_strictness() -> None:
     assert "control character" in messages(found)[1]
 
 
-def test_of_duplicate_fields_the_last_counts() -> None:
+def test_the_last_of_duplicate_fields_counts() -> None:
     values = rows(b'{"x":1,"x":2}', b'{"x":1,"x":null}')
     found = plain().decode(values, pa.schema([("x", pa.int64())]))
     assert found.values.to_pylist() == [{"x": 2}, {"x": None}]
@@ -419,7 +419,7 @@ def test_a_field_that_is_nested_deeply_is_found_and_kept_whole(evolve: bool) -> 
         assert found.values.to_pylist() == [{"id": 1, "deep": deep}]
 
 
-def test_of_a_field_that_stands_twice_the_last_one_counts() -> None:
+def test_the_last_of_duplicate_fields_counts_beside_kept_json() -> None:
     expected = pa.schema([("a", pa.int64()), ("b", pa.json_())])
     found = plain().decode(rows(b'{"a":1,"a":2,"b":{"c":1,"c":2}}'), expected)
     assert found.values.to_pylist() == [{"a": 2, "b": '{"c":1,"c":2}'}]

@@ -107,7 +107,7 @@ def test_a_registry_that_cannot_answer_now_is_asked_again_and_then_away(server: 
     assert _asked(_url(server)) == SCHEMA
 
 
-def test_a_registry_that_takes_no_schemas_is_told_once_though_bad_records_are_not_logged(
+def test_a_registry_that_refuses_schemas_is_logged_once_though_bad_records_are_not(
     server: Server,
 ) -> None:
     server.status = 422

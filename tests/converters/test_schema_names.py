@@ -82,7 +82,7 @@ def test_what_is_written_under_a_name_can_be_read(kind: str) -> None:
     assert values.field("id").to_pylist() == [1]
 
 
-def test_a_name_that_protobuf_has_not_is_told_or_scrubbed() -> None:
+def test_a_name_that_protobuf_does_not_allow_is_refused_or_scrubbed() -> None:
     raw = chain(schema_name="com.my-order")
     with pytest.raises(ConfigError, match=r"schema name com\.my-order: Protobuf allows"):
         written(PROTOBUF, raw)
@@ -116,7 +116,7 @@ def test_the_name_is_the_subject_where_the_strategy_goes_by_records(name: str) -
     assert set(subjects.found) == {name}
 
 
-def test_a_name_that_avro_has_not_is_told() -> None:
+def test_a_name_that_avro_does_not_allow_is_refused() -> None:
     made, _ = avro()
     with pytest.raises(ConfigError, match=r"schema name com\.my-order: Avro allows"):
         named(made, chain(schema_name="com.my-order"), is_key=False).encode(ROW)

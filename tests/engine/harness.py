@@ -380,7 +380,7 @@ def until_one_is_fenced(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    """Wait for a condition; a service that does not answer says nothing of it yet."""
+    """Wait for a condition. A service that does not answer means only that it is not met yet."""
     deadline = time.monotonic() + timeout
     while True:
         late = time.monotonic() > deadline
@@ -390,7 +390,7 @@ def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None
         except TransientError:
             if late:
                 raise
-        assert not late, "it did not come about in time"
+        assert not late, "the condition was not met in time"
         time.sleep(0.02)
 
 
@@ -506,9 +506,9 @@ def assert_nothing_lost_nothing_twice(
     expected: Iterable[int],
     transform: Callable[..., Any] | None = None,
 ) -> AuditReport:
-    """The claim of every exactly-once test, told twice: by the audit, and straight from SQL.
+    """The claim of every exactly-once test, checked twice: by the audit, and straight from SQL.
 
-    ``expected`` are the ``id`` values that must stand in the tables of ``topics`` once each.
+    ``expected`` are the ``id`` values that the tables of ``topics`` must hold once each.
     """
     found = []
     for topic in config["topics"].split(","):
@@ -536,7 +536,7 @@ def some(cases: Iterable[Any], short: Collection[Any]) -> list[Any]:
 def assert_told_twice(
     config: Mapping[str, Any], ids: Sequence[int], expected: Iterable[int]
 ) -> AuditReport:
-    """Each record once, by the ``ids`` that stand in the store, in order, and by the audit."""
+    """Each record is there once: by the sorted ``ids`` found in the store, and by the audit."""
     assert ids == sorted(expected)
     report = audit(config)
     assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
@@ -553,14 +553,14 @@ def assert_promise_kept(
     shows: bool = False,
     exact: bool = True,
 ) -> None:
-    """The claim of every crash test, told twice: by the audit, and straight from the store.
+    """The claim of every crash test, checked twice: by the audit, and straight from the store.
 
     Args:
         config: of the connector that was killed, and has caught up since.
         points: the directory of its failpoints.
         found: the ``id`` values that stand in the store, of ``range(count)``.
         count: how many records Kafka has.
-        shows: whether dying there is sure to show where the guarantee is a weaker one.
+        shows: whether dying there must lose or repeat records under a weaker guarantee.
         exact: whether the store's rows name their records; else the audit goes by counts.
     """
     matrix.killed(config, points)

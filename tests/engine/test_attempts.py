@@ -1,4 +1,4 @@
-"""Attempts at a task that have no line to their driver."""
+"""Task attempts and their connection to the driver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_task(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_one_that_its_driver_does_not_wait_for_any_more_fails(run_task: Run) -> None:
+def test_an_attempt_that_its_driver_no_longer_waits_for_fails(run_task: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def hang_up() -> None:
@@ -52,7 +52,7 @@ def test_one_that_its_driver_does_not_wait_for_any_more_fails(run_task: Run) -> 
 
 
 @pytest.mark.parametrize("error", [None, Fenced("displaced"), ServiceError("no database")])
-def test_one_that_loses_its_line_fails_whatever_it_would_have_told(
+def test_an_attempt_that_loses_its_connection_fails_whatever_its_result(
     error: Exception | None, run_task: Run
 ) -> None:
     server = ControlServer("127.0.0.1")
@@ -74,7 +74,7 @@ def test_one_that_loses_its_line_fails_whatever_it_would_have_told(
         run_task(server.address("127.0.0.1"), Cut)
 
 
-def test_one_that_is_told_to_stop_ends_in_peace(run_task: Run) -> None:
+def test_an_attempt_that_is_told_to_stop_ends_without_an_error(run_task: Run) -> None:
     server = ControlServer("127.0.0.1")
 
     class Idle:
@@ -143,7 +143,7 @@ def test_a_task_that_waits_for_its_plan_is_stopped() -> None:
     server.close()
 
 
-def test_what_a_task_has_said_is_heard_when_it_speaks_no_more() -> None:
+def test_all_reports_of_a_task_have_arrived_once_it_is_disconnected() -> None:
     server = ControlServer("127.0.0.1")
     address = server.address("127.0.0.1")
     for index in range(20):

@@ -111,7 +111,7 @@ def ids(config: Config) -> list[int]:
 
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
-    """Told twice: by the audit, and straight from the table."""
+    """Checked twice: by the audit, and straight from the table."""
     return assert_told_twice(config, ids(config), expected)
 
 

@@ -113,7 +113,7 @@ def _bounded(spark: Any) -> None:
 
 @pytest.mark.parametrize("spark", GONE)
 @pytest.mark.parametrize("drive", [_direct, _bounded])
-def test_one_whose_spark_has_gone_ends_and_says_so(
+def test_a_driver_whose_spark_is_gone_ends_and_says_so(
     drive: Callable[[Any], None], spark: Gone, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(SparkGone, match="Spark has stopped: "):
@@ -133,7 +133,7 @@ def test_a_bounded_run_that_is_to_stop_may_outlive_its_spark() -> None:
 
 
 @pytest.mark.parametrize("reached", [True, False])
-def test_it_is_told_once_that_no_task_has_reached_the_driver(
+def test_the_driver_warns_once_that_no_task_has_reached_it(
     reached: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supervising, "_SILENT", 0.0)
@@ -246,7 +246,7 @@ def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
     [(["idle", "fails", "idle"], True), (["fails", "idle"], False)],
     ids=["later", "at the start"],
 )
-def test_a_bounded_run_that_has_been_idle_so_far_bears_what_may_pass(
+def test_a_bounded_run_that_has_been_idle_survives_an_error_that_may_pass(
     outcomes: list[str], passes: bool
 ) -> None:
     engine = _engine()
@@ -265,7 +265,7 @@ def test_a_bounded_run_that_has_been_idle_so_far_bears_what_may_pass(
     assert bool(outcomes) is not passes
 
 
-def test_a_micro_batch_run_that_goes_on_after_a_pause_bears_what_may_pass() -> None:
+def test_a_micro_batch_run_that_resumes_survives_a_transient_error() -> None:
     run = _run()
     engine = MicroBatchEngine(run, None, None)  # type: ignore[arg-type]
     engine._retries = Retries(run.connector, lambda _line: None)
@@ -320,7 +320,7 @@ def _micro_batches(outcomes: Sequence[Exception | None], monkeypatch: pytest.Mon
 LOST = TransientError("the connection is lost")
 
 
-def test_a_micro_batch_that_meets_what_may_pass_is_run_again_in_a_new_query(
+def test_a_micro_batch_with_a_transient_error_is_run_again_in_a_new_query(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes = [LOST, LOST, LOST, None, LOST, LOST, LOST, None]

@@ -9,7 +9,7 @@ from semel.runtime import driving
 
 
 @pytest.mark.parametrize("end", ["connections?", "refused.", "refused"])
-def test_what_cannot_be_reached_is_told_in_sentences(end: str) -> None:
+def test_unreachable_services_are_reported_in_full_sentences(end: str) -> None:
     def meets() -> None:
         raise Unavailable(f"no answer: {end}")
 

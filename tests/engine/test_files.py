@@ -114,7 +114,7 @@ def ids(config: Config) -> list[int]:
 
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
-    """Told twice: by the audit, and straight from the files."""
+    """Checked twice: by the audit, and straight from the files."""
     return assert_told_twice(config, ids(config), expected)
 
 
@@ -180,7 +180,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
 def test_a_driver_that_was_frozen_in_a_commit_changes_nothing_when_it_wakes_up(
     place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
 ) -> None:
-    """Before its entry it is fenced; after it, the other one has finished its commit for it."""
+    """Frozen before its entry, it is fenced. After it, the other driver has finished its commit."""
     source = topic(partitions=2)
     produce(source, records(COUNT))
     config = files(source)

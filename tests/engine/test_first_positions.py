@@ -65,7 +65,7 @@ def test_a_target_is_recognised(before: Target, now: Target, told: str) -> None:
 
 
 @pytest.mark.integration
-def test_a_connector_of_kafka_connect_goes_on_where_its_group_stands(
+def test_a_connector_of_kafka_connect_continues_at_its_groups_offsets(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic(2)
@@ -83,7 +83,7 @@ def test_a_connector_of_kafka_connect_goes_on_where_its_group_stands(
 
 
 @pytest.mark.integration
-def test_a_connector_that_another_program_has_gone_on_with_repeats_nothing(
+def test_a_connector_that_another_program_has_continued_repeats_nothing(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()

@@ -54,7 +54,7 @@ TYPES: list[tuple[pa.DataType, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value"), TYPES, ids=[str(t) for t, _ in TYPES])
-def test_values_keep_their_worth_and_what_the_sink_looks_at_its_type(
+def test_values_and_the_types_that_the_sink_looks_at_are_kept(
     kind: pa.DataType, value: Any
 ) -> None:
     array = pa.array([value, None], kind)

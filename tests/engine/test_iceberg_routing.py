@@ -58,7 +58,7 @@ def ids(config: Config, table: str) -> list[int]:
 
 
 def assert_each_where_it_belongs_and_once(config: Config, expected: Iterable[int]) -> AuditReport:
-    """Told twice: by the audit, and straight from the tables."""
+    """Checked twice: by the audit, and straight from the tables."""
     wanted = list(expected)
     assert ids(config, "db.even") == [i for i in wanted if i % 2 == 0]
     assert ids(config, "db.odd") == [i for i in wanted if i % 2 and i % 10 < 9]

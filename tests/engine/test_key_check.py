@@ -1,4 +1,4 @@
-"""Where JSON is assumed of keys that are no JSON, a connector does not begin."""
+"""A connector does not start if its keys are assumed to be JSON and are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task reads again and again comes to an end: it reads on, or stops and says why."""
+"""A task does not read the same records forever: it continues, or stops and says why."""
 
 from __future__ import annotations
 

@@ -102,14 +102,14 @@ def test_a_topic_that_is_created_again_while_it_is_looked_at_is_not_taken_for_a_
             ranges.stored_entries(found.connector, found.sink, cluster, [ZERO])
 
 
-def test_so_they_are_by_a_task_that_has_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_with_one_partition_enters_the_whole_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     found, entered = made(monkeypatch)
     cluster: Any = Kafka()
     assert ranges.positions(found.connector, found.sink, cluster, [ONE]) == {ONE: 5}
     assert entered == {ZERO: 5, ONE: 5, TWO: 5}
 
 
-def test_where_nothing_depends_on_it_partitions_are_entered_as_they_come(
+def test_partitions_are_entered_one_by_one_if_nothing_requires_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found, entered = made(monkeypatch, key_ignore="true")

@@ -45,7 +45,7 @@ def test_it_sees_fields_as_columns_and_tombstones_pass_by_it() -> None:
     assert flat.tombstones.column(KEY).to_pylist() == ["k1"]
 
 
-def test_what_the_schema_says_of_a_field_stays_with_it_though_the_batch_is_built_anew() -> None:
+def test_a_fields_metadata_is_kept_by_a_transform_that_builds_a_new_batch() -> None:
     def rebuilt(batch: pa.RecordBatch) -> pa.RecordBatch:
         names = [*batch.schema.names, "more"]
         more = pa.nulls(batch.num_rows, pa.int32())

@@ -132,7 +132,7 @@ def ask_offsets(written: Callable[[Config], Path]) -> Callable[..., Any]:
 
 
 def grow_until_it_stops(path: Path, running: Running) -> None:
-    """Raises what ended the run; what has been replaced finds out when it commits."""
+    """Append lines until the run ends, and raise why. A replaced run finds out when it commits."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         append(path, lines(1, len(path.read_text().splitlines())))
@@ -229,7 +229,7 @@ def test_a_frozen_task_that_was_replaced_cannot_commit(
 
 
 @pytest.mark.parametrize("group", [pytest.param("", marks=pytest.mark.long), "another-cluster"])
-def test_of_two_runs_at_once_the_later_one_goes_on(
+def test_the_later_of_two_simultaneous_runs_continues(
     group: str, path: Path, source: Callable[..., Config], start: Start
 ) -> None:
     """Also where the later one has another group.id, and its producers other transactional ids."""
@@ -847,7 +847,7 @@ def test_the_later_of_two_runs_with_offsets_in_a_table_continues(
     second.stop()
 
 
-def test_offsets_in_a_file_of_kafka_connect_are_gone_on_from_at_least_once(
+def test_a_source_continues_at_least_once_from_kafka_connects_offsets_file(
     path: Path,
     tmp_path: Path,
     source: Callable[..., Config],

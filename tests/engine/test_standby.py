@@ -1,5 +1,5 @@
-"""The daemon on standby: Spark's workers are forked from it, and Spark's own daemon does without
-where it is not there."""
+"""The daemon on standby: Spark's workers are forked from it, or by Spark's own daemon if there is
+none."""
 
 from __future__ import annotations
 

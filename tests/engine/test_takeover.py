@@ -103,7 +103,7 @@ def stop_connector(connect: DistributedConnect, config: Config) -> None:
     wait_until(lambda: not connect.has_tasks(config["name"]))
 
 
-def test_a_stopped_connector_goes_on_here_and_back_again(
+def test_a_stopped_connector_continues_here_and_then_in_kafka_connect_again(
     connect: DistributedConnect,
     config: Config,
     ours: Config,
@@ -127,7 +127,7 @@ def test_a_stopped_connector_goes_on_here_and_back_again(
     assert found == {"partition": {"filename": config["file"]}, "offset": {"position": size}}
 
 
-def test_the_offsets_file_of_a_standalone_worker_is_gone_on_from_and_back_again(
+def test_semel_and_a_standalone_worker_continue_from_each_others_offsets_file(
     tmp_path: Path,
     kafka: Kafka,
     path: Path,

@@ -41,7 +41,7 @@ def _escaped(text: str) -> str:
 
 
 class SecuredKafka(Kafka):
-    """Beside its plain listener, which only the test's own set-up uses."""
+    """A Kafka with a secured listener. Its plain one is only for the setup of the tests."""
 
     port_names = ("kafka", "controller", "secure")
 
@@ -67,7 +67,7 @@ class SecuredKafka(Kafka):
             admin.alter_user_scram_credentials([change])[name].result(PATIENCE)
 
     def allow(self, user: str, operation: AclOperation, kind: ResourceType, name: str) -> None:
-        """Let a user do something, who may do nothing else."""
+        """Allow an operation to a user who has no rights otherwise."""
         admin = AdminClient({"bootstrap.servers": self.plain})
         rule = AclBinding(
             *(kind, name, ResourcePatternType.LITERAL),

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE
 
 
 class Client(AdminClient):
-    """One that can be referred to weakly."""
+    """A client that supports weak references."""
 
 
 def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return offsets
 
 
-def test_an_end_that_is_none_during_an_election_is_asked_for_again(answers: list[int]) -> None:
+def test_an_invalid_end_offset_during_an_election_is_asked_for_again(answers: list[int]) -> None:
     answers += [-1, -1001, 7]
     assert Cluster({"bootstrap.servers": "localhost:1"}).latest([ZERO]) == {ZERO: 7}
     assert answers == [7]

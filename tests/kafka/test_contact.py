@@ -21,7 +21,7 @@ def test_a_host_that_does_not_exist_is_told_at_once() -> None:
         wait_for_brokers({"bootstrap.servers": "no-such-host.invalid:9092,nor-this.invalid:9092"})
 
 
-def test_what_is_waited_for_is_said_once_and_named_in_the_end(
+def test_brokers_that_are_waited_for_are_logged_once_and_named_in_the_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []

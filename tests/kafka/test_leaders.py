@@ -48,7 +48,7 @@ def test_a_partition_whose_leader_is_not_there_is_named(leader: int) -> None:
         assert asked(admin, 0, 1) == "t-1 has no leader"
 
 
-def test_what_nobody_knows_is_asked() -> None:
+def test_an_unknown_leader_is_not_called_unreachable() -> None:
     def silent(*, timeout: float) -> Any:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 

@@ -171,7 +171,7 @@ class TestStores:
             store.possible([Kind.STORE_KILL], "c")
 
     @pytest.mark.parametrize("name", ["sqlserver", "io.debezium.connector.jdbc.JdbcSinkConnector"])
-    def test_a_store_that_the_drill_has_not_may_be_the_users(
+    def test_a_store_that_the_drill_cannot_start_may_be_the_users_own(
         self, name: str, tmp_path: Path
     ) -> None:
         raw = {"connector.class": name, "connection.url": "jdbc:sqlserver://h;databaseName=d"}

@@ -285,7 +285,7 @@ def test_a_run_serves_its_metrics(
 
 
 @pytest.mark.parametrize("port", ["x", "1:x", "70000", "localhost"])
-def test_what_is_no_port_is_refused(port: str) -> None:
+def test_an_invalid_metrics_port_is_refused(port: str) -> None:
     with (
         Runtime() as runtime,
         pytest.raises(ConfigError, match="--metrics-port"),

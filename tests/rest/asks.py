@@ -1,4 +1,4 @@
-"""The requests that Kafka Connect and semel are both sent, and compared by.
+"""The requests that are sent to both Kafka Connect and semel to compare their answers.
 
 ``NAME`` stands for the connector's name, ``CONFIG`` for its configuration.
 """
@@ -17,8 +17,8 @@ FILE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 @dataclass(frozen=True)
 class Ask:
-    """A request. Of an answer whose words are the worker's own only the code is compared; ``until``
-    asks again until that is in the answer."""
+    """A request. Without ``words``, only the code of the answer is compared, because its words are
+    the worker's own. It is repeated until the answer contains ``until``."""
 
     method: str
     path: str
@@ -374,7 +374,7 @@ def of_a_life() -> Iterator[Ask]:
     yield Ask("GET", "/connectors/NAME/topics", words=False)
     yield Ask("GET", "/connectors/NAME/tasks/7/status")
     yield from of_tools("RUNNING")
-    # To restart a task that there is not makes one there, which fails.
+    # In Kafka Connect, restarting a task that does not exist creates one, which fails.
     yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": []})
     yield Ask("DELETE", "/connectors/NAME/offsets")
     yield Ask("PUT", "/connectors/NAME/config", {"name": "other", "connector.class": JDBC})

@@ -347,7 +347,7 @@ def test_a_name_with_control_characters_is_refused(
 
 
 @pytest.mark.parametrize("kind", some(["sink", "source"], {"sink"}))
-def test_offsets_that_are_none_are_refused(
+def test_malformed_offsets_are_refused(
     kind: str, worker: Worker, topic: MakeTopic, configure: Configure, tmp_path: Path
 ) -> None:
     config = configure(topic(), {"name": "still"})

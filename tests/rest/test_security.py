@@ -520,7 +520,7 @@ def test_a_configuration_is_shown_as_it_was_sent_whatever_a_secrets_value_is(
     assert f"tasks.max='${{file:{secrets}:pw}}'" in wrong.json()["message"]
 
 
-def test_what_is_sent_back_as_it_was_shown_stands_for_what_it_was() -> None:
+def test_a_hidden_value_that_is_sent_back_unchanged_keeps_the_secret() -> None:
     present = {
         "connector.class": JDBC,
         "connection.url": "postgresql://me:in-the-url@localhost:1/db",

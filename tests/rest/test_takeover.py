@@ -62,7 +62,7 @@ def member(properties: Path) -> Inside:
     return Inside({name: value for name, _, value in lines})
 
 
-def test_the_connectors_of_a_cluster_go_on_here_and_back_again(
+def test_a_clusters_connectors_continue_here_and_then_in_kafka_connect_again(
     connect: DistributedConnect,
     properties: Path,
     kafka: Kafka,
@@ -200,7 +200,7 @@ class Load:
         self._thread.join(PATIENCE)
 
 
-def test_sources_and_sinks_under_load_go_on_here_and_back_again(
+def test_sources_and_sinks_under_load_continue_here_and_then_there_again(
     tmp_path: Path, kafka: Kafka, postgres: Postgres, database: str, topic: MakeTopic
 ) -> None:
     lines, rows, where = topic(), topic(partitions=2), urlsplit(database)

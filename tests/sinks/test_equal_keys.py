@@ -1,5 +1,5 @@
-"""Keys that a database takes for equal and that are not the same: whatever batches are cut, the
-table ends alike."""
+"""Keys that differ but that a database considers equal: the table ends up the same, however the
+batches are cut."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_values_become_lines_and_tombstones_null(started: FileStreamSink, tmp_pa
     assert lines(tmp_path).decode() == "a\nb\nnull\nü\nnull\n\n"
 
 
-def test_records_of_which_none_is_good_leave_no_byte(
+def test_a_batch_without_good_records_writes_no_byte(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
     started.commit(advance(2, 4), Commit([records(2)]))

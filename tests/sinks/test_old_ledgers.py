@@ -1,4 +1,4 @@
-"""Ledger tables that a semel made which knew no logs."""
+"""Ledger tables of versions that knew no logs."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_malformed_url_is_refused_without_showing_its_password(url: str) -> No
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "99999"])
-def test_a_port_that_cannot_be_is_refused(port: str) -> None:
+def test_an_impossible_port_is_refused(port: str) -> None:
     with pytest.raises(ConfigError, match=r"connection.url: a port is between 1 and 65535"):
         libpq_uri(f"jdbc:postgresql://h1:5432,h2:{port}/d", "", "", "me")
 
@@ -131,7 +131,7 @@ def test_a_port_that_cannot_be_is_refused(port: str) -> None:
 @pytest.mark.parametrize(
     "url", ["postgresql://h/d", "jdbc:postgresql://h/d", "postgresql://h/d?sslmode=nonsense"]
 )
-def test_an_ssl_mode_that_there_is_not_is_refused(url: str) -> None:
+def test_an_unknown_ssl_mode_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"sslmode=nonsense .*must be one of disable, allow"):
         libpq_uri(url, "", "", "me", {"sslmode": "nonsense"})
     assert "sslmode=require&" in libpq_uri("postgresql://h/d?sslmode=Require&a=b", "", "", "me")
@@ -183,7 +183,7 @@ def test_no_such_database(target: Target) -> None:
         sink.entries()
 
 
-def test_no_server_there_may_pass(target: Target) -> None:
+def test_a_missing_server_is_a_transient_error(target: Target) -> None:
     sink = target.sink(connection_url="postgresql://u:p@127.0.0.1:1/d")
     with pytest.raises(TransientError, match=r"cannot connect to PostgreSQL at 127\.0\.0\.1:1/d"):
         sink.entries()
@@ -201,7 +201,7 @@ def test_no_server_there_may_pass(target: Target) -> None:
         ("no such user", ServiceError),
     ],
 )
-def test_what_is_fatal_to_a_connection_may_pass(says: str, error: type[Exception]) -> None:
+def test_some_fatal_connection_errors_are_transient(says: str, error: type[Exception]) -> None:
     found = Connection("postgresql://h/d", 1000)._connect_error(
         f'IO: [libpq] Failed to connect: connection to server at "h", port 1 failed: FATAL:  {says}'
     )
@@ -334,7 +334,7 @@ def test_a_restarted_server_is_found_again(own_postgres: Callable[[], Postgres])
     after.close()
 
 
-def test_statement_timeouts_and_deadlocks_may_pass(target: Target) -> None:
+def test_a_lock_timeout_is_a_transient_error(target: Target) -> None:
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0)")
     sink = target.sink(**KEYED, connection_url=target.url + "?options=-clock_timeout%3D100")
     other = target.sink("other", **KEYED)

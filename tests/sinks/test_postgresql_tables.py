@@ -43,7 +43,7 @@ def test_table_names_are_parsed(text: str, fold: bool, expected: Name) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a.b.c", 'a"b', '"a', 'a."b"c'])
-def test_what_is_no_table_name_is_refused(text: str) -> None:
+def test_an_invalid_table_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not table or schema.table"):
         parse_name(text, fold=False)
 

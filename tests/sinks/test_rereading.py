@@ -1,4 +1,4 @@
-"""A sink shows rows in the forms in which it says what records should be."""
+"""A sink shows stored rows in the same form as the rows that it expects of records."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def test_decimals_of_any_length(numbers: list[int], size: int | None) -> None:
     assert [int(v.scaleb(3, context=decimal.Context(prec=60))) for v in found] == numbers
 
 
-def test_a_schema_that_is_none_is_told() -> None:
+def test_an_invalid_avro_schema_is_refused() -> None:
     for text, why in (
         ('{"type": "record"}', "name"),
         ('{"type": "x.Other"}', r"it refers to x.Other, which is not defined"),

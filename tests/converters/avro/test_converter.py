@@ -247,7 +247,7 @@ def test_referenced_schemas_are_found_by_name() -> None:
     assert decoded.values.to_pylist() == [{"v": {"x": 5}}]
 
 
-def test_a_key_may_be_no_record() -> None:
+def test_a_key_need_not_be_a_record() -> None:
     decoded = converter(Known({1: schema("long")})).decode(pa.array([message("long", 7), None]))
     assert decoded.values.to_pylist() == [7, None]
     assert decoded.values.type == pa.int64()
@@ -297,7 +297,9 @@ def test_a_key_may_be_no_record() -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_told(name: str, config: dict[str, str], message: str) -> None:
+def test_an_unusable_configuration_is_refused(
+    name: str, config: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         create(name, config, is_key=False, where="value.converter")
 

@@ -118,7 +118,7 @@ def test_properties_stand_in_the_order_of_their_index() -> None:
     assert [f.name for f in decoded(schema, {"a": "", "b": ""}).values.type] == ["a", "b"]
 
 
-def test_a_value_may_be_no_object() -> None:
+def test_a_value_need_not_be_an_object() -> None:
     assert decoded({"type": "integer"}, 7, 8).values.to_pylist() == [7, 8]
     event = {"oneOf": [{"$ref": "#/definitions/a"}, {"type": "string"}], "definitions": {"a": True}}
     assert decoded(event, {"x": 1}, "y").values.to_pylist() == ['{"x":1}', '"y"']

@@ -235,7 +235,7 @@ def test_well_known_types() -> None:
         (number(5, 128), "field small: 128 is not within -128 and 127"),
     ],
 )
-def test_what_stands_for_nothing_is_refused(content: bytes, reason: str) -> None:
+def test_a_value_without_meaning_in_its_type_is_refused(content: bytes, reason: str) -> None:
     text = (
         HEAD
         + """

@@ -114,7 +114,7 @@ def test_a_driver_that_is_killed_in_a_commit(
     arm: Arm,
     failpoint_directory: Path,
 ) -> None:
-    """Its own, or one of a task that dies with it."""
+    """The commit is the driver's own, or that of a task that dies with it."""
     source = topic(partitions=2)
     produce(source, records(COUNT))
     config = connector(kafka, source, "postgresql", delivery, {"connection.url": database})

@@ -90,7 +90,7 @@ def test_a_session_without_the_kafka_source_is_explained() -> None:
         require_source(SimpleNamespace(_jvm=jvm))  # type: ignore[arg-type]
 
 
-def test_jars_that_cannot_be_had_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_jars_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(_jars: object) -> list[Path]:
         raise ServiceError("Cannot get it.")
 

@@ -34,7 +34,7 @@ def shuffled(df: DataFrame) -> DataFrame:
 
 
 def grouped(df: DataFrame) -> DataFrame:
-    """Here too."""
+    """Groups mix rows of several ranges: the driver commits."""
     return df.groupBy((F.col("id") % 10).alias("id")).agg(F.count("*").alias("n"))
 
 

@@ -1,4 +1,4 @@
-"""Jar sets: resolved once, remembered, and said clearly when they cannot be had."""
+"""Jar sets: resolved once, remembered, and reported clearly if they are unavailable."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_command_line_shows_how_to_connect(directory: Path) -> None:
     assert after.exit_code == ServiceError.exit_code
 
 
-def test_port_asked_for_is_had_though_it_was_another_ones(tmp_path: Path) -> None:
+def test_a_requested_port_is_used_even_if_another_listener_had_it(tmp_path: Path) -> None:
     first = Kafka(tmp_path)
     controller = json.loads((tmp_path / "ports.json").read_text())["controller"]
     assert Kafka(tmp_path).port == first.port

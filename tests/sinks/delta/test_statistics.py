@@ -111,7 +111,7 @@ def test_every_value_is_found(lake: Lake, name: str) -> None:
         assert rows.to_table(filter=pc.field("v") >= 0).num_rows == len(values)
 
 
-def test_a_number_is_found_beside_one_that_is_none(lake: Lake) -> None:
+def test_a_number_is_found_beside_a_nan(lake: Lake) -> None:
     batch = records({"f": [1.5, float("nan")], "id": [1, 2]})
     lake.sink().write(Commit([batch]))
     rows = lake.table().to_pyarrow_dataset()

@@ -187,7 +187,7 @@ def test_partitioned_tables_get_a_file_for_each_partition(lake: Lake) -> None:
         put(lake, records(rows), {"partition.by": "no", "table.name.format": "other"})
 
 
-def test_what_has_no_text_is_not_partitioned_by(lake: Lake) -> None:
+def test_a_column_without_a_text_form_cannot_partition_a_table(lake: Lake) -> None:
     batch = records(pa.table({"id": [1], "raw": pa.array([b"ab"])}))
     with pytest.raises(ConfigError, match=r"partition.by=raw: column raw .* is of type binary"):
         put(lake, batch, {"partition.by": "raw"})

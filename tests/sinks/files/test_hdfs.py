@@ -69,7 +69,7 @@ def delivered(sink: FilesSink, first: int, until: int) -> Outcome:
 
 @pytest.fixture(scope="module")
 def ways(hdfs: Hdfs) -> Iterator[tuple[Faults, Faults]]:
-    """What stands before the NameNode, and before the DataNode."""
+    """The faults on the way to the NameNode, and on the way to the DataNode."""
     names = before(f"http://127.0.0.1:{hdfs.port}")
     data = before(f"http://127.0.0.1:{hdfs._ports['data-http']}")
     with names as to_names, data as to_data:
@@ -132,7 +132,7 @@ class TestLostAnswers:
         assert ids(behind) == list(range(10))
 
     @pytest.mark.parametrize("kind", some(("refused", "lost", "cut"), {"refused", "cut"}))
-    def test_what_a_data_node_says_instead_of_a_file_is_no_file(
+    def test_an_error_of_a_data_node_is_not_taken_for_a_file(
         self, kind: str, behind: Folder, ways: tuple[Faults, Faults]
     ) -> None:
         behind.sink()
@@ -143,7 +143,7 @@ class TestLostAnswers:
         assert [e.position for e in behind.made().entries()] == [0]
 
     @pytest.mark.parametrize("kind", ["json", "parquet"])
-    def test_nor_is_it_a_row_for_the_audit(
+    def test_an_error_of_a_data_node_is_not_taken_for_a_row(
         self, kind: str, behind: Folder, ways: tuple[Faults, Faults]
     ) -> None:
         keys = {"format": kind}
@@ -157,7 +157,7 @@ class TestLostAnswers:
 
 
 class TestGateways:
-    """One that knows no ``renameoptions``, and answers true or false."""
+    """A gateway that does not know ``renameoptions``, and answers true or false."""
 
     @pytest.fixture(autouse=True)
     def deaf(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_a_half_written_file_is_not_committed(directory: Folder) -> None:
 
 
 def passed(call: Callable[[], T], why: set[str]) -> T:
-    """The outcome of a call once nothing passing stands in its way; ``why`` gets what stood."""
+    """The outcome of a call that is retried after transient errors, which ``why`` collects."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -408,8 +408,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     return left
 
 
-def test_no_limit_is_shorter_while_content_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is sent, the limit of connecting holds."""
+def test_the_connect_timeout_equals_the_read_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connect timeout applies until content is sent."""
     limits: list[Any] = []
 
     def urlopen(*_: Any, timeout: Any, **__: Any) -> Any:
@@ -435,7 +435,7 @@ class TestAnswers:
             self.store().create("a/b", b"x")
         assert not isinstance(refusal.value, TransientError)
 
-    def test_an_address_that_is_none_does_not_tell_the_token(self, answers: list[Answer]) -> None:
+    def test_an_error_about_an_invalid_address_hides_the_token(self, answers: list[Answer]) -> None:
         for where in ("dn:9864", "ftp://dn"):
             answers.append(Answer(307, {"Location": f"{where}/x?delegation=a-secret"}))
             with pytest.raises(ConfigError, match=r"storage.options.data_proxy") as refusal:
@@ -458,7 +458,7 @@ class TestAnswers:
         assert not isinstance(refusal.value, TransientError)
 
     @pytest.mark.parametrize("given", ["/mine.pem", False])
-    def test_the_authority_that_is_given_goes_before_the_environments(
+    def test_a_configured_authority_overrides_the_environments(
         self, given: str | bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         used = []
@@ -473,7 +473,7 @@ class TestAnswers:
             self.store(use_https=True, session_verify=given).names("a")
         assert used == [given]
 
-    def test_nor_is_a_certificate_that_is_not_trusted(
+    def test_an_untrusted_certificate_is_not_tried_again(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         why = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed"
@@ -511,7 +511,7 @@ class TestAnswers:
         ("nn/x", {"kerberos": "true"}, "pip install requests-kerberos"),
     ],
 )
-def test_mistakes_are_told_and_no_password(
+def test_mistakes_are_reported_without_the_password(
     where: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "requests_kerberos", None)

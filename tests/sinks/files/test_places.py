@@ -26,16 +26,14 @@ def test_azure_waits_no_longer_than_the_store_timeout(options: Any, where: str) 
 
 
 @pytest.mark.parametrize("where", ["gs://b/x", "gcs://b/x"])
-def test_gcs_waits_for_bytes_no_longer_than_the_store_timeout_and_for_all_of_them_without_end(
-    options: Any, where: str
-) -> None:
+def test_gcs_bounds_the_wait_for_bytes_but_not_the_whole_request(options: Any, where: str) -> None:
     found = options(where)["requests_timeout"]
     assert (found.sock_connect, found.sock_read, found.total) == (5.0, 5.0, None)
     assert options(where, requests_timeout=7)["requests_timeout"] == 7
 
 
 @pytest.mark.parametrize("where", ["webhdfs:///x", "webhdfs://nn:port/x", "webhdfs://a:b@nn/x"])
-def test_a_wrong_url_is_told_by_the_key_that_names_it(where: str) -> None:
+def test_an_error_about_a_url_names_its_key(where: str) -> None:
     with pytest.raises(ConfigError, match=r"^input\.path=webhdfs:|^input\.path=\.\.\.@nn") as error:
         open_store(where, {}, key="input.path")
     assert [p.key for p in error.value.problems] == ["input.path"]

@@ -145,7 +145,7 @@ def test_names_that_avro_does_not_know_are_refused(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
-def test_json_has_an_object_a_line(folder: Folder, compression: str) -> None:
+def test_json_has_one_object_per_line(folder: Folder, compression: str) -> None:
     keys = {"format": "json", "file.compression.type": compression}
     (file,) = put(folder, records(TABLE), keys)
     found = folder.read(f"t/**/*.json{'' if compression == 'none' else '.*'}")

@@ -85,7 +85,7 @@ def test_a_zombie_that_wakes_up_is_fenced(mode: str, place: str, anywhere: Wareh
 
 
 def assert_fenced_when_it_wakes_up(mode: str, place: str, warehouse: Warehouse) -> None:
-    """Who slept in a commit while others made theirs; nothing of it is left."""
+    """A process that slept in a commit while others committed is fenced and leaves nothing."""
     process, points = begun(warehouse, mode, place, "freeze")
     wait_until((points / f"frozen.{process.pid}").exists)
     sink = warehouse.sink(keys=MODES[mode])

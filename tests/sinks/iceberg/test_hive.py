@@ -64,7 +64,7 @@ def test_a_zombie_whose_lock_has_ended_is_refused(
 def test_pyiceberg_alone_would_undo_what_others_have_committed(
     metastore: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the comparison is for; were this not so, it could go."""
+    """Why commits are compared: if PyIceberg were safe alone, the comparison could go."""
     sink, other = metastore.sink(), metastore.sink()
     sink.commit([advance(0, 10)], values(0, 10))
     monkeypatch.setattr(hive, "_expecting", lambda _: {})
@@ -84,7 +84,7 @@ def test_pyiceberg_alone_would_undo_what_others_have_committed(
 def test_a_metastore_that_does_not_compare_is_refused(
     metastore: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is told nothing behaves as one that does not understand."""
+    """A metastore that is not asked to compare behaves like one that cannot."""
     started = metastore.sink()
     started.set_positions(firsts({FIRST: 0}))
     location = metastore.table().metadata_location

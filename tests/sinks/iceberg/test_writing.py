@@ -498,7 +498,7 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
             plan(warehouse.config(keys=keys))
 
 
-def test_a_catalog_that_cannot_be_is_named_by_its_property(warehouse: Warehouse) -> None:
+def test_an_error_about_an_impossible_catalog_names_its_property(warehouse: Warehouse) -> None:
     wrong: list[tuple[str, str | None, str]] = [
         ("sql", None, "iceberg.catalog.uri is required with iceberg.catalog.type=sql"),
         ("hive", None, "iceberg.catalog.uri is required with iceberg.catalog.type=hive"),

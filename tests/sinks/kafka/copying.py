@@ -99,7 +99,7 @@ def target(config: Mapping[str, Any]) -> str:
 
 
 def assert_each_once(config: Mapping[str, Any], expected: Iterable[int]) -> AuditReport:
-    """Each record once, told twice: by a consumer that reads committed records, and the audit."""
+    """Each record is there once, for a consumer of committed records and for the audit."""
     wanted, seen = collections.Counter(expected), collections.Counter(ids(config))
     lost, twice = wanted - seen, seen - wanted
     assert not lost, f"{lost.total()} lost, such as {sorted(lost)[:5]}"

@@ -474,7 +474,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_transaction(
     assert_each_once(config, range(600))
 
 
-def test_a_transaction_whose_time_is_out_is_begun_again(
+def test_a_transaction_that_has_timed_out_is_started_again(
     kafka: Kafka,
     topic: MakeTopic,
     produce: Produce,
@@ -535,7 +535,7 @@ def test_a_driver_and_all_of_its_tasks_killed_leave_a_transaction_that_the_next_
     assert_each_once(config, range(200))
 
 
-def test_records_of_aborted_transactions_in_the_source_are_none(
+def test_aborted_records_in_the_source_are_not_copied(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()

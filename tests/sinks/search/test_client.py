@@ -94,7 +94,7 @@ def refusal(kind: str, reason: str) -> dict[str, Any]:
         (400, "illegal_argument_exception", ServiceError, "too much"),
     ],
 )
-def test_refusals_that_pass_and_those_that_do_not(
+def test_transient_and_permanent_refusals_are_distinguished(
     status: int, kind: str, error: type[Exception], says: str, server: Answering, client: Client
 ) -> None:
     server.status, server.body = status, refusal(kind, "too much")
@@ -223,7 +223,7 @@ def test_documents_are_not_to_blame_for_an_index_that_takes_none(
     assert not sink._indices
 
 
-def test_when_one_request_of_several_fails_no_other_is_on_its_way_any_more(
+def test_a_failed_request_is_raised_once_no_other_is_in_flight(
     sink: SearchSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or its own error would come in the midst of the next attempt."""

@@ -65,7 +65,7 @@ def test_an_index_that_was_deleted_or_made_anew_is_refused(written: Cluster) -> 
 
 
 def test_an_index_that_was_restored_with_its_ledger_is_not_refused(written: Cluster) -> None:
-    """Both are other ones then than they were."""
+    """Both then have other ids than before."""
     (entry,) = checked(written).entries()
     name, _, _ = entry.target.partition("#")
     sink = written.sink(started=False)

@@ -62,7 +62,7 @@ def held(file: Path) -> Iterator[None]:
         process.communicate(timeout=PATIENCE)
 
 
-def test_a_file_that_another_process_has_open_passes(tmp_path: Path) -> None:
+def test_a_file_that_another_process_has_open_is_a_transient_error(tmp_path: Path) -> None:
     folder = tmp_path / "Corrupt not a valid DuckDB database"
     folder.mkdir()
     sink = made(folder / "d.duckdb", {"connection.lock.timeout.ms": "100", "auto.create": "true"})
@@ -76,7 +76,7 @@ def test_a_file_that_another_process_has_open_passes(tmp_path: Path) -> None:
     ("content", "way"),
     [(b"text" * 9999, "Replace it with an intact copy"), (b"", "It is empty: remove it")],
 )
-def test_a_file_that_is_no_database_does_not_pass(content: bytes, way: str, tmp_path: Path) -> None:
+def test_a_non_database_file_is_a_permanent_error(content: bytes, way: str, tmp_path: Path) -> None:
     file = tmp_path / "d.duckdb"
     file.write_bytes(content)
     sink = made(file, {"connection.lock.timeout.ms": "100"})
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_database_does_not_pass(content: bytes, way: str, tmp_
 
 
 @pytest.mark.parametrize("words", ["with version number 70", "with storage version number 70"])
-def test_a_file_of_a_newer_duckdb_does_not_pass(
+def test_a_file_of_a_newer_duckdb_is_a_permanent_error(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect(path: str) -> None:

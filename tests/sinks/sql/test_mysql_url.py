@@ -129,8 +129,8 @@ def test_a_server_is_verified_as_the_url_asks_for(
         shake_hands(tls.context(), certificate, host)
 
 
-def test_a_certificate_that_is_not_trusted_is_no_passing_failure() -> None:
-    """Nor is PyMySQL's number for it, 2003, told apart from a server's that is away."""
+def test_an_untrusted_certificate_is_not_a_transient_error() -> None:
+    """PyMySQL gives it the same number, 2003, as a server that is away."""
     away = pymysql.err.OperationalError(2003, "Can't connect")
     away.original_exception = ConnectionRefusedError()
     assert isinstance(translated("MySQL at h", away), TransientError)

@@ -1,4 +1,4 @@
-"""Ledger tables that a semel made which knew no logs, of each database besides PostgreSQL."""
+"""Ledger tables of versions that knew no logs, in each database besides PostgreSQL."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def dialect(file: Path) -> Iterator[Sqlite]:
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO t VALUES ('y')", "DELETE FROM t"])
-def test_a_damaged_file_is_no_passing_failure(statement: str, file: Path, dialect: Sqlite) -> None:
+def test_a_damaged_file_is_a_permanent_error(statement: str, file: Path, dialect: Sqlite) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:4096] + b"\xab" * (len(whole) - 4096))
     said = r"malformed\. The file is damaged"

@@ -127,6 +127,6 @@ def test_zero_is_not_negative() -> None:
         (pa.array([-(10**17)], pa.timestamp("us")), "column v: .*the years 1 to 9999"),
     ],
 )
-def test_what_sql_server_has_not_is_told(values: pa.Array, said: str) -> None:
+def test_a_value_that_sql_server_lacks_is_refused(values: pa.Array, said: str) -> None:
     with pytest.raises(Unsendable, match=said):
         rows(pa.table({"v": values}))

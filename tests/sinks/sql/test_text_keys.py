@@ -1,5 +1,5 @@
-"""A sink without ``key.converter`` once wrote JSON keys as their texts. It does not continue with
-others."""
+"""A sink without ``key.converter`` once wrote JSON keys as plain text. It does not continue with
+keys in another form."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_offsets_that_make_no_sense_are_refused(offset: dict[str, Any], message:
         made().check_offset({"file": "a"}, {"current.iteration": 1})
 
 
-def test_an_offset_of_confluents_is_gone_on_from() -> None:
+def test_reading_continues_from_an_offset_of_confluents_connector() -> None:
     offset = {"task.generation": 1, "current.iteration": 40, "random.seed": -5}
     found = values(made(iterations="50"), 0, offset)
     assert [v["orderid"] for v in found] == [*range(40, 50)]

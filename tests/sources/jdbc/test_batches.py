@@ -82,7 +82,7 @@ def test_a_time_with_more_nanoseconds_than_a_number_holds_is_refused() -> None:
             batches.rows(batch, shape, "UTC", granularity)
 
 
-def test_the_next_one_is_fetched_while_one_is_at_work() -> None:
+def test_the_next_batch_is_fetched_while_one_is_processed() -> None:
     fetched: list[int] = []
     second = threading.Event()
 
