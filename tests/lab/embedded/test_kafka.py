@@ -20,9 +20,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from semel import archives
 from semel.errors import ServiceError
-from semel.lab.embedded import Kafka, archived
+from semel.lab.embedded import Kafka
 from semel.lab.embedded.java import find_java, java_release
 from semel.lab.embedded.kafka import Broker
 from semel.lab.embedded.process import comes_true
@@ -30,20 +29,6 @@ from tests.conftest import MakeTopic, Produce, wait_ended, wait_gone
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.mark.long
-def test_a_broker_maps_the_classes_that_an_earlier_one_has_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(archives.SWITCH, raising=False)
-    monkeypatch.setattr(archives, "cache_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr(archived, "in_background", lambda _module: archived.make())
-    with Kafka(tmp_path / "kafka", heap="256m", short_lived=True) as broker:
-        assert broker.pid is not None
-        (archive,) = (tmp_path / "cache" / "archives").glob("kafka-*.jsa")
-        mapped = {m.path for m in psutil.Process(broker.pid).memory_maps()}
-        assert str(archive) in mapped
 
 
 def read(kafka: Kafka, topic: str, count: int, partition: int = 0) -> list[bytes | None]:

@@ -71,7 +71,7 @@ class Broker(Server):
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
                 *((COMPILE_LITTLE,) if self._cluster.short_lived else ()),
-                *(self._cluster.flags or archived.options(java, classpath)),
+                *self._flags(java),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -133,13 +133,16 @@ class Broker(Server):
         except (KafkaException, ServiceError):
             return None
 
+    def _flags(self, java: Path) -> Sequence[str]:
+        return self._cluster.flags or archived.options("kafka", java, jars.resolve(KAFKA))
+
     def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
         done = subprocess.run(
             [
                 str(java),
                 COMPILE_LITTLE,
                 "-XX:+UseSerialGC",
-                *([] if self._cluster.flags else archived.options(java, classpath)),
+                *([] if self._cluster.flags else self._flags(java)),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -197,7 +200,7 @@ class Kafka(Broker):
 
     ``settings`` override the brokers' settings made here. ``short_lived`` brokers take less CPU to
     start, and more for each request. ``flags`` are the JVM's, in place of those that let it use a
-    class data archive.
+    class data sharing archive.
 
     A broker that is silent for ``session`` seconds counts as dead: others lead its partitions, and
     nothing can be written if there are none. A killed broker may not come back before that, so

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
+from semel.lab.embedded import archived
 from semel.lab.embedded.java import find_java
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import JavaServer
@@ -20,8 +23,14 @@ JVM_FLAGS = (
 )
 
 
+def installed() -> list[Path]:
+    """The registry's jars, downloaded if need be."""
+    return sorted(unpacked(APICURIO).rglob("*.jar"))
+
+
 class SchemaRegistry(JavaServer):
-    """One registry, whose schemas are in a file database in its directory."""
+    """One registry, whose schemas are in a file database in its directory. ``flags`` are the JVM's,
+    in place of those that let it use a class data sharing archive."""
 
     name = "the schema registry"
     log_name = "registry.log"
@@ -29,6 +38,18 @@ class SchemaRegistry(JavaServer):
     start_timeout = 120.0
     stop_timeout = 20.0
     default_heap = "192m"
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        heap: str | None = None,
+        *,
+        detached: bool = False,
+        flags: Sequence[str] = (),
+    ) -> None:
+        super().__init__(directory, port, heap, detached=detached)
+        self._flags = flags
 
     @property
     def url(self) -> str:
@@ -54,6 +75,7 @@ class SchemaRegistry(JavaServer):
                 "-Xms32m",
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
+                *(self._flags or archived.options("registry", java, installed())),
                 *(f"-D{name}={value}" for name, value in settings.items()),
                 "-jar",
                 f"{program}-runner.jar",

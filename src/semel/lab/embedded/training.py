@@ -1,0 +1,86 @@
+"""Creates the archives of :mod:`~semel.lab.embedded.archived`.
+
+``python -m semel.lab.embedded.training NAME`` runs a server for a moment, in a directory of its
+own, and makes its JVM record the classes that it has loaded.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from semel.archives import QUIET, yielding
+from semel.errors import ServiceError
+from semel.jars import resolve
+from semel.lab.embedded.archived import archive
+from semel.lab.embedded.java import find_java
+from semel.lab.embedded.kafka import Kafka
+from semel.lab.embedded.registry import SchemaRegistry, installed
+from semel.lab.jars import KAFKA
+
+_LIMIT = 600.0
+"""Seconds for a start or a stop: the machine may be busy with something else."""
+
+
+class _PatientKafka(Kafka):
+    start_timeout = stop_timeout = _LIMIT
+
+
+class _PatientRegistry(SchemaRegistry):
+    start_timeout = stop_timeout = _LIMIT
+
+
+class _Server(NamedTuple):
+    """``run`` runs the server in a directory, with additional flags of its JVM."""
+
+    jars: Callable[[], Sequence[Path]]
+    run: Callable[[Path, Sequence[str]], AbstractContextManager[object]]
+
+
+_SERVERS: Mapping[str, _Server] = {
+    "kafka": _Server(
+        lambda: resolve(KAFKA),
+        lambda directory, flags: _PatientKafka(
+            directory, heap="256m", short_lived=True, flags=flags
+        ),
+    ),
+    "registry": _Server(
+        installed, lambda directory, flags: _PatientRegistry(directory, flags=flags)
+    ),
+}
+
+
+def make(name: str) -> None:
+    """Create a server's archive, unless it exists or another process is creating it.
+
+    Raises:
+        OSError: the cache directory cannot be written to.
+        ServiceError: the server does not start, or its JVM writes no archive.
+    """
+    server = _SERVERS[name]
+
+    def train(part: Path) -> dict[str, Any]:
+        flags = (f"-XX:ArchiveClassesAtExit={part}", QUIET)
+        with (
+            tempfile.TemporaryDirectory(prefix="semel-warm-up-") as directory,
+            server.run(Path(directory), flags),
+        ):
+            pass
+        if not part.exists():
+            raise ServiceError("this Java cannot write an archive")
+        return {}
+
+    found = archive(name, find_java(), server.jars())
+    if found is not None:
+        found.make(train)
+
+
+if __name__ == "__main__":
+    yielding()
+    signal.alarm(int(2 * _LIMIT))
+    make(sys.argv[1])
