@@ -63,7 +63,7 @@ def wait_for_brokers(
             if waited > _SAY_AFTER and not told:
                 told = True
                 say(f"no Kafka broker answers at {servers} yet: {last}. Retrying for {limit:.0f} s")
-            wait = min(2 * wait, _LONGEST_WAIT, max(timeout - waited, _FIRST_WAIT))
+            wait = min(2 * wait, _LONGEST_WAIT, max(limit - waited, _FIRST_WAIT))
 
 
 def _mistake(heard: Sequence[KafkaError], key: str) -> str:

@@ -10,8 +10,8 @@ from semel.ledger import TopicPartition
 _OUT = 30.0
 """A consumer gets at least this many seconds to reconnect to Kafka by itself."""
 _NAP = 5.0
-"""If two polls are at least this many seconds apart, silence says nothing: the task was busy, or
-frozen."""
+"""If two polls are further apart than this many seconds and than a session, silence says nothing:
+the task was busy, or frozen."""
 
 
 class Liveness:

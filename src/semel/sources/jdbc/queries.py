@@ -39,7 +39,7 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
     """The columns that find new rows.
 
     Raises:
-        Unreadable: a column is missing, of another type, or may be null.
+        Unreadable: a column is missing, ambiguous, of another type, or may be null.
     """
     number = _number(config, columns) if config.by_number else None
     times = [_time(name, columns) for name in config.timestamp_columns] if config.by_time else []
@@ -95,7 +95,9 @@ def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
         raise Unreadable(f"has no column {name}, which {key} names. It has {there}")
     if len(found) > 1:
         alike = " and ".join(c.name for c in found)
-        raise Unreadable(f"has columns {alike}, and {key}={name} fits them all. Name one exactly")
+        raise Unreadable(
+            f"has columns {alike}, and {key}={name} fits them all. Write the name of one exactly"
+        )
     return found[0]
 
 
