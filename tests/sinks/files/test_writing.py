@@ -652,7 +652,7 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ),
         ({"errors.deadletterqueue.table": "t"}, "is the folder of topic t too"),
         ({"file.delim": "/"}, "must be text without /"),
-        ({"aws.s3.prefix": "{{ utc_date }}/"}, "aws.s3.prefix='{{ utc_date }}/': nothing is fill"),
+        ({"aws.s3.prefix": "{{ utc_date }}/"}, "aws.s3.prefix='{{ utc_date }}/': placeholders"),
         ({"s3.sse.customer.key": "secret"}, "s3.sse.customer.key is not available"),
         ({"storage.options.key": " "}, "storage.options.key is empty"),
         ({"storage.options.client_kwargs": "{no"}, "is not JSON"),
