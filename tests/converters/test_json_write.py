@@ -253,5 +253,5 @@ def test_a_text_with_its_schema_is_kafka_connects_to_the_byte() -> None:
 def test_a_converter_that_cannot_write_says_so() -> None:
     with pytest.raises(ConfigError, match="ByteArrayConverter writes bytes as they are"):
         ByteArrayConverter().encode(struct(a=pa.array([1]), b=pa.array([2])))
-    with pytest.raises(ConfigError, match="field m: duration"):
+    with pytest.raises(ConfigError, match=r"field m: .*duration"):
         JsonConverter().encode(struct(m=pa.array([1], pa.duration("s"))))
