@@ -71,7 +71,7 @@ class Broker(Server):
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
                 *((COMPILE_LITTLE,) if self._cluster.short_lived else ()),
-                *self._flags(java),
+                *(self._cluster.flags or self._mapped(java)),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -133,8 +133,8 @@ class Broker(Server):
         except (KafkaException, ServiceError):
             return None
 
-    def _flags(self, java: Path) -> Sequence[str]:
-        return self._cluster.flags or archived.options("kafka", java, jars.resolve(KAFKA))
+    def _mapped(self, java: Path) -> list[str]:
+        return archived.options("kafka", java, jars.resolve(KAFKA))
 
     def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
         done = subprocess.run(
@@ -142,7 +142,7 @@ class Broker(Server):
                 str(java),
                 COMPILE_LITTLE,
                 "-XX:+UseSerialGC",
-                *([] if self._cluster.flags else self._flags(java)),
+                *([] if self._cluster.flags else self._mapped(java)),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -199,8 +199,7 @@ class Kafka(Broker):
     are started, stopped and killed together with it.
 
     ``settings`` override the brokers' settings made here. ``short_lived`` brokers take less CPU to
-    start, and more for each request. ``flags`` are the JVM's, in place of those that let it use a
-    class data sharing archive.
+    start, and more for each request.
 
     A broker that is silent for ``session`` seconds counts as dead: others lead its partitions, and
     nothing can be written if there are none. A killed broker may not come back before that, so
@@ -208,6 +207,8 @@ class Kafka(Broker):
     """
 
     port_names = ("kafka", "controller")
+    flags: Sequence[str] = ()
+    """The JVM's, in place of those that let it use a class data sharing archive."""
 
     def __init__(
         self,
@@ -220,10 +221,8 @@ class Kafka(Broker):
         session: float = 9.0,
         settings: Mapping[str, Any] | None = None,
         short_lived: bool = False,
-        flags: Sequence[str] = (),
     ) -> None:
         super().__init__(directory, port, heap, detached=detached, node=FIRST, of=self)
-        self.flags = flags
         self.session = session
         self.short_lived = short_lived
         self.settings = dict(settings or {})

@@ -29,8 +29,7 @@ def installed() -> list[Path]:
 
 
 class SchemaRegistry(JavaServer):
-    """One registry, whose schemas are in a file database in its directory. ``flags`` are the JVM's,
-    in place of those that let it use a class data sharing archive."""
+    """One registry, whose schemas are in a file database in its directory."""
 
     name = "the schema registry"
     log_name = "registry.log"
@@ -39,17 +38,8 @@ class SchemaRegistry(JavaServer):
     stop_timeout = 20.0
     default_heap = "192m"
 
-    def __init__(
-        self,
-        directory: Path,
-        port: int | None = None,
-        heap: str | None = None,
-        *,
-        detached: bool = False,
-        flags: Sequence[str] = (),
-    ) -> None:
-        super().__init__(directory, port, heap, detached=detached)
-        self._flags = flags
+    flags: Sequence[str] = ()
+    """The JVM's, in place of those that let it use a class data sharing archive."""
 
     @property
     def url(self) -> str:
@@ -75,7 +65,7 @@ class SchemaRegistry(JavaServer):
                 "-Xms32m",
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
-                *(self._flags or archived.options("registry", java, installed())),
+                *(self.flags or archived.options("registry", java, installed())),
                 *(f"-D{name}={value}" for name, value in settings.items()),
                 "-jar",
                 f"{program}-runner.jar",

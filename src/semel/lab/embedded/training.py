@@ -10,7 +10,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,22 +35,18 @@ class _PatientRegistry(SchemaRegistry):
 
 
 class _Server(NamedTuple):
-    """``run`` runs the server in a directory, with additional flags of its JVM."""
+    """A server's jars, and what creates it in a directory."""
 
     jars: Callable[[], Sequence[Path]]
-    run: Callable[[Path, Sequence[str]], AbstractContextManager[object]]
+    create: Callable[[Path], Kafka | SchemaRegistry]
 
 
 _SERVERS: Mapping[str, _Server] = {
     "kafka": _Server(
         lambda: resolve(KAFKA),
-        lambda directory, flags: _PatientKafka(
-            directory, heap="256m", short_lived=True, flags=flags
-        ),
+        lambda directory: _PatientKafka(directory, heap="256m", short_lived=True),
     ),
-    "registry": _Server(
-        installed, lambda directory, flags: _PatientRegistry(directory, flags=flags)
-    ),
+    "registry": _Server(installed, _PatientRegistry),
 }
 
 
@@ -65,12 +60,11 @@ def make(name: str) -> None:
     server = _SERVERS[name]
 
     def train(part: Path) -> dict[str, Any]:
-        flags = (f"-XX:ArchiveClassesAtExit={part}", QUIET)
-        with (
-            tempfile.TemporaryDirectory(prefix="semel-warm-up-") as directory,
-            server.run(Path(directory), flags),
-        ):
-            pass
+        with tempfile.TemporaryDirectory(prefix="semel-warm-up-") as directory:
+            running = server.create(Path(directory))
+            running.flags = (f"-XX:ArchiveClassesAtExit={part}", QUIET)
+            with running:
+                pass
         if not part.exists():
             raise ServiceError("this Java cannot write an archive")
         return {}
