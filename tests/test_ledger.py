@@ -26,6 +26,7 @@ from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from tests.engine.harness import once_let_go
 from tests.patience import PATIENCE
+from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.target import Target, found_running, records, released_at_last
 
 PARTITIONS = [TopicPartition(t, p) for t in ("a", "b'\"{}\\ä") for p in (0, 1)]
@@ -77,16 +78,21 @@ def outcome_of(action: Callable[[], Outcome]) -> str:
 # The rule alone
 
 
+def judged(stored: Mapping[TopicPartition, int], *ranges: OffsetRange) -> Outcome:
+    entries = {e.topic_partition: e for e in firsts(stored)}
+    return judge("c", entries, [Advance(r) for r in ranges])
+
+
 @given(stored=st.dictionaries(st.sampled_from(PARTITIONS), OFFSETS), ranges=batches())
 def test_judge_obeys_the_rule(stored: dict[TopicPartition, int], ranges: list[OffsetRange]) -> None:
     verdict, _ = expected(stored, ranges)
-    assert outcome_of(lambda: judge("c", stored, ranges)) == verdict
+    assert outcome_of(lambda: judged(stored, *ranges)) == verdict
 
 
 def test_a_conflict_states_the_facts_and_asks_the_question() -> None:
     tp = TopicPartition("orders", 3)
     with pytest.raises(LedgerConflict) as caught:
-        judge("c", {tp: 17}, [span(tp, 10, 20)])
+        judged({tp: 17}, span(tp, 10, 20))
     assert str(caught.value) == (
         "connector c: the ledger is at 17 for orders-3, but this commit holds offsets "
         "[10, 20). Nothing was written. Was a partition repeated after a failure, or does another "
@@ -97,17 +103,17 @@ def test_a_conflict_states_the_facts_and_asks_the_question() -> None:
 def test_a_mixture_of_applied_and_replayed_is_a_conflict() -> None:
     one, two = PARTITIONS[:2]
     with pytest.raises(LedgerConflict, match="some are not"):
-        judge("c", {one: 0, two: 5}, [span(one, 0, 5), span(two, 0, 5)])
+        judged({one: 0, two: 5}, span(one, 0, 5), span(two, 0, 5))
 
 
 def test_a_partition_that_the_ledger_has_never_seen_is_a_conflict() -> None:
     with pytest.raises(LedgerConflict, match="is at None"):
-        judge("c", {}, [span(PARTITIONS[0], 0, 5)])
+        judged({}, span(PARTITIONS[0], 0, 5))
 
 
 def test_an_empty_batch_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least one range"):
-        judge("c", {}, [])
+        judged({})
 
 
 @pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (-1, 5)])
@@ -277,6 +283,21 @@ def test_counts_add_up(target: Target) -> None:
         tp.topic, tp.partition, 130, 100, 18, 15, 2, 1, 9, updated_at=entry.updated_at
     )
     assert list(sink.snapshot([]).holes) == [Hole(*tp, 110, 120)]
+
+
+def test_records_of_the_former_log_are_refused_at_the_same_position(target: Target) -> None:
+    sink = target.sink()
+    sink.prepare([])
+    one, two = PARTITIONS[:2]
+    sink.start(firsts({one: 0, two: 0}))
+    check_refuses_another_log(sink, one)
+    known = next(e for e in sink.entries() if e.topic_partition == one)
+    late = Advance(span(one, 5, 9), log=known.log._replace(topic_id="former"))
+    with pytest.raises(LedgerConflict, match="of the former one"):
+        sink.write(Commit([]), [late])
+    with pytest.raises(LedgerConflict, match="agrees with 1 of 2 ranges"):
+        sink.commit([late, Advance(span(two, 0, 4))], Commit([]))
+    assert {e.position for e in sink.entries()} == {0, 5}
 
 
 def test_the_time_of_an_entry_is_that_of_its_commit(target: Target) -> None:

@@ -6,6 +6,9 @@ For each offset range, inside the transaction that holds the results::
     stored == until   -> change nothing         replay: these results are already there
     anything else     -> LedgerConflict         a gap, an overlap or another writer
 
+Both are offsets of one log: if the position belongs to another one, because the topic was created
+again, that is a conflict, too.
+
 A batch is all applied or all replayed; a mixture is a conflict. This is Cody Koeninger's "store
 offsets with results in one transaction, and check that they are increasing without gaps"
 (kafka-exactly-once), but it distinguishes a replay from a conflict.
@@ -114,6 +117,7 @@ class Advance:
     one row, ``read == written + filtered + failed``. ``lost`` counts offsets that could not be
     read, for the reason that ``cause`` gives; the range is recorded as a hole then.
     ``leader_epoch`` and ``epoch_offset`` are as in :class:`LedgerEntry`, -1 if they are not known.
+    ``log`` is the log of the offsets, as far as it is known.
     """
 
     range: OffsetRange
@@ -125,6 +129,7 @@ class Advance:
     cause: str = RETENTION
     leader_epoch: int = -1
     epoch_offset: int = -1
+    log: LogId = UNKNOWN_LOG
 
     @property
     def keeps_epoch(self) -> bool:
@@ -141,6 +146,11 @@ class Advance:
             if self.lost
             else None
         )
+
+
+def of_logs(advances: Iterable[Advance], logs: Mapping[str, LogId]) -> list[Advance]:
+    """The advances with the logs of their topics."""
+    return [replace(a, log=logs.get(a.range.topic, UNKNOWN_LOG)) for a in advances]
 
 
 def holes_of(moves: Iterable[Advance | Rebase]) -> list[Hole]:
@@ -281,20 +291,28 @@ class Outcome(Enum):
 
 
 def judge(
-    connector: str, stored: Mapping[TopicPartition, int], ranges: Iterable[OffsetRange]
+    connector: str, stored: Mapping[TopicPartition, LedgerEntry], advances: Iterable[Advance]
 ) -> Outcome:
-    """Apply the ledger rule to a batch of ranges.
+    """Apply the ledger rule to the advances of a commit.
 
-    ``stored`` holds the current positions; a topic-partition without one is a conflict, because
-    first positions are inserted before anything is read. Stores apply the rule with this function
-    or with equivalent statements.
+    ``stored`` holds the current entries; a topic-partition without one is a conflict, because
+    first positions are inserted before anything is read. Of an entry, only the position and the ids
+    of its log count. Stores apply the rule with this function or with equivalent statements.
 
     Raises:
-        LedgerConflict: a gap, an overlap, a mixture, or a missing position.
+        LedgerConflict: a gap, an overlap, a mixture, a missing position, or another log.
     """
     verdicts: set[Outcome] = set()
-    for wanted in ranges:
-        position = stored.get(wanted.topic_partition)
+    for advance in advances:
+        wanted, entry = advance.range, stored.get(advance.range.topic_partition)
+        position = None if entry is None else entry.position
+        if entry is not None and entry.log.contradicts(advance.log):
+            raise LedgerConflict(
+                f"connector {connector}: topic {wanted.topic} was created again, and the ledger is "
+                f"at {position} of the new one for {wanted.topic_partition}; this commit holds "
+                f"offsets [{wanted.from_offset}, {wanted.until_offset}) of the former one. Nothing "
+                "was written"
+            )
         if position == wanted.from_offset:
             verdicts.add(Outcome.APPLIED)
         elif position == wanted.until_offset:

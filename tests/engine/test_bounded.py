@@ -50,6 +50,7 @@ from tests.engine.harness import (
     name,
     positions,
     records,
+    recreate,
     some,
     until_one_is_fenced,
     wait_until,
@@ -236,6 +237,26 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     assert zombie.exitcode == Fenced.exit_code
     assert table(config, source).version() == version
     assert_nothing_lost_nothing_twice(config, range(COUNT))
+
+
+def test_a_driver_that_was_frozen_in_a_commit_writes_nothing_of_a_topic_created_again_meanwhile(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
+) -> None:
+    source = topic()
+    produce(source, records(COUNT))
+    config = lake(source)
+    failpoints.arm(points, "sink.before_commit", "freeze")
+    zombie = driving(config, points)
+    assert zombie.pid is not None
+    wait_until((points / f"frozen.{zombie.pid}").exists)
+    recreate(kafka, source)
+    caught_up({**config, "topic.recreated": "earliest"})  # it moves the position to the new topic
+    failpoints.thaw(points, zombie.pid)
+    zombie.join(PATIENCE)
+    assert not zombie.is_alive()
+    produce(source, records(COUNT, start=COUNT))
+    caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(COUNT, 2 * COUNT))
 
 
 @pytest.mark.long

@@ -110,6 +110,23 @@ def test_a_topic_created_again_under_a_running_task_stops_it_before_anything_is_
     assert positions(config) == {tp: 20}
 
 
+def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
+    topic: MakeTopic, produce: Produce, configure: Configure, start: Start
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source)
+    running = start(config)
+    tp = TopicPartition(source, 0)
+    running.until(lambda p: p.positions.get(tp) == 20)
+    sql(config["connection.url"], "UPDATE semel_offsets SET topic_id = 'another'")
+    produce(source, records(10, 20))
+    with pytest.raises(OffsetOutOfRange, match="was deleted and created again"):
+        running.wait()
+    assert ids(config["connection.url"], source) == list(range(20))
+    assert positions(config) == {tp: 20}
+
+
 def _slowly(rows: pa.Table) -> pa.Table:
     time.sleep(0.04)
     return rows

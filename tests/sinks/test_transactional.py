@@ -11,6 +11,7 @@ from semel.ledger import DAMAGED, Advance, Hole, LedgerEntry, OffsetRange, Topic
 from semel.records import Commit
 from semel.sinks.base import Snapshot
 from semel.sinks.transactional import TransactionalSink
+from tests.sinks.otherlogs import check_refuses_another_log
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -63,3 +64,9 @@ def test_offsets_that_could_not_be_read_are_recorded_as_a_hole() -> None:
     sink.advance([Advance(OffsetRange(*ORDERS, 5, 9), read=4)])
     assert sink.holes == [Hole(*ORDERS, 0, 5, DAMAGED)]
     assert sink.held[ORDERS].position == 9
+
+
+def test_records_of_the_former_log_are_refused_at_the_same_position() -> None:
+    sink = Holes()
+    sink.start(firsts({ORDERS: 0}))
+    check_refuses_another_log(sink, ORDERS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -13,7 +13,7 @@ from semel.engine.pipeline import Pipeline, count_by_partition
 from semel.engine.poll import RawRecords, advances, last_records
 from semel.errors import BadRecord
 from semel.kafka.damage import Damage
-from semel.ledger import Advance, TopicPartition
+from semel.ledger import Advance, LogId, TopicPartition, of_logs
 from semel.records import Commit, DeadLetter, Records, Rejected
 
 
@@ -29,6 +29,10 @@ class Batch:
     def nbytes(self) -> int:
         """The bytes of its rows."""
         return sum(records.rows.nbytes for records in self.commit.records)
+
+    def of(self, logs: Mapping[str, LogId]) -> Batch:
+        """The batch, with the logs of its topics' records."""
+        return replace(self, advances=of_logs(self.advances, logs))
 
     @property
     def until(self) -> dict[TopicPartition, int]:

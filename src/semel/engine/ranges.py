@@ -154,7 +154,7 @@ def _skip(
     found = {}
     for tp, entry in behind.items():
         hole = OffsetRange(*tp, entry.position, earliest[tp])
-        skipped = Advance(hole, lost=earliest[tp] - entry.position)
+        skipped = Advance(hole, lost=earliest[tp] - entry.position, log=entry.log)
         sink.advance([skipped])
         found[tp] = entry.after(skipped, entry.updated_at)
     return found

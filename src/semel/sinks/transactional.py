@@ -168,8 +168,7 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
     ) -> Outcome:
         """Judge, and move the positions if they are to move."""
         stored = self.read_entries(transaction)
-        positions = {tp: entry.position for tp, entry in stored.items()}
-        outcome = judge(self._connector.name, positions, [a.range for a in advances])
+        outcome = judge(self._connector.name, stored, advances)
         if moves and outcome is Outcome.APPLIED:
             at = now()
             moved = [stored[a.range.topic_partition].after(a, at) for a in advances]

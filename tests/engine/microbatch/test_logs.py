@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel.engine.microbatch.logs import KnownLogs
-from semel.errors import LogChanged, OffsetOutOfRange
+from semel.errors import LedgerConflict, LogChanged, OffsetOutOfRange
 from semel.kafka.cluster import Cluster
 from semel.lab.embedded import Kafka, logs
 from semel.ledger import OffsetRange, TopicPartition, first
@@ -146,5 +146,26 @@ def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is
     error = running.end()
     assert isinstance(error, OffsetOutOfRange)
     assert "was deleted and created again" in str(error)
+    assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in range(20)]
+    assert query("SELECT position FROM semel_offsets") == [(20,)]
+
+
+@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
+    log: Log,
+    configure: MakeConfig,
+    query: Query,
+    launch: Callable[..., Running],
+    transform: Any,
+) -> None:
+    config = configure(log.tp.topic) | {"bootstrap.servers": log.kafka.bootstrap_servers}
+    log.produce(20, 0)
+    running = launch(config, transform)
+    running.reach(lambda p: p.positions.get(log.tp) == 20)
+    query("UPDATE semel_offsets SET topic_id = 'another'")
+    log.produce(10, 20)
+    error = running.end()
+    assert isinstance(error, LedgerConflict)
+    assert "was created again" in str(error)
     assert query("SELECT id FROM t ORDER BY id") == [(i,) for i in range(20)]
     assert query("SELECT position FROM semel_offsets") == [(20,)]

@@ -18,12 +18,14 @@ from semel.ledger import (
     OffsetRange,
     Outcome,
     Rebase,
+    TopicPartition,
 )
 from semel.records import Commit, DeadLetter
 from semel.sinks.delta import texts
 from semel.sinks.delta.sink import DeltaSink
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.delta.test_ledger import values
+from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.target import advance
 
 CLUSTER, TOPIC = "MkU3OEVBNTcwNTJENDM2Qk", "k7cGmTbFQn2T1oKVPsx_9A"
@@ -167,3 +169,13 @@ def test_an_epoch_is_forgotten_once_an_older_version_has_moved_the_position(lake
     lake.sink().commit([Advance(OffsetRange("t", 0, 20, 22))], Commit([]))
     (entry,) = lake.made().entries()
     assert (entry.position, entry.leader_epoch) == (22, -1)
+
+
+@pytest.mark.parametrize("created", [True, False], ids=["table", "no table yet"])
+def test_records_of_the_former_log_are_refused_at_the_same_position(
+    lake: Lake, created: bool
+) -> None:
+    sink = lake.sink()
+    if created:
+        sink.commit([advance(0, 10)], values(0, 10))
+    check_refuses_another_log(sink, TopicPartition("t", 0))

@@ -7,12 +7,22 @@ from dataclasses import replace
 import pytest
 
 from semel.errors import ConfigError, LedgerConflict
-from semel.ledger import RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.ledger import (
+    RECREATED,
+    RETENTION,
+    TRUNCATED,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+)
 from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.iceberg.test_ledger import ids, values
 from tests.sinks.iceberg.test_routing import BOTH, ROUTED, killed_between
+from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.target import advance
 
 DEAD = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
@@ -121,3 +131,9 @@ def test_several_tables_begin_another_log_unless_one_of_them_is_ahead(
     with pytest.raises(ConfigError, match=r"t-0 must go back from offset 40 to 20 \(the log has"):
         sink.rebase([other])
     assert held(warehouse.sink(keys=ROUTED)) == before
+
+
+def test_records_of_the_former_log_are_refused_at_the_same_position(
+    warehouse: Warehouse,
+) -> None:
+    check_refuses_another_log(warehouse.sink(), TopicPartition("t", 0))

@@ -24,6 +24,7 @@ from tests.engine.harness import caught_up, records, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.kafka.conftest import Config, Configure
 from tests.sinks.kafka.copying import assert_each_once, target
+from tests.sinks.otherlogs import check_refuses_another_log
 
 pytestmark = pytest.mark.integration
 
@@ -274,6 +275,16 @@ def test_holes_and_the_log_of_a_position_are_kept(
     assert holes == (Hole(source, 0, 0, 10), hole)
     driver.set_positions([LedgerEntry(source, 0, 0, 0)])
     assert driver._ledger.topic.read(1).holes == ()
+
+
+def test_records_of_the_former_log_are_refused_at_the_same_position(
+    topic: MakeTopic, configure: Configure, sink: MakeSink
+) -> None:
+    source = topic()
+    driver = sink(configure(source))
+    driver.prepare([source])
+    driver.start([LedgerEntry(source, 0, 0, 0)])
+    check_refuses_another_log(driver, TopicPartition(source, 0))
 
 
 def test_facts_of_a_later_version_are_not_guessed_at() -> None:

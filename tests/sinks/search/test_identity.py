@@ -11,6 +11,7 @@ from semel.ledger import RECREATED, Advance, Hole, LedgerEntry, OffsetRange, Out
 from semel.records import Commit
 from semel.sinks.search.ledger import INDEX
 from semel.sinks.search.sink import SearchSink
+from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.search.test_ledger import deliver, moved, values
 from tests.sinks.target import records
@@ -95,3 +96,7 @@ def test_an_epoch_is_forgotten_once_an_older_version_has_moved_the_position(
     assert (held(sink).position, held(sink).leader_epoch, held(sink).epoch_offset) == (20, -1, -1)
     sink.advance([Advance(OffsetRange(cluster.topic, 0, 20, 22))])
     assert (held(sink).position, held(sink).leader_epoch) == (22, -1)
+
+
+def test_records_of_the_former_log_are_refused_at_the_same_position(cluster: Cluster) -> None:
+    check_refuses_another_log(cluster.sink(), cluster.first)

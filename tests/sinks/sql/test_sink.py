@@ -25,6 +25,7 @@ from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
+from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records, released_at_last
 
@@ -162,6 +163,10 @@ def test_a_hole_at_the_beginning_of_a_former_one_moves_the_position_too(make: Ma
     assert list(sink.snapshot([]).holes) == [former]
     (entry,) = sink.entries()
     assert (entry.position, entry.records_lost) == (3, 3)
+
+
+def test_records_of_the_former_log_are_refused_at_the_same_position(make: MakeSink) -> None:
+    check_refuses_another_log(started(make()), T0)
 
 
 def test_a_guarded_write_obeys_the_rule_without_moving_the_position(

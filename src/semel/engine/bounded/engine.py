@@ -48,7 +48,7 @@ from semel.errors import (
 )
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
-from semel.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition
+from semel.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition, of_logs
 from semel.records import DeadLetter
 from semel.sinks import protocols
 from semel.sinks.staging import Staged, StagingSink
@@ -229,13 +229,15 @@ class BoundedEngine:
             BadRecord: ``errors.tolerance`` is ``none``.
         """
         run, tp = self._run, damage.topic_partition
-        position = ranges.positions(run.connector, run.sink, run.cluster, [tp])[tp]
+        entry = ranges.stored_entries(run.connector, run.sink, run.cluster, [tp])[tp]
+        position = entry.position
         if not damage.range.from_offset <= position < damage.range.until_offset:
             return  # it has been moved meanwhile; the next trigger reads from there
         damage.check_tolerated(self._connector, position)
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
-            self._retrying(batch.advances, Staged(dead_letters=batch.commit.dead_letters))
+            advances = of_logs(batch.advances, {tp.topic: entry.log})
+            self._retrying(advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
@@ -295,7 +297,8 @@ class BoundedEngine:
         letters = [letter for r in results for letter in r.letters]
         letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
         staged = Staged([f for r in results for f in r.files], letters)
-        advances = whole(wanted, [a for r in results for a in r.advances])
+        logs = {tp.topic: e.log for tp, e in self._entries.items()}
+        advances = of_logs(whole(wanted, [a for r in results for a in r.advances]), logs)
         self._doing = "the commit is in progress"
         self._retrying(advances, staged)
         self._overdue.end()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from semel.engine.batch import Batch, Batcher, bad_record
 from semel.engine.committer import Committer
+from semel.engine.direct.watch import Check
 from semel.engine.poll import RawRecords
 from semel.ledger import TopicPartition
 from semel.records import Rejected, RowsRejected
@@ -15,12 +16,13 @@ from semel.records import Rejected, RowsRejected
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch, and the polls that it was made from."""
+    """A batch, the polls that it was made from, and the check of their logs."""
 
     batch: Batch
     polls: Sequence[RawRecords]
     positions: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
+    check: Check
 
 
 class Commits:
@@ -44,11 +46,12 @@ class Commits:
     def under_way(self) -> bool:
         return self._open is not None
 
-    def begin(self, work: Work, confirm: Callable[[], None]) -> None:
-        """Commit in the committer's thread, once ``confirm`` returns; the previous commit must have
-        ended."""
+    def begin(self, work: Work) -> None:
+        """Commit in the committer's thread, once the logs are confirmed; the previous commit must
+        have ended."""
         assert self._open is None
-        self._open = (self._committer.submit(work.batch, confirm), work)
+        batch = work.batch.of(work.check.logs)
+        self._open = (self._committer.submit(batch, work.check.confirm), work)
 
     def look(self) -> None:
         """Handle the commit if it has ended; see :meth:`wait`."""
@@ -87,6 +90,7 @@ class Commits:
         while True:
             refused.extend(rejected)
             batch = self._batcher.batch(work.polls, work.positions, work.ends, refused)
+            batch = batch.of(work.check.logs)
             try:
                 self._committer.without_rejected(batch).result()
             except RowsRejected as rejection:

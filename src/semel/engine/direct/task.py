@@ -32,7 +32,7 @@ from semel.engine.direct.commits import Commits, Work
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.reader import Polled, Reader
 from semel.engine.direct.subscription import Assigned, Event, Lost, Revoked, Subscription
-from semel.engine.direct.watch import Check, Recreated
+from semel.engine.direct.watch import Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
 from semel.engine.publish import copies, mark
@@ -260,15 +260,15 @@ class Task:
         self._subscription.refresh()
         if self._subscription.rejoins:
             return
-        self._submit(Work(batch, polled.polls, positions, polled.ends), check)
+        self._submit(Work(batch, polled.polls, positions, polled.ends, check))
         if batch.stop is not None:
             self._commits.wait()
             raise bad_record(self._connector.name, batch.stop)
 
-    def _submit(self, work: Work, check: Check) -> None:
+    def _submit(self, work: Work) -> None:
         self._overdue.begin()
         self._reader.positions.update(work.batch.until)
-        self._commits.begin(work, check.confirm)
+        self._commits.begin(work)
 
     def _pass_over(self, unreadable: Mapping[TopicPartition, str]) -> None:
         """Find out which offsets cannot be read; record a hole and continue after it, or stop. Not
@@ -291,7 +291,7 @@ class Task:
         self._reporter.tell(f"{tp}: {damage.described(position)}; continuing after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):
-            self._submit(Work(batch, [], dict(self._reader.positions), {}), check)
+            self._submit(Work(batch, [], dict(self._reader.positions), {}, check))
             self._commits.wait()
 
     def _failed(self, error: TransientError) -> None:

@@ -46,7 +46,8 @@ class Check:
 
     def __init__(self, cluster: Cluster, logs: Mapping[str, LogId]) -> None:
         self._cluster = cluster
-        self._logs = logs
+        self.logs = logs
+        """Those that the ledger's positions belong to, by topic."""
         self._asked: Asked | None = self._ask() if logs else None
         self._confirmed = not logs
 
@@ -61,7 +62,7 @@ class Check:
         if self._confirmed:
             return
         asked, self._asked = self._asked or self._ask(), None
-        names = ", ".join(sorted(self._logs))
+        names = ", ".join(sorted(self.logs))
         if not asked.done(_PATIENCE):
             self._cluster.reconnect()
             raise Unavailable(
@@ -79,13 +80,13 @@ class Check:
                 f"Kafka does not confirm that records of {names} are still of the same topic: "
                 f"{error.args[0].str()}"
             ) from None
-        for topic, expected in self._logs.items():
+        for topic, expected in self.logs.items():
             if topic in found and expected.contradicts(found[topic]):
                 raise Recreated(f"topic {topic} was created again")
         self._confirmed = True
 
     def _ask(self) -> Asked:
-        return self._cluster.ask_topics(self._logs)
+        return self._cluster.ask_topics(self.logs)
 
 
 class LogWatch:

@@ -186,17 +186,17 @@ class MicroBatchEngine:
         if self._unreadable is None:
             return
         run, connector, (tp, offset) = self._run, self._run.connector, self._unreadable
-        position = ranges.positions(connector, run.sink, run.cluster, [tp])[tp]
-        met = after_last_record(connector, tp, position, offset)
+        entry = ranges.stored_entries(connector, run.sink, run.cluster, [tp])[tp]
+        met = after_last_record(connector, tp, entry.position, offset)
         found = examine(connector.name, consumer_config(connector, 0), tp, met)
         if found is None:
             run.stop.wait(self._retries.failed(intact(connector.name, tp, offset, self._failure)))
         else:
-            if position < met:
-                batches.process(self._part(OffsetRange(*tp, position, met)))
-                position = met
+            if entry.position < met:
+                batches.process(self._part(OffsetRange(*tp, entry.position, met)))
+            position = max(entry.position, met)
             found.check_tolerated(connector, position)
-            batches.pass_over(found, position)
+            batches.pass_over(found, position, entry.log)
         self._unreadable = None
 
     def _part(self, wanted: OffsetRange) -> DataFrame:

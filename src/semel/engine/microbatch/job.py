@@ -47,7 +47,7 @@ from semel.engine.retry import Retries
 from semel.errors import BadRecord, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
-from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
 from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.staging import StagingSink
 
@@ -120,12 +120,12 @@ class MicroBatches:
         if stops:
             raise bad_record(self._connector.name, stops[0])
 
-    def pass_over(self, damage: Damage, position: int) -> None:
-        """Record unreadable offsets as a hole."""
+    def pass_over(self, damage: Damage, position: int, log_id: LogId) -> None:
+        """Record unreadable offsets of this log as a hole."""
         tp = damage.topic_partition
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
-            self._deliverer.deliver(batch.advances, batch.commit)
+            self._deliverer.deliver(of_logs(batch.advances, {tp.topic: log_id}), batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 

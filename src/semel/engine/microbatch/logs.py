@@ -17,7 +17,7 @@ from semel.engine.batch import Batch
 from semel.engine.epochs import diverged
 from semel.errors import LogChanged
 from semel.kafka.cluster import Cluster
-from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
+from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Pinned:
         _check_kept(cluster, read, cluster.ends([e.topic_partition for e in read]))
 
     def stamped(self, batch: Batch) -> Batch:
-        """The batch with the epochs that the ledger keeps."""
+        """The batch with its logs, and with the epochs that the ledger keeps."""
         advances = [
             replace(a, leader_epoch=self._epoch(a.range), epoch_offset=a.range.until_offset)
             if self._epoch(a.range) >= 0 and not a.lost
             else a
-            for a in batch.advances
+            for a in of_logs(batch.advances, self.logs)
         ]
         return replace(batch, advances=advances)
 

@@ -27,9 +27,11 @@ from semel.ledger import (
     Advance,
     Hole,
     LedgerEntry,
+    LogId,
     Outcome,
     Rebase,
     TopicPartition,
+    first,
     judge,
     pending,
 )
@@ -89,6 +91,14 @@ class DeltaLedger:
         found = self._number(self._name(*tp))
         return None if found == _FORGOTTEN else found
 
+    def _place(self, tp: TopicPartition) -> LedgerEntry | None:
+        """The stored position and its log."""
+        position = self.position(tp)
+        return None if position is None else first(tp, position, LogId(**self._log(tp)))
+
+    def _log(self, tp: TopicPartition) -> dict[str, str]:
+        return {f: self._text(f"{self._name(*tp)}:{n}") for n, f in _TEXTS.items()}
+
     def entries(self, topic: str) -> list[LedgerEntry]:
         """The entries of a topic, by partition."""
         found = []
@@ -99,7 +109,7 @@ class DeltaLedger:
             name = self._name(topic, partition)
             at = datetime.fromtimestamp(self._count(f"{name}:time") / 1000, UTC)
             facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
-            facts |= {f: self._text(f"{name}:{n}") for n, f in _TEXTS.items()}
+            facts |= self._log(TopicPartition(topic, partition))
             facts |= {f: self._epoch(name, n, position) for n, f in _EPOCHS.items()}
             facts["updated_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
             start = self._count(f"{name}:start")
@@ -175,9 +185,8 @@ class DeltaLedger:
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
         """
-        stored = {a.range.topic_partition: self.position(a.range.topic_partition) for a in advances}
-        known = {tp: at for tp, at in stored.items() if at is not None}
-        return judge(self._connector, known, [a.range for a in advances])
+        stored = [self._place(a.range.topic_partition) for a in advances]
+        return judge(self._connector, {e.topic_partition: e for e in stored if e}, advances)
 
     def commit(self, actions: Sequence[Any], moved: Mapping[str, int]) -> None:
         """Add files and move identifiers, by one commit of the table.

@@ -135,8 +135,7 @@ class Positions:
         table = self._tables.at(where)
         if table is not None:
             return self.current(table).judge(advances)
-        stored = {tp: e.position for tp, e in self._uncreated.items()}
-        return judge(self._connector, stored, [a.range for a in advances])
+        return judge(self._connector, self._uncreated, advances)
 
     def advance_uncreated(self, advances: Iterable[Advance]) -> None:
         """Move positions of topics that still have no table."""

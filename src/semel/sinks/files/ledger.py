@@ -82,8 +82,7 @@ class LedgerState:
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
         """
-        positions = {tp: e.position for tp, e in self.entries.items()}
-        return judge(self.connector, positions, [a.range for a in advances])
+        return judge(self.connector, self.entries, advances)
 
     def after(self, advances: Sequence[Advance], files: Sequence[Landing]) -> LedgerState:
         """The next entry."""

@@ -26,6 +26,7 @@ from semel.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    first,
     judge,
     pending,
 )
@@ -148,10 +149,9 @@ class IcebergLedger:
         Raises:
             LedgerConflict: see :func:`semel.ledger.judge`.
         """
-        stored = self.positions()
-        seen = {a.range.topic_partition: _seen(stored, a, lags=lags) for a in advances}
-        known = {tp: at for tp, at in seen.items() if at is not None}
-        return judge(self._connector, known, [a.range for a in advances])
+        stored = {tp: e.entry for tp, e in self._known().items()}
+        seen = [_seen(stored.get(a.range.topic_partition), a, lags=lags) for a in advances]
+        return judge(self._connector, {e.topic_partition: e for e in seen if e}, advances)
 
     def moved(
         self, advances: Sequence[Advance], elsewhere: Mapping[TopicPartition, int]
@@ -247,14 +247,13 @@ class IcebergLedger:
         return {self.mark: str(head)}
 
 
-def _seen(stored: Mapping[TopicPartition, int], advance: Advance, *, lags: bool) -> int | None:
-    """A table's position for the ledger rule: not beyond the range's end and, if the table lags,
-    not before its beginning. A hole may begin before the table's position."""
-    position, wanted = stored.get(advance.range.topic_partition), advance.range
-    if lags:
-        position = max(position or 0, wanted.from_offset)
-    if position is None:
-        return None
+def _seen(stored: LedgerEntry | None, advance: Advance, *, lags: bool) -> LedgerEntry | None:
+    """A table's entry for the ledger rule: its position is not beyond the range's end and, if the
+    table lags, not before its beginning. A hole may begin before the table's position."""
+    wanted = advance.range
+    if stored is None:
+        return first(wanted.topic_partition, wanted.from_offset) if lags else None
+    position = max(stored.position, wanted.from_offset) if lags else stored.position
     if advance.lost and wanted.from_offset < position < wanted.until_offset:
-        return wanted.from_offset
-    return min(position, wanted.until_offset)
+        position = wanted.from_offset
+    return replace(stored, position=min(position, wanted.until_offset))

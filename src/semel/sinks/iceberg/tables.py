@@ -210,8 +210,7 @@ class Tables:
     def _judged(self, at: Iterable[LedgerEntry], advances: Sequence[Advance]) -> Outcome:
         if not advances:
             return Outcome.APPLIED
-        stored = {e.topic_partition: e.position for e in at}
-        return judge(self._connector.name, stored, [a.range for a in advances])
+        return judge(self._connector.name, {e.topic_partition: e for e in at}, advances)
 
     def touched(self, _filled: Collection[str]) -> list[TargetTable]:
         """The tables that a commit with rows for these tables moves, at their newest states."""

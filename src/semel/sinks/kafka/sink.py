@@ -332,8 +332,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             self._reopen()
         partitions = {a.range.topic_partition for a in advances}
         self._read(partitions - self._stored.keys())
-        stored = {tp: e.position for tp, e in self._stored.items()}
-        return judge(self._connector.name, stored, [a.range for a in advances])
+        return judge(self._connector.name, self._stored, advances)
 
     def _moved(self, advances: Sequence[Advance]) -> list[LedgerEntry]:
         at = now()

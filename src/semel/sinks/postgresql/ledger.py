@@ -9,7 +9,7 @@ from dataclasses import asdict
 from semel.errors import LedgerConflict
 from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.sinks.postgresql.database import Postgres
-from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger
+from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger, placed
 from semel.sinks.sql.names import literal
 
 _LOCK = "hashtextextended('semel', 0)"
@@ -65,7 +65,8 @@ _ALTER = f"ALTER TABLE {OFFSETS} " + ", ".join(
 _RANGES = """SELECT * FROM jsonb_to_recordset({ranges}) AS r(
     topic text, partition integer, from_offset bigint, until_offset bigint,
     read bigint, written bigint, filtered bigint, failed bigint, lost bigint, cause text,
-    keeps_epoch boolean, leader_epoch integer, epoch_offset bigint)"""
+    keeps_epoch boolean, leader_epoch integer, epoch_offset bigint,
+    cluster_id text, topic_id text)"""
 
 _UNTIMED = "set_config('lock_timeout', current_setting('semel.lock_timeout'), true)"
 
@@ -89,14 +90,16 @@ _ADVANCE = f"""WITH r AS ({_RANGES}), moved AS (
     {{check}}
     RETURNING 1)
 SELECT {_UNTIMED} FROM (SELECT count(*) AS n FROM moved) AS m, generate_series(1, m.n)"""
-_CHECK = "AND o.position = r.from_offset"
+_CHECK = """AND o.position = r.from_offset
+    AND (o.cluster_id = r.cluster_id OR '' IN (o.cluster_id, r.cluster_id))
+    AND (o.topic_id = r.topic_id OR '' IN (o.topic_id, r.topic_id))"""
 
 _HOLES = f"""WITH r AS ({_RANGES})
     INSERT INTO {HOLES} (connector, topic, partition, from_offset, until_offset, reason)
     SELECT {{connector}}, topic, partition, from_offset, until_offset, cause FROM r
     WHERE lost > 0 ON CONFLICT DO NOTHING"""
 
-_POSITIONS = f"""SELECT o.topic, o.partition, o.position FROM {OFFSETS} o
+_PLACES = f"""SELECT o.topic, o.partition, o.position, o.cluster_id, o.topic_id FROM {OFFSETS} o
     JOIN ({_RANGES}) r ON o.topic = r.topic AND o.partition = r.partition
     WHERE o.connector = {{connector}} {{lock}}"""
 
@@ -182,13 +185,12 @@ class PostgresLedger(Ledger):
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
         self._connection.execute(self._timed)
-        stored = self._positions(_payload(advances), lock="FOR UPDATE OF o")
+        stored = self._places(_payload(advances), lock="FOR UPDATE OF o")
         self._connection.execute(f"SELECT {_UNTIMED}")
-        return judge(self.connector, stored, [a.range for a in advances])
+        return judge(self.connector, stored, advances)
 
     def _replayed(self, advances: Sequence[Advance], payload: str) -> Outcome:
-        stored = self._positions(payload)
-        outcome = judge(self.connector, stored, [a.range for a in advances])
+        outcome = judge(self.connector, self._places(payload), advances)
         if outcome is Outcome.APPLIED:
             raise LedgerConflict(
                 f"connector {self.connector}: the ledger moved while this commit was judged. "
@@ -196,9 +198,9 @@ class PostgresLedger(Ledger):
             )
         return outcome
 
-    def _positions(self, payload: str, *, lock: str = "") -> dict[TopicPartition, int]:
-        rows = self._connection.query(self._filled(_POSITIONS, payload, lock=lock)).to_pylist()
-        return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows}
+    def _places(self, payload: str, *, lock: str = "") -> dict[TopicPartition, LedgerEntry]:
+        rows = self._connection.query(self._filled(_PLACES, payload, lock=lock)).to_pylist()
+        return {e.topic_partition: e for e in map(placed, rows)}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         self._connection.execute(self._with_entries(_START, entries))
@@ -243,6 +245,7 @@ def _payload(advances: Sequence[Advance]) -> str:
                 "keeps_epoch": a.keeps_epoch,
                 "leader_epoch": a.leader_epoch,
                 "epoch_offset": a.epoch_offset,
+                **a.log._asdict(),
             }
             for a in advances
         ]

@@ -128,10 +128,9 @@ class SearchLedger:
         self, advances: Sequence[Advance]
     ) -> tuple[list[Advance], dict[TopicPartition, _Stored]]:
         stored = self._read(a.range.topic_partition for a in advances)
-        at = {tp: s.position for tp, s in stored.items() if s.position is not None}
-        return [
-            a for a in advances if judge(self.connector, at, [a.range]) is Outcome.APPLIED
-        ], stored
+        at = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
+        new = [a for a in advances if judge(self.connector, at, [a]) is Outcome.APPLIED]
+        return new, stored
 
     def start(self, entries: Iterable[LedgerEntry]) -> dict[TopicPartition, int]:
         """Insert first entries where there are none; return the positions stored for all."""

@@ -22,7 +22,7 @@ from semel.ledger import (
     pending,
 )
 from semel.sinks.sql.dialect import Dialect, listed
-from semel.sinks.sql.ledger_tables import ADDED, COUNTS, HOLES, KEY, OFFSETS, Ledger
+from semel.sinks.sql.ledger_tables import ADDED, COUNTS, HOLES, KEY, OFFSETS, Ledger, placed
 from semel.sinks.sql.names import quote
 
 _ADDED = [
@@ -90,9 +90,8 @@ class SqlLedger(Ledger):
         return outcome
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
-        ranges = [a.range for a in advances]
-        stored = self._positions([r.topic_partition for r in ranges])
-        return judge(self.connector, stored, ranges)
+        stored = self._held(a.range.topic_partition for a in advances)
+        return judge(self.connector, stored, advances)
 
     def _replace_hole(self, hole: Hole) -> None:
         """If two holes begin at the same offset, keep the end of the longer one and the reason of
@@ -116,18 +115,19 @@ class SqlLedger(Ledger):
             f"{self._dialect.now})"
         )
 
-    def _positions(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _held(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
+        """Positions and their logs; nobody else changes them until the transaction ends."""
         only = " OR ".join(
             f"(topic = {self._literal(tp.topic)} AND {quote('partition')} = {tp.partition})"
             for tp in sorted(wanted)
         )
-        names = ("topic", "partition", "position")
+        names = ("topic", "partition", "position", "cluster_id", "topic_id")
         where = f"{self._mine} AND ({only or '1 = 0'})"
-        rows = self._dialect.query(self._dialect.held(names, OFFSETS, where))
-        return {TopicPartition(r["topic"], r["partition"]): r["position"] for r in rows.to_pylist()}
+        rows = self._dialect.query(self._dialect.held(names, OFFSETS, where)).to_pylist()
+        return {e.topic_partition: e for e in map(placed, rows)}
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
-        there = self._positions(e.topic_partition for e in entries)
+        there = {tp: e.position for tp, e in self._held(e.topic_partition for e in entries).items()}
         new = [e for e in entries if e.topic_partition not in there]
         if new:
             names = ("position", "start_position", *COUNTS, *ADDED, "updated_at")
@@ -139,7 +139,7 @@ class SqlLedger(Ledger):
         return {**{e.topic_partition: e.position for e in new}, **there}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        self._positions(r.old.topic_partition for r in rebases)  # held until the transaction ends
+        self._held(r.old.topic_partition for r in rebases)
         stored = {e.topic_partition: e for e in self.entries()}
         names = ("position", "start_position", *COUNTS, *ADDED, "updated_at")
         for r in pending(self.connector, stored, rebases):

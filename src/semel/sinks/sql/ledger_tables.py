@@ -10,7 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    LogId,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    first,
+)
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import Name, quote
 
@@ -124,6 +133,12 @@ def _entry(row: Mapping[str, Any]) -> LedgerEntry:
     others = ("topic", "partition", "position", "start_position", *COUNTS)
     at = _iso(row["updated_at"])
     return LedgerEntry(**{n: row[n] for n in others}, updated_at=at, **known)
+
+
+def placed(row: Mapping[str, Any]) -> LedgerEntry:
+    """An entry of which only the position and its log have been read."""
+    log = LogId(row["cluster_id"] or "", row["topic_id"] or "")
+    return first(TopicPartition(row["topic"], row["partition"]), row["position"], log)
 
 
 def _iso(time: object) -> str:
