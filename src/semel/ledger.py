@@ -5,9 +5,7 @@ For each offset range, inside the transaction that holds the results::
     stored == from    -> set stored = until     applied
     stored == until   -> change nothing         replay: these results are already there
     anything else     -> LedgerConflict         a gap, an overlap or another writer
-
-Both are offsets of one log: if the position belongs to another one, because the topic was created
-again, that is a conflict, too.
+    another log       -> LedgerConflict         the topic was created again
 
 A batch is all applied or all replayed; a mixture is a conflict. This is Cody Koeninger's "store
 offsets with results in one transaction, and check that they are increasing without gaps"
