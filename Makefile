@@ -70,4 +70,5 @@ requirements: $(VENV)/.ready ## Pin all dependencies again
 	@$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --extra dev pyproject.toml -o requirements.txt
 
 clean: ## Remove the environment and everything the project has made
-	@rm -rf $(VENV) .semel .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .semel .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		spark-warehouse dist build derby.log metastore_db

@@ -94,7 +94,7 @@ def main(
         Path | None, typer.Option(help="Where to write the tables as Markdown.")
     ] = None,
 ) -> None:
-    """Measure semel beside its peers, on this machine."""
+    """Measure semel and its peers on this machine."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)  # ends the services and removes their data
     console = Console() if sys.stdout.isatty() else Console(width=150)

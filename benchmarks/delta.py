@@ -1,4 +1,4 @@
-"""Kafka to Delta Lake: semel beside Spark's own Delta writer in ``foreachBatch``."""
+"""Kafka to Delta Lake: semel compared with Spark's own Delta writer in ``foreachBatch``."""
 
 from __future__ import annotations
 

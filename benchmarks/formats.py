@@ -1,5 +1,5 @@
-"""Avro and Protobuf with a schema registry to PostgreSQL, beside Kafka Connect with Apicurio's
-converter."""
+"""Avro and Protobuf with a schema registry to PostgreSQL, compared with Kafka Connect with
+Apicurio's converter."""
 
 from __future__ import annotations
 

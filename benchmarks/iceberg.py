@@ -1,4 +1,4 @@
-"""Kafka to Iceberg: semel beside Apache's Iceberg sink in Kafka Connect."""
+"""Kafka to Iceberg: semel compared with Apache's Iceberg sink in Kafka Connect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic to topic: semel beside Spark's own sink, a loop by hand, and a producer alone."""
+"""Topic to topic: semel compared with Spark's own sink, a loop by hand, and a producer alone."""
 
 from __future__ import annotations
 

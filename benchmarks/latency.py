@@ -41,10 +41,10 @@ WARM_UP = (20_000, 5.0)
 ARRIVAL = 120.0
 
 BUSY = 500
-"""The records per second from which to look less often: looking costs both systems CPU time."""
+"""The records per second from which to poll less often: polling costs both systems CPU time."""
 
 PAUSE, LONG_PAUSE = 0.0005, 0.0025
-"""Seconds from the end of one look to the next."""
+"""Seconds from the end of one poll to the next."""
 
 _WATCH = """CREATE PROCEDURE {name}(
     last bigint[], missing bigint, pause double precision, seconds double precision
@@ -85,10 +85,10 @@ END $$"""
 
 @dataclass(frozen=True)
 class Seen:
-    """Latencies in milliseconds, the pauses between two looks, and the producer's own figures."""
+    """Latencies and intervals between polls in milliseconds, and the producer's own figures."""
 
     latencies: np.ndarray
-    looks: np.ndarray
+    intervals: np.ndarray
     pace: dict[str, float]
 
 
@@ -226,7 +226,7 @@ def latency(rig: Rig, rates: Sequence[int], seconds: float, repeats: int) -> Fig
         ],
         rows=rows,
         notes=[
-            f"The table is looked at every {often}, from {BUSY} records/s on every {seldom}, from "
+            f"The table is polled every {often}, from {BUSY} records/s on every {seldom}, from "
             "inside the server, so a latency is too high by half of that on average, never too "
             "low. Producer: acks=all, linger.ms=0, lz4. The clock starts when the record is "
             "handed to the producer. Both systems run all the time and are measured in turn."
@@ -243,8 +243,8 @@ def _percentiles(seen: Seen) -> dict[str, Any]:
         "p90": p90,
         "p99": p99,
         "max": float(seen.latencies.max()),
-        "look_p50": float(np.percentile(seen.looks, 50)),
-        "look_p99": float(np.percentile(seen.looks, 99)),
+        "look_p50": float(np.percentile(seen.intervals, 50)),
+        "look_p99": float(np.percentile(seen.intervals, 99)),
         **seen.pace,
     }
 

@@ -23,7 +23,7 @@ LARGEST = 32 * 1024 * 1024
 """The topics' ``max.message.bytes``."""
 SIZES = {"100 bytes": 100, "50 KB": 50_000, "4 MB": 4_000_000, "15 MB": 15_000_000}
 TOTAL = 240_000_000
-"""Bytes of records in a topic, but for the small ones."""
+"""Bytes of records in a topic, except for the topic of small records."""
 MOST = 600_000
 ENGINES = ("direct", "bounded", "micro-batch")
 ROOF = 9 * 2**29

@@ -1,7 +1,7 @@
 """Produces records at an even pace, in a process of its own: ``python -m benchmarks.pace``.
 
-Each record is given to the producer at its appointed time, alone, and carries the wall clock of
-that moment. What fell behind the appointed times is reported, not hidden.
+Each record is handed to the producer on its own, at its scheduled time, and carries the wall clock
+of that moment. Lateness is reported, not hidden.
 """
 
 from __future__ import annotations

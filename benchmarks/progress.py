@@ -1,4 +1,4 @@
-"""How far a sink has come, told by rows that are committed and visible in the table.
+"""How far a sink has come, judged by rows that are committed and visible in the table.
 
 The records of a partition become visible in order, so it is enough to look for some of them: a
 marker is a record whose row is looked up by primary key. It costs the same, next to nothing, on

@@ -23,7 +23,9 @@ from semel.kafka.cluster import Cluster
 from semel.lab.embedded.connect import DistributedConnect
 
 EVERY = 0.02
-ENDED = 2.0  # seconds without anything new: markers count, so the number does not tell
+ENDED = 2.0
+"""Seconds without anything new: transaction markers count too, so the number does not show when all
+is there."""
 SLOWEST = 20_000  # records a second; below it a run is given up
 TUNED: Mapping[str, str] = {
     "producer.override.compression.type": "lz4",
@@ -183,7 +185,7 @@ def _once(rig: Rig, contestant: Contestant, records: int) -> Sample:
 
 def compared(samples: Samples, peers: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row for each contestant: its medians, and its rate over those of ``peers``, by the key
-    under which that ratio stands."""
+    of that ratio."""
     middles = {
         name: {k: statistics.median(asdict(s)[k] for s in taken) for k in asdict(taken[0])}
         for name, taken in samples.items()

@@ -1,4 +1,4 @@
-"""A file to Kafka: semel beside Kafka Connect's FileStreamSource, both with exactly-once."""
+"""A file to Kafka: semel compared with Kafka Connect's FileStreamSource, both with exactly-once."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ PEER_TUNING = {
     "consumer.override.max.poll.records": "5000",
     "dialect.postgres.unnest.insert.enabled": "true",
 }
-"""What made the peer fastest, of batches of 1,000 to 50,000 with and without UNNEST (3.5.0 has it,
-off by default), the reduction buffer (slower: no batch of these records holds a key twice), larger
-fetches, 4 tasks and the parallel collector (no difference)."""
+"""The fastest settings for the peer; tried were batches of 1,000 to 50,000 with and without UNNEST
+(3.5.0 has it, off by default), the reduction buffer (slower: no batch of these records holds a key
+twice), larger fetches, 4 tasks and the parallel collector (no difference)."""
 
 URL_TUNING = "?reWriteBatchedInserts=true"
 

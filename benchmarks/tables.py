@@ -1,4 +1,4 @@
-"""A table of PostgreSQL to Kafka: semel's first load beside Debezium's initial snapshot."""
+"""A table of PostgreSQL to Kafka: semel's first load compared with Debezium's initial snapshot."""
 
 from __future__ import annotations
 

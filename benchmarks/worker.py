@@ -36,7 +36,7 @@ CALM = 60.0
 IDLE = 20.0
 """Seconds for which they are watched."""
 SELDOM = 5.0
-"""Seconds between two looks at their CPU and memory while requests are timed, which a look may
+"""Seconds between samples of their CPU and memory while requests are timed, which sampling may
 delay."""
 SESSIONS = {"max_connections": "500"}
 """A Debezium connector holds five sessions, a semel connector two."""
@@ -47,7 +47,7 @@ BUSY = 5
 
 
 class Missing(RuntimeError):
-    """An answer of 404."""
+    """The answer was a 404."""
 
 
 class System(ABC):
@@ -57,7 +57,7 @@ class System(ABC):
     port: int
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """An answer of its REST API.
+        """Send a request to its REST API, and return the answer.
 
         Raises:
             Missing: it has no status yet, or is not there.

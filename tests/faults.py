@@ -37,20 +37,20 @@ class Fault:
     kind: str
     hits: Callable[[str, str], bool]
     times: int = 1
-    befell: list[str] = field(default_factory=list)
+    matched: list[str] = field(default_factory=list)
 
 
-class Befalling(Protocol):
-    """A fault that comes."""
+class PendingFault(Protocol):
+    """A fault that is still to come, or has come."""
 
     @property
-    def befell(self) -> list[str]:
-        """The requests so far."""
+    def matched(self) -> list[str]:
+        """The requests that it has hit so far."""
         ...
 
 
 class Faults:
-    """The faults to come, of requests through ``url``."""
+    """Faults to inject into requests through ``url``."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
@@ -58,8 +58,8 @@ class Faults:
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
 
-    def come(self, kind: str, method: str, part: str, times: int = 1) -> Befalling:
-        """Let a fault befall requests by their method and a part of their path or headers."""
+    def come(self, kind: str, method: str, part: str, times: int = 1) -> PendingFault:
+        """Let a fault hit requests by their method and a part of their path or headers."""
         assert kind in KINDS
         fault = Fault(kind, lambda m, text: m == method and part in text, times)
         with self._lock:
@@ -71,11 +71,11 @@ class Faults:
             self._faults.clear()
 
     def of(self, method: str, text: str) -> str:
-        """What befalls a request."""
+        """The kind of fault that hits a request, if any."""
         with self._lock:
             for fault in self._faults:
-                if len(fault.befell) < fault.times and fault.hits(method, text):
-                    fault.befell.append(f"{method} {text.splitlines()[0]}")
+                if len(fault.matched) < fault.times and fault.hits(method, text):
+                    fault.matched.append(f"{method} {text.splitlines()[0]}")
                     return fault.kind
         return ""
 
@@ -166,7 +166,7 @@ class _Served:
         self._until_the_end = contextlib.ExitStack()
         endpoint = self._until_the_end.enter_context(serve())
         self._faults = self._until_the_end.enter_context(before(endpoint))
-        self._come: list[Befalling] = []
+        self._come: list[PendingFault] = []
 
     def places(self) -> tuple[str, str]:
         return self._faults.backend, self._faults.url
@@ -175,8 +175,8 @@ class _Served:
         self._come.append(self._faults.come(kind, method, part, times))
         return len(self._come) - 1
 
-    def befell(self, number: int) -> list[str]:
-        return self._come[number].befell
+    def matched(self, number: int) -> list[str]:
+        return self._come[number].matched
 
     def clear(self) -> None:
         self._faults.clear()
@@ -195,8 +195,8 @@ class _Apart:
     number: int
 
     @property
-    def befell(self) -> list[str]:
-        return list(self.served.befell(self.number))
+    def matched(self) -> list[str]:
+        return list(self.served.matched(self.number))
 
 
 class _FaultsApart(Faults):
@@ -206,7 +206,7 @@ class _FaultsApart(Faults):
         self.url = url
         self._served = served
 
-    def come(self, kind: str, method: str, part: str, times: int = 1) -> Befalling:
+    def come(self, kind: str, method: str, part: str, times: int = 1) -> PendingFault:
         return _Apart(self._served, self._served.come(kind, method, part, times))
 
     def clear(self) -> None:
@@ -215,8 +215,8 @@ class _FaultsApart(Faults):
 
 @contextmanager
 def apart(serve: Callable[[], AbstractContextManager[str]]) -> Iterator[Faults]:
-    """Serve, and stand before it, in another process: drivers in Rust may hold Python's lock while
-    they wait for an answer."""
+    """Serve, with faults in front of it, in another process: drivers in Rust may hold Python's lock
+    while they wait for an answer."""
     with _Manager(ctx=get_context("forkserver")) as manager:
         yield _FaultsApart(manager.Served(serve))  # type: ignore[attr-defined]
 

@@ -47,7 +47,7 @@ class Bucket:
         return bytes(found)
 
     def ids(self) -> list[int]:
-        """What stands in the Parquet files that are seen."""
+        """The contents of the visible Parquet files."""
         found: list[int] = []
         for key in self.all():
             if key.endswith(".parquet"):

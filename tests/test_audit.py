@@ -44,7 +44,7 @@ def verdict(config: Config, transform: Any = None) -> tuple[int, int, bool]:
         {"insert", "upsert by key, with deletes"},
     ),
 )
-def test_exact_audit_finds_a_deleted_a_doubled_and_a_stray_row(
+def test_exact_audit_finds_a_deleted_a_duplicated_and_a_stray_row(
     mode: str,
     topic: MakeTopic,
     produce: Produce,
@@ -110,7 +110,7 @@ def test_upserted_rows_that_were_deleted_by_hand_are_lost_without_provenance_too
     assert verdict(config) == (50, 0, False)
 
 
-def test_audit_by_counts_finds_a_deleted_and_a_doubled_row(
+def test_audit_by_counts_finds_a_deleted_and_a_duplicated_row(
     topic: MakeTopic,
     produce: Produce,
     configure: Configure,
@@ -302,7 +302,7 @@ def test_with_a_dataframe_transform_counts_are_compared(
     assert audit(config).exact
 
 
-def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_doubled(
+def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_duplicated(
     topic: MakeTopic, produce: Produce, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_offset_four(*arguments: Any, **named: Any) -> Iterator[Any]:
@@ -319,7 +319,7 @@ def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_doubled(
         assert (report.lost, report.duplicated, report.unknown, report.kept) == expected
 
 
-def test_a_key_that_stands_in_several_partitions_is_not_called_lost_or_doubled(
+def test_a_key_in_several_partitions_is_not_reported_as_lost_or_duplicated(
     topic: MakeTopic,
     produce: Produce,
     configure: Configure,

@@ -330,7 +330,7 @@ def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
 
 
 @pytest.mark.long
-def test_a_key_that_stands_in_several_partitions_is_not_called_lost(
+def test_a_key_in_several_partitions_is_not_reported_as_lost(
     monkeypatch: pytest.MonkeyPatch,
     topic: MakeTopic,
     produce: Produce,

@@ -60,7 +60,7 @@ def found(judged: Interval) -> tuple[list[int], list[int], int, int]:
 HERE = list(range(10, 20))
 
 
-def test_an_interval_names_what_is_missing_doubled_and_a_ghost() -> None:
+def test_an_interval_names_what_is_missing_duplicated_and_a_ghost() -> None:
     assert found(interval(HERE)) == ([], [], 0, 0)
     assert found(interval([*HERE[1:], 12, 12])) == ([10], [12, 12], 0, 0)
     assert found(interval(HERE, HERE[:-1])) == ([], [19], 1, 0)

@@ -368,7 +368,7 @@ def test_upserts_without_provenance_are_held_to_their_keys() -> None:
     assert judged(snapshot(rows=0), live=LiveKeys(5, 5))[0][0].lost == 5
 
 
-def test_a_table_that_is_gone_or_not_to_be_told_is_not_judged() -> None:
+def test_a_table_that_is_gone_or_cannot_be_counted_is_not_judged() -> None:
     (why,) = judged(snapshot())[1]
     assert "does the target exist?" in why
     (why,) = judged(snapshot(unjudged={"t": "bytes show no count"}))[1]

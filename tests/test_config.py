@@ -1,4 +1,4 @@
-"""Configuration: Kafka Connect's names, typed, with every mistake told at once."""
+"""Configuration: Kafka Connect's names, typed, with every mistake reported at once."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_key_and_its_alias_may_agree_but_not_differ() -> None:
         ("auto.offset.reset", "none", r"must be one of earliest, latest"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_told(name: str, value: str, message: str) -> None:
+def test_a_value_of_the_wrong_type_is_reported(name: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match="connector orders: .*" + message):
         read(ConnectorConfig, {**NEEDED, name: value})
 
@@ -152,23 +152,25 @@ def test_a_value_of_the_wrong_type_is_told(name: str, value: str, message: str) 
         ("quote.sql.identifiers", "maybe", r"must be one of always, never, true, false"),
     ],
 )
-def test_a_value_that_the_sink_does_not_know_is_told(name: str, value: str, message: str) -> None:
+def test_a_value_that_the_sink_does_not_know_is_reported(
+    name: str, value: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         read(PostgresConfig, {**NEEDED, name: value})
 
 
 @pytest.mark.parametrize("name", ["table.name.format", "collection.name.format", "value.converter"])
-def test_an_empty_text_is_not_taken_for_a_value(name: str) -> None:
+def test_an_empty_text_does_not_count_as_a_value(name: str) -> None:
     with pytest.raises(ConfigError, match=f"connector orders: {name} is empty: set it, or remove"):
         plan({**NEEDED, name: " "})
 
 
-def test_choices_are_told_without_the_empty_one() -> None:
+def test_choices_are_listed_without_the_empty_one() -> None:
     with pytest.raises(ConfigError, match="format='orc' must be one of parquet, json"):
         plan({**NEEDED, "connector.class": "files", "path": "/x", "format": "orc"})
 
 
-def test_an_aliased_key_is_told_as_it_was_written() -> None:
+def test_an_aliased_key_is_reported_as_it_was_written() -> None:
     raw = {**NEEDED, "collection.name.format": "${source.table}", "primary.key.mode": "kafka"}
     with pytest.raises(ConfigError, match=r"^connector orders: collection\.name\.format='\$\{sou"):
         read(PostgresConfig, raw)
@@ -189,7 +191,7 @@ def test_provenance_needs_four_columns() -> None:
     assert read(ConnectorConfig, {**NEEDED, **same}).provenance_columns == {}
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         read(ConnectorConfig, {"name": "x", "tasks.max": "a", "provenance": "b"})
     text = str(caught.value)
@@ -227,7 +229,7 @@ SEVEN = {
 }
 
 
-def test_mistakes_of_all_sections_and_warnings_are_told_together() -> None:
+def test_mistakes_of_all_sections_and_warnings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         plan(SEVEN)
     found = {p.key: p for p in caught.value.problems}
@@ -241,7 +243,7 @@ def test_mistakes_of_all_sections_and_warnings_are_told_together() -> None:
         ),
         *("errors.deadletterqueue.table", "processingTime"),
     }
-    assert len(found) == len(caught.value.problems), "each is told once"
+    assert len(found) == len(caught.value.problems), "each is reported once"
     assert found["tasks.max"].value == "two"
     assert found["delete.enabled"].message == "delete.enabled='maybe' must be true or false"
     assert caught.value.warnings == ["unknown configuration key topic; did you mean topics?"]
@@ -288,7 +290,7 @@ def test_mistakes_of_all_sections_and_warnings_are_told_together() -> None:
         ),
     ],
 )
-def test_each_sinks_own_mistakes_are_told_with_the_connectors(
+def test_each_sinks_own_mistakes_are_reported_with_the_connectors(
     change: dict[str, str], keys: set[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -359,7 +361,7 @@ def test_topics_or_a_pattern(topics: str, regex: str, message: str) -> None:
     assert connector(topics="", topics_regex="a.*").topics_regex == "a.*"
 
 
-def test_a_pattern_that_is_none_is_told() -> None:
+def test_an_invalid_pattern_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"topics.regex='\(' is not a pattern"):
         connector(topics="", topics_regex="(")
 
@@ -453,7 +455,7 @@ def test_the_examples_are_valid_and_exactly_once(path: Path) -> None:
 # Keys that nobody knows
 
 
-def test_unknown_keys_are_told_with_the_nearest_known_one() -> None:
+def test_unknown_keys_are_reported_with_the_nearest_known_one() -> None:
     raw = {**NEEDED, "insert.mod": "upsert", "tasks": "3", "zzzz": "1"}
     warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
     assert warnings == [
@@ -470,7 +472,7 @@ def test_a_missing_value_converter_is_warned_of() -> None:
     assert plan(NEEDED).warnings == []
 
 
-def test_keys_without_effect_are_told_with_the_reason() -> None:
+def test_keys_without_effect_are_reported_with_the_reason() -> None:
     raw = {**NEEDED, "batch.size": "3000", "errors.retry.timeout": "5"}
     warnings = check_keys(raw, [ConnectorConfig, PostgresConfig], IGNORED)
     assert warnings[0].startswith("batch.size has no effect: a commit's rows travel in one COPY")
@@ -591,7 +593,7 @@ def test_mappings_are_normalised() -> None:
         ("c.properties", b"\xff", r"cannot read .*c.properties"),
     ],
 )
-def test_files_that_cannot_be_read_are_told(
+def test_files_that_cannot_be_read_are_reported(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     file = tmp_path / name
@@ -600,7 +602,7 @@ def test_files_that_cannot_be_read_are_told(
         load(file)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.json"):
         load(tmp_path / "nowhere.json")
 
@@ -676,12 +678,12 @@ def test_dead_letters_need_a_topic_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("source", [None, 7, ["name"], {7: "seven"}])
-def test_what_is_no_configuration_is_told(source: Any) -> None:
+def test_what_is_not_a_configuration_is_reported(source: Any) -> None:
     with pytest.raises(ConfigError, match=r"not (NoneType|int|list)|the key 7 must be a string"):
         plan(source)
 
 
-def test_a_transform_that_is_no_function_is_told() -> None:
+def test_a_transform_that_is_not_a_function_is_reported() -> None:
     transform: Any = "double"
     with pytest.raises(ConfigError, match="transform='double' must be a function"):
         plan(NEEDED, transform)

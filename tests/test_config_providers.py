@@ -108,7 +108,7 @@ def test_providers_are_kafkas_by_the_names_that_are_given_to_them(secrets: Path)
         ({"config.providers.file.param.allowed.paths": "tmp"}, r"paths: tmp is not absolute"),
     ],
 )
-def test_what_cannot_be_resolved_is_told_with_key_and_reason(
+def test_what_cannot_be_resolved_is_reported_with_key_and_reason(
     more: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""The first example of each sink's page, run as it stands there on the quick start's records."""
+"""The first example of each sink's page, run exactly as shown on the quick start's records."""
 
 from __future__ import annotations
 

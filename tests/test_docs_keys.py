@@ -178,7 +178,7 @@ def test_the_docs_list_every_transform_and_predicate() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(_stages()))
-def test_every_option_of_a_transform_stands_in_the_docs_with_its_values(name: str) -> None:
+def test_the_docs_list_every_option_of_a_transform_with_its_values(name: str) -> None:
     """In the rows of the transform, with the values in parentheses after it or after the next one,
     or in the prose of the page."""
     options, prose = _options().get(name, ""), _prose(_text("transforms.md"))

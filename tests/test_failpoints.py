@@ -43,7 +43,7 @@ def test_a_frozen_process_goes_on_when_it_is_thawed_however_soon(
     assert frozen.communicate(timeout=PATIENCE)[0] == "awake\n"
 
 
-def test_a_frozen_process_is_not_woken_up_by_a_signal_and_its_death_is_told(
+def test_a_frozen_process_is_not_woken_up_by_a_signal_and_its_death_is_reported(
     tmp_path: Path, frozen: subprocess.Popen[str]
 ) -> None:
     process = psutil.Process(frozen.pid)

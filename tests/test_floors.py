@@ -67,7 +67,7 @@ def room(module: str) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules of semel that a module imports, wherever in it the import stands."""
+    """Modules of semel that a module imports, wherever in it the import is."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

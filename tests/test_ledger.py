@@ -170,7 +170,7 @@ class Drivers(RuleBasedStateMachine):
                 held[1] += a.written
 
     @rule(who=st.booleans(), ranges=batches())
-    def continue_where_it_stands(self, who: bool, ranges: list[OffsetRange]) -> None:
+    def continue_at_the_positions(self, who: bool, ranges: list[OffsetRange]) -> None:
         """What a well-behaved driver does; else almost every step would be a conflict."""
         known = [r for r in ranges if r.topic_partition in self.model]
         if known:
@@ -363,7 +363,7 @@ def test_of_two_that_race_for_a_range_one_applies_and_writes(target: Target) -> 
     assert target.values("SELECT step FROM t ORDER BY step") == list(range(30))
 
 
-def test_of_two_that_race_with_different_ranges_one_is_told(target: Target) -> None:
+def test_of_two_that_race_with_different_ranges_one_is_refused(target: Target) -> None:
     target.execute("CREATE TABLE t (who int, step int)")
     sinks = [target.sink() for _ in range(2)]
     sinks[0].prepare(["t"])

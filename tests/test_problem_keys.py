@@ -135,7 +135,7 @@ def told(raw: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_a_problem_stands_beside_its_key_and_value(
+def test_a_problem_is_reported_with_its_key_and_value(
     raw: Mapping[str, str], key: str, value: str, said: str
 ) -> None:
     ((where, (shown, message)),) = told(raw).items()
@@ -143,7 +143,7 @@ def test_a_problem_stands_beside_its_key_and_value(
     assert said in message
 
 
-def test_a_problem_found_by_a_check_stands_beside_the_key_as_it_was_written() -> None:
+def test_a_problem_found_by_a_check_is_reported_with_the_key_as_it_was_written() -> None:
     raw = {**POSTGRES, "primary.key.mode": "record_key", "key.converter": "StringConverter"}
     ((where, (shown, message)),) = told(raw).items()
     assert (where, shown) == ("primary.key.mode", "record_key")

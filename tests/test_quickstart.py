@@ -1,4 +1,4 @@
-"""The quick start's files, commands and Python, run as they stand there."""
+"""The quick start's files, commands and Python, run exactly as it shows them."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_keys_of_connector_and_sink_are_numbered_within_their_groups() -> None:
         ("primary.key.mode", "nope", "nope", "must be one of none, kafka, record_key"),
     ],
 )
-def test_an_error_stands_beside_the_value_under_the_users_name(
+def test_an_error_is_listed_with_its_value_under_the_users_name(
     name: str, given: str, value: str | None, error: str
 ) -> None:
     answered = answer(**{name: given})
@@ -157,7 +157,7 @@ def test_without_a_connector_class_the_common_keys_are_judged() -> None:
         assert infos.error_count == 2
 
 
-def test_warnings_stand_beside_the_answer() -> None:
+def test_warnings_are_listed_separately() -> None:
     infos, warnings = validate({**RAW, "topic": "x", "value.converter": "JsonConverter"})
     assert infos.error_count == 0
     assert warnings == ["unknown configuration key topic; did you mean topics?"]

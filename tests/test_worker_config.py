@@ -61,7 +61,7 @@ def test_keys_of_the_worker_do_not_disturb_its_client(key: str, value: str) -> N
     "key",
     ["sasl.login.refresh.window.factor", "client.id", "metric.reporters", "inter.worker.key.size"],
 )
-def test_keys_without_effect_are_told_with_the_reason(key: str) -> None:
+def test_keys_without_effect_are_reported_with_the_reason(key: str) -> None:
     [warning] = accepted({key: "1"})
     assert warning.startswith(f"{key} has no effect: ")
 

@@ -186,7 +186,7 @@ def test_a_file_that_is_not_there_or_not_json_is_named(
     assert "is not JSON" in answer["message"]
 
 
-def test_all_mistakes_and_warnings_are_told_at_once(
+def test_all_mistakes_and_warnings_are_reported_at_once(
     semel: Callable[..., Ended], written: Write
 ) -> None:
     file = written({**NOWHERE, "topics": None, "topic": "a", "tasks.max": "two", "pk.mode": "no"})

@@ -419,7 +419,7 @@ QUICK = [c for c in CASES if (c.store, c.what) not in {("delta", "host"), ("delt
 
 
 @pytest.mark.parametrize("case", some(CASES, QUICK), ids=lambda case: f"{case.store}-{case.what}")
-def test_a_mistake_is_told_in_a_sentence_and_without_spark(
+def test_a_mistake_is_reported_in_a_sentence_and_without_spark(
     case: Case,
     kafka: Kafka,
     topic: MakeTopic,

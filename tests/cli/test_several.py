@@ -80,7 +80,7 @@ def test_a_wrong_file_is_refused_before_anything_starts(
     assert said in ended.err
 
 
-def test_a_connector_is_not_taken_for_a_workers_file(semel: Semel, tmp_path: Path) -> None:
+def test_a_connectors_file_is_not_mistaken_for_a_workers(semel: Semel, tmp_path: Path) -> None:
     ended = semel("worker", file(tmp_path, "one", NOWHERE))
     assert ended.code == 2
     assert "one.json is a connector's configuration" in ended.err
@@ -155,5 +155,5 @@ def test_a_task_that_fails_ends_a_run_that_is_to_catch_up(
     assert (other["rows"], "error" in other) == (30, False)
 
 
-def test_the_version_is_told(semel: Semel) -> None:
+def test_the_version_is_printed(semel: Semel) -> None:
     assert semel("--version").out.startswith("semel 0.")

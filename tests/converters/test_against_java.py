@@ -1,4 +1,4 @@
-"""Apicurio's serializers of Java: their bytes are read, and theirs read what semel writes."""
+"""Apicurio's Java serializers: semel reads their bytes, and they read semel's."""
 
 from __future__ import annotations
 

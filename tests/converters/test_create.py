@@ -104,7 +104,7 @@ def test_every_key_of_a_converter_is_explained(name: str) -> None:
     assert [d.name for d in definitions(section) if not d.documentation] == []
 
 
-def test_all_mistakes_are_told_at_once_by_their_whole_keys() -> None:
+def test_all_mistakes_are_reported_at_once_by_their_whole_keys() -> None:
     mistakes = {
         "schema.registry.request.timeout.ms": "soon",
         "auto.register.schemas": "maybe",
@@ -162,7 +162,7 @@ def test_keys_without_effect_take_anything() -> None:
     assert converters.find(APICURIO, where="x").keys(given, "x").urls == ("http://localhost",)
 
 
-def test_all_mistakes_in_apicurios_keys_are_told_at_once() -> None:
+def test_all_mistakes_in_apicurios_keys_are_reported_at_once() -> None:
     given = {"apicurio.registry.url": "localhost", "basic.auth.credentials.source": "odd"}
     with pytest.raises(ConfigError) as error:
         converters.find(APICURIO, where="x").keys(given, "x")

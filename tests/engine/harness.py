@@ -533,7 +533,7 @@ def some(cases: Iterable[Any], short: Collection[Any]) -> list[Any]:
     ]
 
 
-def assert_told_twice(
+def assert_each_exactly_once(
     config: Mapping[str, Any], ids: Sequence[int], expected: Iterable[int]
 ) -> AuditReport:
     """Each record is there once: by the sorted ``ids`` found in the store, and by the audit."""
@@ -558,7 +558,7 @@ def assert_promise_kept(
     Args:
         config: of the connector that was killed, and has caught up since.
         points: the directory of its failpoints.
-        found: the ``id`` values that stand in the store, of ``range(count)``.
+        found: the ``id`` values that are in the store, of ``range(count)``.
         count: how many records Kafka has.
         shows: whether dying there must lose or repeat records under a weaker guarantee.
         exact: whether the store's rows name their records; else the audit goes by counts.

@@ -41,8 +41,8 @@ from tests.engine.conftest import Config, Lake, Start
 from tests.engine.harness import (
     InlineSpark,
     LocalSpark,
+    assert_each_exactly_once,
     assert_promise_kept,
-    assert_told_twice,
     caught_up,
     drive,
     driving,
@@ -113,7 +113,7 @@ def ids(config: Config) -> list[int]:
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
     """Checked twice: by the audit, and straight from the table."""
-    return assert_told_twice(config, ids(config), expected)
+    return assert_each_exactly_once(config, ids(config), expected)
 
 
 @pytest.mark.cell(sink="delta", mode="bounded", delivery="delivery")
@@ -190,7 +190,7 @@ def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
     assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
-def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, lake: Lake, start: Start
 ) -> None:
     source = topic(partitions=2)

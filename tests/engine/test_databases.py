@@ -1,4 +1,4 @@
-"""Exactly once into SQL databases: killed, frozen and doubled at every moment."""
+"""Exactly once into SQL databases: killed, frozen and started twice at every moment."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     running = start({**config, **soon}, spark=LocalSpark(points))
     wait_until(lambda: bool(failpoints.fired(points)))
     frozen = failpoints.fired(points)[-1].pid
-    # If it holds a file, who does is told, and the others wait for it.
+    # If a file is locked, the message names the process that holds it, and the others wait.
     waits = "is frozen, end it" if system == "sqlserver" else f"held by process {frozen}"
     running.until(
         lambda p: sum(p.positions.values()) >= 400 or (others_wait and waits in caplog.text)

@@ -29,8 +29,8 @@ from tests.engine.conftest import Config, Start
 from tests.engine.harness import (
     InlineSpark,
     LocalSpark,
+    assert_each_exactly_once,
     assert_promise_kept,
-    assert_told_twice,
     caught_up,
     drive,
     driving,
@@ -115,7 +115,7 @@ def ids(config: Config) -> list[int]:
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
     """Checked twice: by the audit, and straight from the files."""
-    return assert_told_twice(config, ids(config), expected)
+    return assert_each_exactly_once(config, ids(config), expected)
 
 
 @pytest.mark.cell(sink="files", mode="bounded", delivery="delivery")
@@ -155,7 +155,7 @@ def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
     assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
-def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, files: Files, start: Start
 ) -> None:
     source = topic(partitions=2)

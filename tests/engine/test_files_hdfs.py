@@ -18,7 +18,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (
     InlineSpark,
-    assert_told_twice,
+    assert_each_exactly_once,
     caught_up,
     drive,
     name,
@@ -86,11 +86,11 @@ def test_killed_at_each_place_of_a_commit(
         failpoints.arm(points, place, "kill-worker", skip=1)
         assert drive(config, points) == -9, place
     caught_up(config, spark=InlineSpark())
-    assert_told_twice(config, ids(config, source), range(count))
+    assert_each_exactly_once(config, ids(config, source), range(count))
 
 
 @pytest.mark.long
-def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, files: Files, start: Start
 ) -> None:
     source = topic(partitions=2)
@@ -103,7 +103,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
     sent, fenced = until_one_is_fenced(start, config, feed)
     assert fenced == 1
     caught_up(config)
-    assert_told_twice(config, ids(config, source), range(sent))
+    assert_each_exactly_once(config, ids(config, source), range(sent))
 
 
 @pytest.mark.long
@@ -120,4 +120,4 @@ def test_a_name_node_that_is_killed_while_the_connector_runs(
     hdfs.start()
     wait_until(lambda: sum(positions(config).values()) == 200)
     running.end()
-    assert_told_twice(config, ids(config, source), range(200))
+    assert_each_exactly_once(config, ids(config, source), range(200))

@@ -40,7 +40,7 @@ def committed(
         consumer.close()
 
 
-def test_only_semels_own_offsets_are_taken_for_copies() -> None:
+def test_only_semels_own_offsets_count_as_copies() -> None:
     assert is_copy('{"semel": "table semel_offsets in localhost:5432/shop"}')
     assert ledger_of('{"semel": "table t"}') == "table t"
     assert is_copy('{"start":0,"read":3,"at":"2026"}')  # a Kafka sink's ledger
@@ -165,7 +165,7 @@ def test_what_was_written_before_another_program_went_on_is_not_duplicated(
 
 
 @pytest.mark.integration
-def test_a_group_that_stands_outside_of_the_log_is_refused(
+def test_a_group_offset_outside_the_log_is_refused(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()

@@ -26,8 +26,8 @@ from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     LocalSpark,
+    assert_each_exactly_once,
     assert_promise_kept,
-    assert_told_twice,
     caught_up,
     drive,
     positions,
@@ -67,7 +67,7 @@ def ids(config: Config) -> list[int]:
 
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
     """Checked twice: by the audit, and straight from the table."""
-    return assert_told_twice(config, ids(config), expected)
+    return assert_each_exactly_once(config, ids(config), expected)
 
 
 @pytest.mark.cell(sink="iceberg", mode="bounded", delivery="delivery")

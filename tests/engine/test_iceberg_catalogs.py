@@ -98,7 +98,7 @@ def test_killed_at(
 
 
 @pytest.mark.long
-def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, anywhere: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
@@ -162,11 +162,11 @@ def test_a_catalog_that_loses_answers_and_columns_that_appear(
     caught_up(config)
     rest = config[f"{PREFIX}type"] == "rest"
     part = "/tables/t\n" if rest else "AWSGlue.UpdateTable"
-    befell = [faults.come(kind, "POST", part) for kind in ("lost", "cut", "twice", "refused")]
+    pending = [faults.come(kind, "POST", part) for kind in ("lost", "cut", "twice", "refused")]
     more = [json.dumps({"id": i, "color": "red"}).encode() for i in range(100, COUNT)]
     produce(source, more)
     caught_up(config)
-    assert all(fault.befell for fault in befell)
+    assert all(fault.matched for fault in pending)
     assert_nothing_lost_nothing_twice(config, range(COUNT))
     colors = rows(config).column("color").to_pylist()
     assert colors.count("red") == len(more)

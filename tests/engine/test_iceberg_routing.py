@@ -107,7 +107,7 @@ def test_a_failure_between_two_tables_is_judged_by_their_ledgers(
     assert_each_where_it_belongs_and_once(config, range(COUNT))
 
 
-def test_of_two_drivers_one_is_fenced_and_nothing_is_doubled(
+def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
@@ -159,7 +159,7 @@ def test_a_topic_that_is_not_read_any_more_holds_up_no_other_one(
     assert_each_where_it_belongs_and_once(config, range(100))
 
 
-def test_what_another_program_has_gone_on_with_is_not_written_again(
+def test_what_another_program_has_continued_is_not_written_again(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:
     source = topic()
@@ -280,7 +280,7 @@ def test_killed_before_the_commit_of_a_table_that_is_named(
 
 
 @pytest.mark.long
-def test_of_two_drivers_with_tables_that_are_named_nothing_is_doubled(
+def test_of_two_drivers_with_tables_that_are_named_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)

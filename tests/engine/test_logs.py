@@ -158,8 +158,8 @@ def test_the_same_name_in_another_cluster_stops_it(
     produce(source, records(10))
     config = configure(source)
     caught_up(config)
-    sql(config["connection.url"], "UPDATE semel_offsets SET cluster_id = 'of before'")
-    with pytest.raises(OffsetOutOfRange, match="belong to cluster of before, and this is"):
+    sql(config["connection.url"], "UPDATE semel_offsets SET cluster_id = 'former'")
+    with pytest.raises(OffsetOutOfRange, match="belong to cluster former, and this is"):
         caught_up(config)
 
 
@@ -344,7 +344,7 @@ def test_damage_between_the_last_record_and_the_position_does_not_hold_it_up(log
 
 
 @pytest.mark.long
-def test_offsets_that_an_older_version_has_passed_are_not_taken_for_known(log: Log) -> None:
+def test_offsets_that_an_older_version_has_passed_do_not_count_as_known(log: Log) -> None:
     """It moves the position and leaves the epoch as it was."""
     log.produce(20, 0)
     caught_up(log.config)

@@ -72,7 +72,7 @@ def test_a_partition_that_has_moved_begins_anew() -> None:
     assert not task.told
 
 
-def test_other_disorders_are_told_slowed_down_and_end_though_other_partitions_move() -> None:
+def test_other_disorders_are_reported_slowed_down_and_end_though_other_partitions_move() -> None:
     task = Task()
     with pytest.raises(ServiceError, match=r"orders-0: out of range: the same 60 times in a row"):
         for _ in range(100):
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_before_the_position_is_not_read_again() -> None:
     assert task.offsets(stored) == [10]
 
 
-def test_damage_after_the_task_has_read_on_is_not_taken_for_damage_before_the_position() -> None:
+def test_damage_after_the_task_has_read_on_is_not_mistaken_for_damage_before_the_position() -> None:
     task = Task()
     task.polls.whole(ONE, entry(), 40, "failed CRC32C check")
     assert task.offsets(entry()) == [10]

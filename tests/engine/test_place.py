@@ -113,7 +113,7 @@ def test_another_member_in_its_place_ends_the_run_of_task_0(
     ("fence", "own"),
     [(Displaced("fenced"), LOST), (Fenced("conflicts"), LOST), (Displaced("fenced"), LATE)],
 )
-def test_a_member_that_may_be_the_tasks_own_must_stay_to_be_taken_for_another_run(
+def test_a_member_that_may_be_the_tasks_own_must_stay_to_count_as_another_run(
     answers: list[Answer],
     task: int,
     ends: bool,

@@ -83,7 +83,7 @@ def test_a_cut_that_was_met_in_a_partition_that_is_another_tasks_by_now_is_left_
 
 @pytest.mark.parametrize("then", [{}, {"orders.new": LogId("cluster", "another")}])
 @pytest.mark.parametrize("truncated", ["stop", "continue"])
-def test_a_topic_that_is_created_again_while_it_is_looked_at_is_not_taken_for_a_cut_one(
+def test_a_topic_that_is_created_again_while_it_is_looked_at_is_not_mistaken_for_a_cut_one(
     truncated: str, then: dict[str, LogId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its id was asked for before its offsets, and was still the former topic's."""

@@ -59,7 +59,7 @@ def test_an_outage_counts_nothing_of_what_a_batch_may_run_into() -> None:
         some.failed(TransientError("deadlock"))
 
 
-def test_an_outage_is_told_once_a_minute_and_when_it_is_over(
+def test_an_outage_is_reported_once_a_minute_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0

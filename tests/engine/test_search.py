@@ -1,4 +1,4 @@
-"""Exactly once into a search server: killed, frozen, doubled, restarted at every moment."""
+"""Exactly once into a search server: killed, frozen, started twice, restarted at every moment."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_bad_records_go_to_the_index_of_dead_letters_and_the_audit_counts_them(
     assert stages == [(50, "VALUE_CONVERTER"), (51, "TASK_PUT")]
 
 
-def test_a_document_that_the_server_refuses_stops_the_connector_behind_what_came_before(
+def test_a_document_that_the_server_refuses_stops_the_connector_after_what_came_before(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()

@@ -463,7 +463,7 @@ def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_
     offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It notes that it has fenced all others; its tasks would then take it for the owner."""
+    """It notes that it has fenced all others; its tasks would then mistake it for the owner."""
     connector = plan_source(source(tasks_max="2")).connector
     own(connector, offsets_of(connector), [()], fences=True)
     fence, later = Transactions.fence, list[Owner]()
@@ -981,7 +981,7 @@ def test_pause_resume_and_restart(path: Path, source: Callable[..., Config]) -> 
     assert seen(config) == lines(15)
 
 
-def test_a_missing_file_is_told_in_the_drivers_log(
+def test_a_missing_file_is_reported_in_the_drivers_log(
     path: Path, source: Callable[..., Config], start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = source()
@@ -1082,7 +1082,7 @@ def test_a_transaction_that_the_broker_has_ended_is_begun_again(
     assert seen(config) == lines(60)
 
 
-def test_an_audit_takes_what_is_committed_meanwhile_for_neither_lost_nor_twice(
+def test_an_audit_counts_what_is_committed_meanwhile_as_neither_lost_nor_duplicated(
     path: Path,
     source: Callable[..., Config],
     start: Start,

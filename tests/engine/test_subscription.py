@@ -76,8 +76,9 @@ def _sleeper(
 def test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_replacement(
     assigns: bool, topic: MakeTopic, configure: Configure
 ) -> None:
-    """librdkafka would join again without a member id, and Kafka would take it for the newer one.
-    If partitions are assigned meanwhile, it does not even report that the session has ended."""
+    """librdkafka would join again without a member id, and Kafka would mistake it for the newer
+    one. If partitions are assigned meanwhile, it does not even report that the session has
+    ended."""
     source = topic()
     config = configure(source, {f"consumer.override.{k}": v for k, v in _SHORT.items()})
     group = f"connect-{config['name']}"

@@ -110,7 +110,7 @@ def test_keys_go_where_the_client_alone_would_send_them(
     assert len(set(found)) == 50  # each key in one partition
 
 
-def test_a_record_that_the_broker_refuses_is_told(
+def test_a_record_that_the_broker_refuses_is_reported(
     kafka: Kafka, topic: str, transactions: Transactions
 ):
     kafka.create_topic(f"{topic}-small", config={"max.message.bytes": "1000"})

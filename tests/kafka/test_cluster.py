@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster, answered in ways that a broker can hardly be brought to."""
+"""Questions to a Kafka cluster, with answers that a real broker can hardly be made to give."""
 
 from __future__ import annotations
 

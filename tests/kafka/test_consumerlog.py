@@ -115,8 +115,8 @@ def test_a_fenced_consumer_delivers_nothing_of_what_it_has_fetched(
 
 
 def test_the_group_s_events_are_heard_before_a_fence_that_the_log_tells_first() -> None:
-    """The session may have expired: Kafka takes what the consumer sends from then on for another
-    run's."""
+    """The session may have expired: Kafka mistakes what the consumer sends from then on for
+    another run's."""
     consumer_log = ConsumerLog(QUIET, {})
     heard = []
 

@@ -1,4 +1,4 @@
-"""The first contact with Kafka: mistakes are told, brokers that are away are waited for."""
+"""The first contact with Kafka: mistakes are reported, brokers that are away are waited for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from semel.kafka.contact import wait_for_brokers
 from semel.sinks.postgresql.connection import _reason
 
 
-def test_a_host_that_does_not_exist_is_told_at_once() -> None:
-    """After some seconds of silence it would be told that no broker answers."""
+def test_a_host_that_does_not_exist_is_reported_at_once() -> None:
+    """After some seconds of silence, the error would be that no broker answers."""
     with pytest.raises(ServiceError, match=r"^Kafka at .*Failed to resolve '.*invalid:9092': Name"):
         wait_for_brokers({"bootstrap.servers": "no-such-host.invalid:9092,nor-this.invalid:9092"})
 
@@ -39,7 +39,7 @@ def test_one_host_that_does_not_exist_beside_others_is_no_mistake() -> None:
         wait_for_brokers({"bootstrap.servers": servers}, 1.0)
 
 
-def test_a_login_to_a_broker_without_tls_is_told_at_once() -> None:
+def test_a_login_to_a_broker_without_tls_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

@@ -125,10 +125,10 @@ def test_a_first_offset_that_is_damaged_itself_is_not_believed(
         found.check_tolerated(connector, 40)
 
 
-def test_offsets_that_kafka_does_not_show_yet_are_not_taken_for_damaged(
+def test_offsets_that_kafka_does_not_show_yet_do_not_count_as_damaged(
     answers: Callable[[Callable[[int], Event]], None],
 ) -> None:
-    """Behind the start of an open transaction."""
+    """After the start of an open transaction."""
 
     def answer(at: int) -> Event:
         if at >= 50:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 ZERO = TopicPartition("t", 0)
 
 
-def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
+def test_offsets_in_an_open_transaction_are_pending_and_do_not_hide_earlier_ones(
     kafka: Kafka, topic: MakeTopic
 ) -> None:
     source = topic(partitions=2)
@@ -48,7 +48,7 @@ def test_offsets_with_an_open_transaction_are_pending_and_are_told_without_it(
 
 
 @pytest.mark.long  # three brokers
-def test_offsets_are_told_by_whoever_coordinates_the_group(tmp_path: Path) -> None:
+def test_offsets_come_from_whichever_broker_coordinates_the_group(tmp_path: Path) -> None:
     """librdkafka's admin client dies of it, and the process with it."""
     with Kafka(tmp_path, heap="256m", brokers=2, session=2, short_lived=True) as kafka:
         kafka.create_topic("t", 2)

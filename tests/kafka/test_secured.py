@@ -182,7 +182,7 @@ def test_a_login_serves_sparks_own_client(
     assert count == COUNT
 
 
-def test_a_wrong_password_is_told(secured: SecuredKafka, trust_store: Path) -> None:
+def test_a_wrong_password_is_reported(secured: SecuredKafka, trust_store: Path) -> None:
     given = dict(login("SCRAM-SHA-256"))
     wrong = given | {"sasl.jaas.config": given["sasl.jaas.config"].replace("cret", "CRET")}
     made = config(secured, trust_store, wrong, **{"connector.class": "FileStreamSink"})
@@ -306,11 +306,15 @@ class TestTrustStores:
     @pytest.mark.parametrize(
         ("password", "reason"), [("wrong", "password was incorrect"), ("", "password")]
     )
-    def test_a_wrong_password_is_told(self, password: str, reason: str, trust_store: Path) -> None:
+    def test_a_wrong_password_is_reported(
+        self, password: str, reason: str, trust_store: Path
+    ) -> None:
         with pytest.raises(ConfigError, match=rf"cannot be read with ssl\.trust.*{reason}"):
             keystores.authorities(str(trust_store), password)
 
-    def test_a_store_that_is_missing_or_trusts_nobody_is_told(self, authority: Authority) -> None:
+    def test_a_store_that_is_missing_or_trusts_nobody_is_reported(
+        self, authority: Authority
+    ) -> None:
         with pytest.raises(ConfigError, match=r"location=/none cannot be read: No such file"):
             keystores.authorities("/none", "x")
         with pytest.raises(ConfigError, match="holds no trusted certificate"):

@@ -192,9 +192,7 @@ class TestStores:
             {"connector.class": "opensearch"},
         ],
     )
-    def test_nothing_befalls_the_store_of_a_user(
-        self, keys: dict[str, str], tmp_path: Path
-    ) -> None:
+    def test_a_users_store_gets_no_faults(self, keys: dict[str, str], tmp_path: Path) -> None:
         store = store_of(keys, tmp_path, own=True)
         assert (store.where, store.server, store.lake, store.disk) == ({}, None, None, None)
         of_stores = {Kind.STORE_KILL, Kind.STORE_RESTART, Kind.DISK_FULL}
@@ -489,7 +487,7 @@ class TestFencedTask:
             pytest.param(True, True, ["log", "stopped"], id="another run, as other tasks know"),
         ],
     )
-    def test_a_lost_session_is_not_taken_for_another_run(
+    def test_a_lost_session_is_not_mistaken_for_another_run(
         self, lost: bool, stopped: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told: list[str] = []

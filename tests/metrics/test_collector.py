@@ -1,4 +1,4 @@
-"""What Prometheus is told of connectors."""
+"""The metrics of connectors that Prometheus gets."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_commits_are_timed_and_replays_conflicts_and_fences_counted() -> None:
     assert found["semel_guarantee_info", orders | kept] == 1
 
 
-def test_the_last_audit_is_told() -> None:
+def test_the_last_audit_is_exported() -> None:
     figures = {"time_seconds": 5.0, "broken": 0.0, "records": 9.0, "lost": 0.0, "duplicated": 0.0}
     collector = ConnectorCollector(lambda: [], lambda: {"orders": figures})
     found = {family.name: family.samples for family in collector.collect()}

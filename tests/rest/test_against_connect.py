@@ -43,12 +43,12 @@ class System:
     config: dict[str, str]
     file: Path
     traces: set[str] = field(default_factory=set)
-    """The causes of failures that it has told of."""
+    """The causes of failures that it has reported."""
 
     def ask(self, ask: Ask) -> tuple[int, Any]:
         """The code and the body, with what differs from worker to worker replaced."""
         if ask.until:
-            with suppress(AssertionError):  # what it says instead is told with the other answers
+            with suppress(AssertionError):  # the other answers show what it says instead
                 wait_until(lambda: ask.until in self._send(ask).text, _SOON)
         answer = self._send(ask)
         try:

@@ -1,5 +1,5 @@
 """Three workers, ten connectors and 1,000,000 records, or ``RECORDS``: what becomes of them while
-workers die, freeze and come."""
+workers die, freeze and join."""
 
 from __future__ import annotations
 

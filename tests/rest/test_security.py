@@ -388,7 +388,7 @@ def test_loggers_have_listeners_of_their_own_or_none(serve: Serve) -> None:
     assert (status(nowhere, "/connectors"), status(nowhere, "/admin/loggers")) == (200, 404)
 
 
-def test_admin_listeners_are_not_taken_for_a_setting_of_the_admin_client() -> None:
+def test_admin_listeners_are_not_mistaken_for_a_setting_of_the_admin_client() -> None:
     config = read(WorkerConfig, {"admin.listeners": HTTP, "admin.client.id": "me"})
     found = config.inherited({})
     assert "admin.override.listeners" not in found
@@ -487,7 +487,7 @@ def test_secrets_are_hidden_in_answers_and_survive_a_change(
 def test_a_configuration_is_shown_as_it_was_sent_whatever_a_secrets_value_is(
     send: Sends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value that equals the secret's is no secret where it stands by itself. Errors, which may
+    """A value that equals the secret's is not hidden where it appears by itself. Errors, which may
     quote what was resolved, hide it."""
     monkeypatch.setattr(redact, "_hidden", {})
     monkeypatch.setattr(redact, "_patterns", [])

@@ -151,7 +151,7 @@ def test_rows_of_number_keys_come_in_key_order_and_others_in_the_order_of_change
     assert _rows(last_of_each(texts, {}, revives=True), 4) == [1, 2, 3]
 
 
-def test_ascending_unique_keys_are_left_as_they_stand() -> None:
+def test_ascending_unique_keys_are_left_as_they_are() -> None:
     ascending = Changes([pa.chunked_array([[1, 2, 5]])], [], 3)
     assert last_of_each(ascending, {}, revives=True).rows is None
 

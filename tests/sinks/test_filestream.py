@@ -154,7 +154,7 @@ def test_lines_that_were_there_before_the_ledger_stay(tmp_path: Path) -> None:
     assert lines(tmp_path) == b"of\nanother\nc\n"
 
 
-def test_lines_of_another_program_stay_if_it_has_gone_on_with_the_connector(
+def test_lines_of_another_program_stay_if_it_has_continued_the_connector(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
     with (tmp_path / "lines.txt").open("ab") as file:
@@ -169,7 +169,7 @@ def test_lines_of_another_program_stay_if_it_has_gone_on_with_the_connector(
     assert lines(tmp_path) == b"a\nb\nc\nd\ne\ne\n"
 
 
-def test_lines_from_before_another_program_went_on_are_no_longer_counted(
+def test_lines_from_before_another_program_continued_are_no_longer_counted(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
     other = sink(tmp_path, name="other")
@@ -233,7 +233,7 @@ def hold(directory: Path, ready: Any) -> None:
         signal.pause()
 
 
-def test_a_process_that_is_frozen_while_it_writes_is_told_of(
+def test_a_process_that_is_frozen_while_it_writes_is_reported(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
     ready = PROCESSES.Event()

@@ -1,4 +1,4 @@
-"""An object store that refuses, loses answers or hears twice in the middle of a commit.
+"""An object store that refuses requests, loses answers or gets requests twice during a commit.
 
 What the sinks' libraries do about it differs: some try again by themselves, and are then refused by
 what they have written. Whatever they do, nothing is lost and nothing is there twice.
@@ -200,7 +200,7 @@ def test_a_fault_in_the_middle_of_a_commit_loses_nothing_and_doubles_nothing(
     sink.commit([advance(0, 10)], values(0, 10))
     fault = faults.come(kind, "PUT", part)
     delivered(sink, values(10, 20), 10, 20)
-    assert fault.befell
+    assert fault.matched
     assert place.ids() == list(range(20))
     again = place.sink()
     assert [e.position for e in again.entries()] == [20]
@@ -226,7 +226,7 @@ def test_dead_letters_survive_such_a_fault_too(
     part = place.of_commit[0]
     fault = faults.come(kind, "PUT", f"dead/{part.lstrip('/')}" if name == "delta" else part)
     delivered(sink, Commit(values(10, 19).records, [letter(19)]), 10, 20)
-    assert fault.befell
+    assert fault.matched
     assert (place.ids(), place.dead()) == ([*range(9), *range(10, 19)], [9, 19])
 
 
@@ -244,7 +244,7 @@ def test_a_store_that_refuses_while_files_are_staged_shows_nothing(
             break
         except TransientError:
             continue
-    assert fault.befell
+    assert fault.matched
     assert place.ids() == list(range(10))
     assert sink.commit_staged([advance(10, 20)], staged) is Outcome.APPLIED
     assert place.ids() == list(range(20))

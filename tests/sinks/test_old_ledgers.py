@@ -1,4 +1,4 @@
-"""Ledger tables of versions that knew no logs."""
+"""Ledger tables of versions that did not store log ids."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def target(database: str) -> Target:
 
 @pytest.fixture
 def old(database: str, target: Target) -> Target:
-    """A ledger of before, with one entry."""
+    """An old ledger with one entry."""
     sink = target.sink()
     sink.prepare([])
     sink.start(firsts({TP: 5}))

@@ -170,7 +170,7 @@ def test_messages_name_the_server_without_credentials() -> None:
 # Connecting
 
 
-def test_a_wrong_password_is_told_without_it(target: Target) -> None:
+def test_a_wrong_password_is_reported_without_it(target: Target) -> None:
     sink = target.sink(connection_password="hunter2")
     with pytest.raises(ServiceError, match=r"password authentication failed.*Check") as caught:
         sink.prepare([])
@@ -229,7 +229,7 @@ def clerk(target: Target) -> Iterator[str]:
     target.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
-def test_permission_denied_is_told(target: Target, clerk: str) -> None:
+def test_permission_denied_is_reported(target: Target, clerk: str) -> None:
     target.execute("CREATE TABLE t (a int)")
     sink = target.sink(connection_user=clerk, connection_password="x")
     with pytest.raises(ServiceError, match=r"permission denied for schema public .42501."):

@@ -76,7 +76,7 @@ def test_a_url_of_several_hosts_may_choose_among_them() -> None:
 # Silence
 
 
-def test_what_a_silent_session_holds_is_let_go(target: Target) -> None:
+def test_the_locks_of_a_silent_session_are_released(target: Target) -> None:
     target.execute("CREATE TABLE t (id bigint)", "INSERT INTO t VALUES (1)")
     with Proxy.before(target.url) as proxy:
         uri = libpq_uri(proxy.url(target.url), "", "", "silent")

@@ -48,7 +48,7 @@ def test_an_invalid_table_name_is_refused(text: str) -> None:
         parse_name(text, fold=False)
 
 
-def test_a_wrong_name_is_told_by_the_key_that_holds_it() -> None:
+def test_a_wrong_name_is_reported_with_the_key_that_holds_it() -> None:
     with pytest.raises(ConfigError, match=r"^offsets\.table=a\.b\.c is not table") as error:
         parse_name("a.b.c", fold=False, key="offsets.table")
     assert [p.key for p in error.value.problems] == ["offsets.table"]
@@ -371,7 +371,7 @@ def test_a_column_altered_meanwhile_is_noticed(target: Target, mode: str) -> Non
         ("text", "bytea", "a::bytea"),
     ],
 )
-def test_values_are_never_taken_for_another_type_of_the_same_size(
+def test_values_are_never_mistaken_for_another_type_of_the_same_size(
     target: Target, before: str, after: str, using: str
 ) -> None:
     target.execute(f"CREATE TABLE t (a {before})")

@@ -323,7 +323,7 @@ class Store:
             self._target.close()
 
     def write(self, number: int, written: Sequence[str]) -> dict[int, Any]:
-        """What stands in the column for each text that is not refused."""
+        """The column's value for each text that is not refused."""
         topic, column = f"t{number}", self.columns[number]
         self.execute(f"DELETE FROM {topic}")
         schema = self.sink.schema(topic)

@@ -1,4 +1,4 @@
-"""FileStreamSource, without Kafka: what is read of a file, and the offset behind it."""
+"""FileStreamSource, without Kafka: what is read from a file, and the offset after it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_line_without_its_end_waits_for_it(path: Path, make: Callable[..., Sou
     assert lines(reader) == (["three"], {"position": 15})
 
 
-def test_reading_goes_on_behind_any_batch(path: Path, make: Callable[..., Source]) -> None:
+def test_reading_continues_after_any_batch(path: Path, make: Callable[..., Source]) -> None:
     """An offset inside a poll leads to the next line, also where characters take several bytes."""
     expected = [f"größe {n}" for n in range(20)]
     path.write_text("".join(f"{line}\r\n" for line in expected), newline="")
@@ -109,7 +109,7 @@ def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(
         next(reading)
 
 
-def test_a_missing_file_is_waited_for_and_told_once(
+def test_a_missing_file_is_waited_for_and_reported_once(
     path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = begun(make())
@@ -198,7 +198,7 @@ def write(path: Path, *found: str) -> None:
 
 
 def reached(source: Source) -> Mapping[str, Any]:
-    """The offset behind everything."""
+    """The offset after the last line."""
     offset: Mapping[str, Any] = {}
     for batch in begun(source):
         if batch is None:
@@ -243,7 +243,7 @@ class TestRotatedWhileStopped:
             found += [v for r in batch.records for v in r.values.to_pylist()]
         assert found == [f"{c}{n}" for c in "bcd" for n in range(4)]
 
-    def test_one_that_is_nowhere_is_told(
+    def test_one_that_is_nowhere_is_reported(
         self, path: Path, make: Callable[..., Source], caplog: pytest.LogCaptureFixture
     ) -> None:
         write(path, "one", "two")
@@ -287,7 +287,9 @@ class TestRotatedWhileStopped:
 
 
 class TestGzip:
-    def test_lines_are_read_and_gone_on_with(self, path: Path, make: Callable[..., Source]) -> None:
+    def test_lines_are_read_and_reading_resumes(
+        self, path: Path, make: Callable[..., Source]
+    ) -> None:
         packed = path.with_name("lines.gz")
         expected = [f"größe {n}" for n in range(20)]
         packed.write_bytes(gzip.compress("\n".join(expected).encode()))
@@ -364,7 +366,7 @@ def test_files_that_match_a_pattern_are_partitions(
         make(file_pattern="*")
 
 
-def test_the_bytes_behind_an_offset_are_left(path: Path, make: Callable[..., Source]) -> None:
+def test_the_bytes_after_an_offset_are_left(path: Path, make: Callable[..., Source]) -> None:
     source = make(file="", file_pattern=f"{path.parent}/*")
     assert isinstance(source, Measurable)
     assert source.unit == "bytes"

@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_yet_or_empty_holds_nothing(tmp_path: Path) -> 
         OffsetFile("c", str(tmp_path / "missing" / "offsets")).prepare()
 
 
-def test_a_process_that_is_frozen_while_it_writes_is_told_of(
+def test_a_process_that_is_frozen_while_it_writes_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = OffsetFile("c", str(tmp_path / "offsets"))

@@ -111,7 +111,7 @@ def test_a_frozen_task_cannot_set_back_what_its_successor_has_stored(opened: Ope
     assert second.read().offset(PLACE) == {"position": 20}
 
 
-def test_a_table_that_is_gone_is_not_taken_for_a_new_one(opened: Open, url: str) -> None:
+def test_a_table_that_is_gone_is_not_mistaken_for_a_new_one(opened: Open, url: str) -> None:
     offsets = opened()
     offsets.prepare()
     own(offsets, "run")

@@ -1,4 +1,4 @@
-"""Source offsets in Kafka: what Kafka Connect has written is read, and what is written it reads."""
+"""Source offsets in Kafka: semel reads what Kafka Connect has written, and vice versa."""
 
 from __future__ import annotations
 

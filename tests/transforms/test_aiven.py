@@ -21,7 +21,7 @@ def filtered(values: list[Any], *, has_schema: bool = False, **options: str) -> 
 
 
 @BOTH
-def test_fields_are_joined_with_what_stands_for_missing_ones(has_schema: bool) -> None:
+def test_fields_are_joined_with_a_placeholder_for_missing_ones(has_schema: bool) -> None:
     config = one(
         f"{AIVEN}ConcatFields$Value",
         field_names="test,foo,none,age",

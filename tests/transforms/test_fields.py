@@ -108,7 +108,7 @@ class TestReplaceField:
 
 
 class TestExtractField:
-    def test_takes_a_field_for_the_whole(self) -> None:
+    def test_replaces_the_whole_with_a_field(self) -> None:
         assert values(stage("ExtractField$Value", field="a"), batch(ROWS)) == [1, None, 2]
 
     def test_of_keys(self) -> None:

@@ -119,7 +119,7 @@ def test_a_number_without_a_sign_may_have_64_bits() -> None:
         "value.op == 'c'",
     ],
 )
-def test_what_it_does_not_know_is_told_before_the_start(condition: str) -> None:
+def test_what_it_does_not_know_is_reported_before_the_start(condition: str) -> None:
     with pytest.raises(ConfigError, match=r"transforms\.f\.filter\.condition"):
         chain_of(config(condition))
 

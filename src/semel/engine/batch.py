@@ -66,7 +66,7 @@ class Batcher:
 
         Args:
             polls: the records, by topic.
-            positions: where each topic-partition stands before the batch.
+            positions: the position of each topic-partition before the batch.
             ends: positions after trailing offsets that hold no record (transaction markers).
             rejected: records that the sink has refused; they are dealt with like bad ones.
 

@@ -25,7 +25,7 @@ _LOOK = 0.2
 
 
 class Committer:
-    """Delivers batches; ``tell`` brings a line to the driver's log."""
+    """Delivers batches; ``tell`` writes a line to the driver's log."""
 
     def __init__(
         self,

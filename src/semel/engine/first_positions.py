@@ -32,14 +32,14 @@ def first_positions(
 ) -> None:
     """Enter every partition that exists at start into the ledger.
 
-    A topic that the ledger has never seen starts as ``auto.offset.reset`` says, or where the
-    consumer group stands (``first.position``). A partition that was added to a known topic starts
-    at its earliest offset, whatever the setting: its records came after the connector did.
+    A topic that the ledger has never seen starts as ``auto.offset.reset`` says, or at the consumer
+    group's offsets (``first.position``). A partition that was added to a known topic starts at its
+    earliest offset, whatever the setting: its records came after the connector did.
 
     Raises:
         ConfigError: results went elsewhere so far, or the group's offsets may be copies of a ledger
             that is gone, or another program has continued the connector.
-        OffsetOutOfRange: the group stands where Kafka has no records.
+        OffsetOutOfRange: Kafka has no records at the group's offsets.
     """
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
@@ -59,15 +59,15 @@ def first_positions(
     found = dict(earliest)
     if connector.offset_reset == "latest":
         found |= cluster.latest(fresh)
-    stands: dict[TopicPartition, int] = {}
+    group_offsets: dict[TopicPartition, int] = {}
     if connector.first_position != "reset" and fresh and not sink.capabilities.ledger_in_group:
-        stands = _where_the_group_stands(connector, sink, cluster, groups, fresh, earliest)
-    entries = ranges.made(sink, found | stands, logs)
+        group_offsets = _group_offsets(connector, sink, cluster, groups, fresh, earliest)
+    entries = ranges.made(sink, found | group_offsets, logs)
     if not protocols.moves_entries(sink):
         sink.start(entries)
         return
     # Only a change of an entry can leave a hole, so these get the ids of their logs afterwards.
-    taken = [e for e in entries if stands.get(e.topic_partition)]
+    taken = [e for e in entries if group_offsets.get(e.topic_partition)]
     bare = {e: replace(e, cluster_id="", topic_id="") for e in taken}
     sink.start([bare.get(e, e) for e in entries])
     if taken:
@@ -75,7 +75,7 @@ def first_positions(
         sink.rebase([Rebase(bare[e], e, holes[e]) for e in taken])
 
 
-def _where_the_group_stands(
+def _group_offsets(
     connector: ConnectorConfig,
     sink: Sink,
     cluster: Cluster,
@@ -129,8 +129,8 @@ def _where_the_group_stands(
             "reset with the connector's file, or set first.position=reset"
         )
     log.warning(
-        "the ledger has no entry for these partitions yet; they begin where consumer group %s "
-        "stands (%s): %s. The records before these offsets are not written",
+        "the ledger has no entry for these partitions yet; they begin at the offsets of "
+        "consumer group %s (%s): %s. The records before these offsets are not written",
         group,
         "semel's copies of another ledger" if copies else "taken for another program's offsets",
         ", ".join(f"{tp} at {at}" for tp, (at, _) in sorted(found.items())),
@@ -166,12 +166,12 @@ def _follow_the_group(
             f"connector {connector.name}: consumer group {group} is at {ahead[tp]} for {tp}, "
             f"and the ledger ({sink.describe().get('ledger', 'here')}) at {ledger[tp]}: another "
             "program, perhaps Kafka Connect, has continued this connector, and continuing from the "
-            "ledger would repeat what it has written. To continue where the group stands, set "
+            "ledger would repeat what it has written. To continue at the group's offsets, set "
             "first.position=group; to continue from the ledger anyway, set first.position=reset"
         )
     log.warning(
-        "another program has continued this connector; semel starts where consumer group %s "
-        "stands: %s. The audit starts there, too",
+        "another program has continued this connector; semel starts at the offsets of "
+        "consumer group %s: %s. The audit starts there, too",
         group,
         ", ".join(f"{tp} at {at}, not {ledger[tp]}" for tp, at in ahead.items()),
     )

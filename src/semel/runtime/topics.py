@@ -29,7 +29,7 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
     with orders.notifier.subscribed(woken.set), orders.notifier.notified_by(orders.stop):
         while not orders.stop.is_set() and orders.restarts.empty():
             # As in Kafka Connect, tasks without a topic are running. Other workers of a cluster
-            # would take the first task's state for a sign that it has prepared the store.
+            # would mistake the first task's state for a sign that it has prepared the store.
             if orders.share.is_whole:
                 state = State.PAUSED if orders.paused.is_set() else State.RUNNING
                 states = dict.fromkeys(range(connector.tasks_max), Status(state))

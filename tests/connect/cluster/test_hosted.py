@@ -1,4 +1,4 @@
-"""A connector that cannot be brought to the wanted state is FAILED, until it can."""
+"""A connector that cannot reach its target state is FAILED until it can."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_long_lists_and_their_blocks(values: list[list[int]]) -> None:
         ),
     ],
 )
-def test_a_damaged_record_is_told_with_its_field(schema: str, message: bytes, why: str) -> None:
+def test_a_damaged_record_is_reported_with_its_field(schema: str, message: bytes, why: str) -> None:
     node = parse(schema)
     _, refused = read(node, [message])
     assert refused == {0}

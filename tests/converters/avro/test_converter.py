@@ -129,7 +129,7 @@ def test_an_unknown_id_is_a_bad_record_and_a_registry_that_is_away_is_not() -> N
     assert made.decode(values.slice(1, 1)).values.to_pylist() == [{"id": 2}]
 
 
-def test_a_schema_of_another_format_is_told() -> None:
+def test_a_schema_of_another_format_is_reported() -> None:
     made = converter(Known({1: Schema("PROTOBUF", "", id=1), 2: Schema("AVRO", '"x.Y"', id=2)}))
     decoded = made.decode(pa.array([b"\0\0\0\0\1\0", b"\0\0\0\0\2\0"]))
     assert (

@@ -219,7 +219,7 @@ def test_the_latest_version_is_written_with_if_that_is_wanted() -> None:
         converter(Memory(), registration=latest).encode(nullable)
 
 
-def test_what_does_not_fit_is_told_with_its_field() -> None:
+def test_what_does_not_fit_is_reported_with_its_field() -> None:
     node = parse(json.dumps(LATEST))
     with pytest.raises(Unwritable, match="field id: string does not fit int64"):
         write(node, pa.array([{"id": "x"}]))

@@ -107,7 +107,7 @@ def test_types_are_those_of_kafka_connect(
     assert found.values.to_pylist()[0]["v"] == wanted
 
 
-def test_properties_stand_in_the_order_of_their_index() -> None:
+def test_properties_are_in_the_order_of_their_index() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -165,7 +165,7 @@ def test_damaged_values_are_bad_alone() -> None:
         ('{"$ref": "x.json"}', "it refers to x.json, which is not among its references"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_told(schema: str, why: str) -> None:
+def test_a_schema_that_cannot_be_used_is_reported(schema: str, why: str) -> None:
     with pytest.raises(SchemaError, match=why):
         connect_schema(schema)
 

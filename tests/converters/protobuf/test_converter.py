@@ -106,7 +106,7 @@ def test_bad_values_are_bad_alone() -> None:
     assert "message indexes before the value cannot be read" in reasons[8]
 
 
-def test_a_schema_that_cannot_be_used_is_told() -> None:
+def test_a_schema_that_cannot_be_used_is_reported() -> None:
     broken = {
         1: "message Row {",
         2: HEAD + 'import "other.proto"; message Row { Other o = 1; }',

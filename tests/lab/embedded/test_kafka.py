@@ -225,7 +225,7 @@ def test_broker_is_gone_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert wait_gone(pid)
 
 
-def test_a_late_answer_and_a_fenced_broker_are_not_taken_for_refusals(
+def test_a_late_answer_and_a_fenced_broker_are_not_mistaken_for_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fenced = "Unable to replicate the partition: All brokers are currently fenced."

@@ -11,7 +11,7 @@ from semel.lab.embedded import mariadb
 from semel.lab.embedded.mariadb import DATABASE, MariaDB
 
 
-def test_a_system_without_it_is_told_what_to_install(
+def test_without_it_the_user_is_told_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -28,7 +28,9 @@ def test_it_is_the_server_that_it_says(
         server.request("GET", "/missing")
 
 
-def test_a_java_without_a_compiler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_without_a_compiler_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "find_java", lambda: tmp_path / "bin" / "java")
     with pytest.raises(ServiceError, match="needs a JDK"):
         OpenSearch(tmp_path / "server").start()

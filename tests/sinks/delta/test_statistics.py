@@ -135,7 +135,7 @@ def test_statistics_are_of_as_many_columns_as_the_table_wants(lake: Lake) -> Non
 
 
 @pytest.mark.parametrize("keys", [UPSERT, COMPACT])
-def test_a_table_of_another_writer_is_told_which_columns_have_statistics(
+def test_in_a_table_of_another_writer_the_columns_with_statistics_are_named(
     lake: Lake, keys: dict[str, Any]
 ) -> None:
     values = decimals(18, 2)

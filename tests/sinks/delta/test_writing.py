@@ -271,7 +271,7 @@ def test_a_nan_makes_no_bounds(lake: Lake) -> None:
     assert action["null_count.f"] == 0
 
 
-def test_what_is_not_committed_is_seen_by_nobody_and_is_told_by_its_name(lake: Lake) -> None:
+def test_what_is_not_committed_is_seen_by_nobody_and_is_recognized_by_its_name(lake: Lake) -> None:
     sink = lake.sink("my connector")
     sink.accommodate(records([{"id": 1}]))
     stager = sink.stager("t-0-100-200")

@@ -31,7 +31,7 @@ def written(folder: Folder, **keys: Any) -> Path:
     return Path(folder.where, name)
 
 
-def test_values_stand_one_after_the_other_with_line_feeds(folder: Folder) -> None:
+def test_values_are_separated_by_line_feeds(folder: Folder) -> None:
     file = written(folder)
     assert file.suffix == ".bin"
     assert file.read_bytes() == b"a\x00\n\n\xff\n\n"

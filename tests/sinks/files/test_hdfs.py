@@ -46,7 +46,7 @@ def values(first: int, until: int) -> Commit:
 
 
 def ids(place: Folder) -> list[int]:
-    """What stands in the files that are seen."""
+    """The contents of the visible files."""
     filesystem, root = fsspec.url_to_fs(place.where)
     found: list[int] = []
     for file in place.files():
@@ -108,7 +108,7 @@ class TestLostAnswers:
         sink.commit([advance(0, 10)], values(0, 10))
         fault = ways[0].come(kind, "PUT", request_of)
         delivered(sink, 10, 20)
-        assert fault.befell
+        assert fault.matched
         assert ids(behind) == list(range(20))
         again = behind.sink()
         assert [e.position for e in again.entries()] == [20]
@@ -128,22 +128,22 @@ class TestLostAnswers:
         sink = behind.sink()
         fault = ways[1].come(kind, "PUT", part, times=2)
         assert delivered(sink, 0, 10) is Outcome.APPLIED
-        assert fault.befell
+        assert fault.matched
         assert ids(behind) == list(range(10))
 
     @pytest.mark.parametrize("kind", some(("refused", "lost", "cut"), {"refused", "cut"}))
-    def test_an_error_of_a_data_node_is_not_taken_for_a_file(
+    def test_an_error_of_a_data_node_is_not_mistaken_for_a_file(
         self, kind: str, behind: Folder, ways: tuple[Faults, Faults]
     ) -> None:
         behind.sink()
         fault = ways[1].come(kind, "GET", "op=OPEN")
         with pytest.raises(TransientError):
             behind.made().entries()
-        assert fault.befell
+        assert fault.matched
         assert [e.position for e in behind.made().entries()] == [0]
 
     @pytest.mark.parametrize("kind", ["json", "parquet"])
-    def test_an_error_of_a_data_node_is_not_taken_for_a_row(
+    def test_an_error_of_a_data_node_is_not_mistaken_for_a_row(
         self, kind: str, behind: Folder, ways: tuple[Faults, Faults]
     ) -> None:
         keys = {"format": kind}
@@ -151,7 +151,7 @@ class TestLostAnswers:
         fault = ways[1].come("lost", "GET", f".{kind}?op=OPEN", times=9)
         with pytest.raises(TransientError):
             behind.made(keys=keys).snapshot(["t"])
-        assert fault.befell
+        assert fault.matched
         ways[1].clear()
         assert sum(behind.made(keys=keys).snapshot(["t"]).rows.values()) == 10
 
@@ -187,7 +187,7 @@ class TestGateways:
         assert ids(directory) == list(range(10))
         assert not [f for f in directory.all() if "/." in f], "what was written beside is gone"
 
-    def test_a_file_that_is_in_the_way_is_told_and_not_lost(self, directory: Folder) -> None:
+    def test_a_file_that_is_in_the_way_is_reported_and_not_lost(self, directory: Folder) -> None:
         sink = directory.sink()
         sink.commit([advance(0, 10)], values(0, 10))
         (file,) = directory.files()
@@ -275,7 +275,7 @@ def test_who_may_not_write_is_told_who_and_where(directory: Folder, hdfs: Hdfs) 
         directory.sink("other", {"path": url, "storage.options.user": "somebody"})
 
 
-def test_an_address_that_speaks_otherwise_or_not_at_all_is_told(hdfs: Hdfs) -> None:
+def test_an_address_with_another_protocol_or_no_server_is_reported(hdfs: Hdfs) -> None:
     place = Folder(f"webhdfs://semel@127.0.0.1:{hdfs._ports['data-http']}/x")
     with pytest.raises(ServiceError, match="IllegalArgumentException"):
         place.sink()
@@ -345,7 +345,7 @@ class TestUploads:
     def test_what_arrives_in_part_does_not_count(
         self, part: str, directory: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever stands in between may cut it, and still bring a good answer."""
+        """A proxy in between may cut it short, and still return a success."""
         sink = directory.sink()
         original, cut = requests.Session.request, []
 

@@ -177,7 +177,7 @@ def test_a_zombie_that_slept_until_its_entry_was_deleted_is_fenced(
 
 
 @pytest.mark.parametrize("ahead", some([19, 20, 21], {20}))
-def test_a_zombie_is_fenced_wherever_the_newest_entry_stands(
+def test_a_zombie_is_fenced_wherever_the_newest_entry_is(
     ahead: int, place: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wants entry 2 when the newest one is so many ahead: there, just deleted, or long so."""
@@ -416,7 +416,7 @@ def test_the_place_of_a_dead_letter_of_the_year_10000_is_read_without_its_time(
     assert sink.snapshot(["t"]).dead["t"].to_pylist() == [{"partition": 0, "offset": 6}]
 
 
-def test_dead_letters_do_not_stand_among_a_topics_files(place: Folder) -> None:
+def test_dead_letters_are_not_among_a_topics_files(place: Folder) -> None:
     keys = {"errors.deadletterqueue.table": "u", "topics": "", "topics.regex": "[tu]"}
     sink = place.made(keys=keys)
     sink.prepare(["t"])
@@ -551,7 +551,7 @@ def test_an_entry_says_what_it_holds(folder: Folder) -> None:
 
 
 def test_a_disk_that_takes_no_more_leaves_nothing_visible(folder: Folder) -> None:
-    """The kernel cuts a file in its midst, as it does on a full disk."""
+    """The kernel cuts a write short, as it does on a full disk."""
     sink = folder.sink()
     sink.commit([advance(0, 3)], values(0, 3))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

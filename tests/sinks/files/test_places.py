@@ -39,7 +39,7 @@ def test_an_error_about_a_url_names_its_key(where: str) -> None:
     assert [p.key for p in error.value.problems] == ["input.path"]
 
 
-def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+def test_a_folder_that_cannot_be_listed_is_not_mistaken_for_an_empty_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """fsspec's ``find`` leaves out what it may not list, or cannot at that moment."""

@@ -112,7 +112,7 @@ def test_a_store_that_overwrites_in_spite_of_the_condition_is_refused(
 
 
 @pytest.mark.parametrize("at_once", [0, snapshots._WHOLE])
-def test_an_audit_reads_what_stands_there(
+def test_an_audit_reads_what_is_in_the_bucket(
     lake: Lake, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "_WHOLE", at_once)

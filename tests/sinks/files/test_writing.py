@@ -1,4 +1,4 @@
-"""What stands in the files, where they are, and when one ends."""
+"""What files contain, where they are, and when they are closed."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_an_audit_reads_compressed_files(place: Folder, kind: str, compression: 
     assert sorted(snapshot.records["t"].column("offset").to_pylist()) == list(range(5))
 
 
-def test_provenance_that_came_later_is_told(folder: Folder) -> None:
+def test_provenance_that_was_enabled_later_is_reported(folder: Folder) -> None:
     put(folder, records([{"id": 1}]))
     with pytest.raises(ConfigError, match=r"have no column __connect_topic"):
         folder.made(keys={"provenance": "true"}).snapshot(["t"])
@@ -720,7 +720,7 @@ def test_options_have_their_types(given: str, wanted: Any) -> None:
     assert read(FilesConfig, keys).options() == {"it": wanted, "key": "0123"}
 
 
-def test_an_option_that_the_driver_does_not_take_is_told(folder: Folder) -> None:
+def test_an_option_that_the_driver_does_not_take_is_reported(folder: Folder) -> None:
     pytest.importorskip("s3fs")
     keys = {"path": "s3://b", "storage.options.max_concurrency": "many"}
     with pytest.raises(ConfigError, match=r"path=s3://b: its driver does not take storage.options"):
@@ -730,7 +730,7 @@ def test_an_option_that_the_driver_does_not_take_is_told(folder: Folder) -> None
 @pytest.mark.parametrize(
     ("name", "near"), [("endpoint_uri", "endpoint_url"), ("anonym", "anon"), ("x", "")]
 )
-def test_an_option_that_the_driver_does_not_know_is_told_with_the_nearest(
+def test_an_option_that_the_driver_does_not_know_is_reported_with_the_nearest(
     name: str, near: str
 ) -> None:
     pytest.importorskip("s3fs")

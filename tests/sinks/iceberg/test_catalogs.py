@@ -144,7 +144,7 @@ def test_glue_refuses_what_pyiceberg_has_not_seen(
     ),
     indirect=["remote"],
 )
-def test_a_commit_whose_answer_is_lost_is_neither_doubled_nor_destroyed(
+def test_a_commit_whose_answer_is_lost_is_neither_duplicated_nor_destroyed(
     kind: str, mode: str, remote: Remote
 ) -> None:
     """A client, or a gateway, that tries again by itself is told of a conflict with itself."""
@@ -153,7 +153,7 @@ def test_a_commit_whose_answer_is_lost_is_neither_doubled_nor_destroyed(
     sink.commit([advance(0, 10)], values(0, 10))
     fault = of_a_commit(warehouse, faults, kind)
     committed(sink, 10, 20)
-    assert fault.befell
+    assert fault.matched
     assert (warehouse.stored(), ids(warehouse)) == (20, list(range(20)))
     assert sink.commit([advance(20, 30)], values(20, 30)) is Outcome.APPLIED
     assert ids(warehouse) == list(range(30))
@@ -173,7 +173,7 @@ def test_dead_letters_of_a_commit_whose_answer_is_lost_are_kept_once(remote: Rem
     fault = of_a_commit(warehouse, faults, "twice")
     warehouse.name = name
     sink.commit([advance(10, 20)], Commit(values(10, 19).records, [letter(19)]))
-    assert fault.befell
+    assert fault.matched
     assert sorted(r["offset"] for r in warehouse.rows(dead)) == [9, 19]
 
 

@@ -108,7 +108,7 @@ def test_a_metastore_that_does_not_compare_is_refused(
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
-def test_a_commit_whose_answer_is_lost_is_not_doubled(
+def test_a_commit_whose_answer_is_lost_is_not_duplicated(
     mode: str, metastore: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = metastore.sink(keys=MODES[mode])

@@ -259,7 +259,7 @@ def test_staged_files_that_vanished_are_staged_again(warehouse: Warehouse) -> No
     assert warehouse.stored() == 0
 
 
-def test_what_is_not_committed_is_seen_by_nobody_and_is_told_by_its_name(
+def test_what_is_not_committed_is_seen_by_nobody_and_is_recognized_by_its_name(
     warehouse: Warehouse,
 ) -> None:
     sink = warehouse.sink("my connector")
@@ -293,7 +293,7 @@ def test_tables_that_cannot_be_written_are_refused(warehouse: Warehouse) -> None
             warehouse.sink(keys=keys)
 
 
-def test_a_table_that_was_dropped_and_created_again_is_not_taken_for_the_old_one(
+def test_a_table_that_was_dropped_and_created_again_is_not_mistaken_for_the_old_one(
     warehouse: Warehouse,
 ) -> None:
     sink = warehouse.sink()

@@ -160,7 +160,7 @@ def test_compaction_expiry_and_rows_of_others_stop_nobody(warehouse: Warehouse) 
     assert ids(warehouse) == [*range(40), 100, 101]
 
 
-def test_a_commit_is_found_behind_several_expiries(warehouse: Warehouse) -> None:
+def test_a_commit_is_found_after_several_expiries(warehouse: Warehouse) -> None:
     filled(warehouse)
     compact(warehouse)  # its files are gone, too
     expire(warehouse.table())

@@ -361,7 +361,7 @@ def test_records_go_to_the_tables_that_they_name(warehouse: Warehouse) -> None:
     assert (ids(warehouse, "db.b"), ids(warehouse, "db.c")) == ([1, 5], [4])
 
 
-def test_a_table_that_holds_more_than_the_ledger_takes_its_range_for_a_replay(
+def test_a_table_ahead_of_the_ledger_treats_its_range_as_a_replay(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse.sink(keys=DYNAMIC).commit([advance(0, 1)], to("db.b"))

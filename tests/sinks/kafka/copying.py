@@ -81,7 +81,7 @@ def _consumer(servers: str, isolation: str) -> Consumer:
             "enable.partition.eof": True,
             "isolation.level": isolation,
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 10,  # the end is told by a fetch that finds nothing
+            "fetch.wait.max.ms": 10,  # the end is known once a fetch finds nothing
         }
     )
 

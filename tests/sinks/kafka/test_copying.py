@@ -1,4 +1,4 @@
-"""What stands in the target topic: keys, values, headers, timestamps, partitions, tombstones."""
+"""What the target topic contains: keys, values, headers, timestamps, partitions, tombstones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_record_arrives_as_it_was(
     assert len(there) == 4
 
 
-def test_provenance_stands_in_headers_behind_the_records_own(
+def test_provenance_headers_follow_the_records_own(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()

@@ -1,4 +1,4 @@
-"""What can befall the Kafka sink's ledger topic, and what a topic's absence proves."""
+"""What can happen to the Kafka sink's ledger topic, and what a topic's absence proves."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_ledger_topic_that_may_not_be_described_is_not_an_empty_one() -> None:
         presence.describe(admin, {"bootstrap.servers": "here"}, "ledger")
 
 
-def test_a_ledger_topic_deleted_under_a_running_connector_is_told_and_does_not_come_back(
+def test_a_ledger_topic_deleted_under_a_running_connector_is_reported_and_does_not_come_back(
     kafka: Kafka, topic: MakeTopic, configure: Configure, sink: MakeSink
 ) -> None:
     source = topic()
@@ -237,7 +237,7 @@ def test_a_partition_added_before_the_first_upgraded_start_begins_and_the_others
     assert (found[1].position, found[1].records_read) == (0, 0)
 
 
-def test_a_partition_whose_offset_may_have_expired_is_not_taken_for_a_new_one(
+def test_a_partition_whose_offset_may_have_expired_is_not_mistaken_for_a_new_one(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:
     source = topic(partitions=2)
@@ -279,7 +279,7 @@ def _produce_to(kafka: Kafka, topic: str, partition: int, timestamp: int) -> Non
 # The target cluster's first contact
 
 
-def test_a_target_cluster_that_does_not_exist_is_told_as_the_source_is(
+def test_a_target_cluster_that_does_not_exist_is_reported_like_the_source(
     topic: MakeTopic, configure: Configure, sink: MakeSink
 ) -> None:
     config = configure(topic(), {"dest.kafka.bootstrap.servers": "no-such-host.invalid:9092"})

@@ -226,7 +226,7 @@ def test_documents_are_not_to_blame_for_an_index_that_takes_none(
 def test_a_failed_request_is_raised_once_no_other_is_in_flight(
     sink: SearchSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or its own error would come in the midst of the next attempt."""
+    """Otherwise its error would surface during the next attempt."""
     sink._indices["t"] = Index("t")
     begun, failed, ended = threading.Event(), threading.Event(), []
 

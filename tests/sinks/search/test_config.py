@@ -1,4 +1,4 @@
-"""The keys of Confluent's and Aiven's sinks: taken, refused, or told to have no effect."""
+"""The keys of Confluent's and Aiven's sinks: accepted, refused, or reported to have no effect."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ VALUES = st.fixed_dictionaries(
 
 
 @given(st.lists(VALUES))
-def test_any_text_stands_in_one_line(rows: list[dict[str, Any]]) -> None:
+def test_any_text_fits_on_one_line(rows: list[dict[str, Any]]) -> None:
     kind = pa.schema([('n"é\n', pa.int64()), ("t", pa.list_(pa.string()))])
     table = pa.Table.from_pylist(rows, kind)
     columns = {n: table.column(n).combine_chunks() for n in kind.names}

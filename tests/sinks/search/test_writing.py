@@ -299,7 +299,7 @@ def test_an_index_that_is_dropped_meanwhile_is_made_again(cluster: Cluster) -> N
     assert list(cluster.documents().values()) == [{"x": 2}]
 
 
-def test_an_index_that_is_closed_takes_no_record_for_a_bad_one(either: Cluster) -> None:
+def test_a_closed_index_makes_no_record_bad(either: Cluster) -> None:
     sink = either.sink({"errors.tolerance": "all"})
     batch = Commit([records([{"x": 1}], topic=either.topic)])
     sink.write(batch)

@@ -55,7 +55,7 @@ def test_a_name_of_ours_is_not_overruled_by_the_url() -> None:
 
 
 @pytest.mark.parametrize("system", ["sqlite", "duckdb"])
-def test_a_directory_in_the_files_place_is_told(system: str, tmp_path: Path) -> None:
+def test_a_directory_in_the_files_place_is_reported(system: str, tmp_path: Path) -> None:
     raw = {
         "name": "x",
         "topics": "t",
@@ -77,7 +77,7 @@ _URLS = (
 
 
 @pytest.mark.parametrize("url", _URLS)
-def test_rows_dead_letters_and_the_ledger_stand_apart(url: str) -> None:
+def test_rows_dead_letters_and_the_ledger_are_kept_apart(url: str) -> None:
     """As plans say, before there is a table of the wrong form."""
     base = {
         "name": "x",

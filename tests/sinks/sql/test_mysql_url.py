@@ -30,7 +30,7 @@ def connection(parameters: str) -> tuple[dict[str, Any], Tls | None]:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate that its owner, server.test, has signed, and the key behind it."""
+    """A self-signed certificate of server.test, followed by its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server.test")])
     now = datetime.now(UTC)
@@ -155,6 +155,6 @@ def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
         tls.context()
 
 
-def test_a_mode_of_tls_that_is_misspelt_is_not_taken_for_a_weaker_one() -> None:
+def test_a_mode_of_tls_that_is_misspelt_is_not_mistaken_for_a_weaker_one() -> None:
     with pytest.raises(ConfigError, match=r"sslMode=verify-ful must be one of disable, .*verify-f"):
         connection("sslMode=verify_ful")

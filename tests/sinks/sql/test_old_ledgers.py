@@ -1,4 +1,4 @@
-"""Ledger tables of versions that knew no logs, in each database besides PostgreSQL."""
+"""Ledger tables of versions that did not store log ids, in each database besides PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(sink: SqlSink) -> LedgerEntry:
 
 @pytest.fixture
 def old(make: MakeSink, query: Query, sql_url: str) -> MakeSink:
-    """A ledger of before, with one entry."""
+    """An old ledger with one entry."""
     sink = make()
     sink.prepare([])
     sink.start(firsts({TP: 5}))

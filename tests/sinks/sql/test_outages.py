@@ -33,7 +33,7 @@ def dialect(url: str, timeout: float) -> Mysql:
     return made
 
 
-def test_what_a_silent_session_holds_is_let_go(url: str) -> None:
+def test_the_locks_of_a_silent_session_are_released(url: str) -> None:
     databases.query(url, "CREATE TABLE t (id bigint)")
     with Proxy.before(url) as proxy, closing(dialect(proxy.url(url), 1.0)) as mine:
         left = pytest.raises(

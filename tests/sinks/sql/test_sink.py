@@ -334,7 +334,7 @@ def test_new_fields_become_columns_with_auto_evolve_only(make: MakeSink, query: 
     assert query("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, "x")]
 
 
-def test_fields_that_differ_only_in_case_are_told(make: MakeSink, query: Query) -> None:
+def test_fields_that_differ_only_in_case_are_refused(make: MakeSink, query: Query) -> None:
     said = r"fields id and ID of topic t are one column to [\w ]+\. .*field\.exclude\.list"
     with pytest.raises(ConfigError, match=said):
         put(make(), records([{"id": 1, "ID": 2}]))

@@ -86,7 +86,7 @@ def test_characters_outside_the_code_page_are_refused_or_kept(
     assert found.get(1, "\u4e2d").rstrip() == "\u4e2d"
 
 
-def test_a_key_that_is_another_but_for_spaces_is_refused_not_taken_for_it(
+def test_a_key_that_differs_only_in_spaces_is_refused_not_mistaken_for_the_other(
     make: MakeSink, query: Query
 ) -> None:
     sink = make(**UPSERT, delete_enabled="true")
@@ -115,7 +115,7 @@ def _pads(query: Query) -> bool:
     return query("SELECT CASE WHEN 0x61 = 0x6100 THEN 1 ELSE 0 END") == [(1,)]
 
 
-def test_in_a_table_of_ones_own_keys_that_its_collation_takes_for_one_are_told_apart(
+def test_in_a_table_of_ones_own_keys_that_its_collation_treats_as_equal_are_told_apart(
     make: MakeSink, query: Query
 ) -> None:
     query("CREATE TABLE t (k nvarchar(9) COLLATE Latin1_General_CI_AS PRIMARY KEY, v int)")

@@ -105,7 +105,7 @@ def test_chunks_are_rows_one_after_another() -> None:
 
 
 def test_bytes_go_in_chunks_of_an_unknown_length_in_all() -> None:
-    """The client says the length, which SQL Server's bulk load takes for the value's beginning."""
+    """The client sends the length, which SQL Server's bulk load mistakes for the value's start."""
     unknown, null = b"\xfe" + b"\xff" * 7, b"\xff" * 8
     expected = unknown + b"\2\0\0\0a\0" + bytes(4) + b"\xd1" + null + b"\xd1" + unknown + bytes(4)
     values = pa.array([b"x", b"a\0", None, b""])

@@ -92,7 +92,7 @@ def test_the_server_is_verified_unless_the_url_says_otherwise(tmp_path: Path) ->
         ("jdbc:sqlserver://h;databaseName=d;trustStore=/x.jks", "a PEM file in serverCertificate"),
     ],
 )
-def test_what_cannot_be_done_is_told_without_the_password(url: str, message: str) -> None:
+def test_what_cannot_be_done_is_reported_without_the_password(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         said(url)
     assert "secret" not in str(error.value)

@@ -62,7 +62,7 @@ def test_a_published_configuration_runs_unchanged() -> None:
     assert planned.source.partitions() == [{"task.id": 0}]
 
 
-def test_reading_goes_on_behind_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_continues_after_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datagen, "_MOST", 7)
     source = made(iterations="50")
     whole = values(source, 0, None)
@@ -138,7 +138,7 @@ def test_a_schema_of_ones_own_is_read_from_a_file_or_a_key(tmp_path: Path) -> No
         ({"max_interval": "soon"}, "must be a whole number"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(keys: dict[str, str], message: str) -> None:
+def test_mistakes_are_reported_before_anything_runs(keys: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(**keys)
 

@@ -37,7 +37,7 @@ class Reading:
         )
 
     def step(self, *, cleans: bool = True) -> bool:
-        """Read and commit one batch; ``cleans`` unless the task dies behind the commit."""
+        """Read and commit one batch; ``cleans`` unless the task dies after the commit."""
         batch = next(self.batches)
         if batch is None:
             return False

@@ -763,7 +763,7 @@ def test_a_move_that_another_run_makes_at_the_same_time_is_no_error(
     assert names(done) == ["a.txt"]
 
 
-def test_a_place_that_may_not_be_written_to_is_told(
+def test_a_place_that_may_not_be_written_to_is_reported(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_arguments: object) -> None:
@@ -783,7 +783,7 @@ def test_many_small_files_are_committed_together(make: Make, folder: Path) -> No
     assert (len(batch), len(batch.records), len(batch.reached)) == (100, 1, 100)
 
 
-def test_a_missing_directory_is_waited_for_and_told_once(
+def test_a_missing_directory_is_waited_for_and_reported_once(
     make: Make, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.rmdir()
@@ -863,7 +863,7 @@ class TestBroken:
         ({"topic": "a,b"}, "must be one topic"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_mistakes_are_reported_before_anything_runs(
     keys: dict[str, str], message: str, make: Make
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -896,7 +896,7 @@ def test_offsets_that_make_no_sense_are_refused(
         make().check_offset({"filename": "a.txt"}, {"offset": 1})
 
 
-def test_an_offset_of_spooldir_is_gone_on_from(make: Make, folder: Path) -> None:
+def test_reading_resumes_at_an_offset_of_spooldir(make: Make, folder: Path) -> None:
     write(folder / "a.txt", lines(10))
     assert Reading(make(), {"a.txt": {"offset": 4}}).all() == lines(6, 4)
 

@@ -113,7 +113,7 @@ class TestCsv:
         assert reading.all() == [{"id": "1", "n": "2"}, {"id": "3;4", "n": "5"}]
         assert reading.keys == [{"id": "1"}, {"id": "3;4"}]
 
-    def test_reading_goes_on_behind_any_batch(self, make: Make, folder: Path) -> None:
+    def test_reading_continues_after_any_batch(self, make: Make, folder: Path) -> None:
         rows = [f'{n},"a\n{n}""",,,,\n' if n % 3 else f'{n},\\"b,,,,\n' for n in range(40)]
         (folder / "a.csv").write_text(HEAD + "".join(rows))
         keys = {"value_schema": VALUE, "csv_first_row_as_header": "true", "cleanup_policy": "none"}
@@ -126,7 +126,7 @@ class TestCsv:
             reading.restart()
         assert reading.values == whole
 
-    def test_a_quote_that_is_never_closed_is_told(
+    def test_a_quote_that_is_never_closed_is_reported(
         self, make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (folder / "a.csv").write_text(CSV_ROW + '2,"open,,,,\n' + CSV_ROW.replace('"', "") * 100)
@@ -222,7 +222,7 @@ class TestText:
         assert reading.values == expected
 
     @pytest.mark.parametrize("ending", ["gz", "bz2", "zst", "lz4"])
-    def test_compressed_files_are_read_and_gone_on_with(
+    def test_compressed_files_are_read_and_reading_resumes(
         self, ending: str, make: Make, folder: Path
     ) -> None:
         expected = [f"line {n}" for n in range(30)]
@@ -290,7 +290,7 @@ class TestTables:
         path.write_bytes(out.getvalue())
         return "avro"
 
-    def test_rows_are_read_and_gone_on_with(self, kind: str, make: Make, folder: Path) -> None:
+    def test_rows_are_read_and_reading_resumes(self, kind: str, make: Make, folder: Path) -> None:
         expected = [{"id": n, "name": f"ß{n}" if n % 3 else None} for n in range(1000)]
         reading = Reading(make(kind, batch_size="100", cleanup_policy="none", key_fields="id"))
         while reading.step():

@@ -1,4 +1,4 @@
-"""Databases to read from, and what the source reads of them."""
+"""Databases to read from, and what the source reads from them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def values(batch: SourceBatch) -> list[dict[str, Any]]:
 
 
 def taken(batches: Iterator[SourceBatch | None]) -> Read:
-    """The rows up to where there is nothing now, and the offset behind them."""
+    """All rows that can be read now, and the offset after the last one."""
     found: list[dict[str, Any]] = []
     offset = None
     while (batch := next(batches)) is not None:
@@ -133,7 +133,7 @@ def taken(batches: Iterator[SourceBatch | None]) -> Read:
 
 
 def rows(source: Source, offset: SourceOffset | None = None) -> Read:
-    """What the only partition has behind an offset."""
+    """What the only partition has after an offset."""
     (partition,) = source.partitions()
     reading = source.read(partition, offset)
     with closing(reading):  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Which rows are committed together, and the position behind them."""
+"""Which rows are committed together, and the position after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL of each mode, and what is refused of a table's columns."""
+"""The SQL of each mode, and which columns of a table are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bulk_reads_everything() -> None:
     assert sql(Position(queried_ms=5), mode="bulk") == SELECT
 
 
-def test_incrementing_reads_on_behind_a_number_in_its_order() -> None:
+def test_incrementing_continues_after_a_number_in_its_order() -> None:
     keys = {"mode": "incrementing", "incrementing_column_name": "id"}
     assert sql(Position(), **keys) == f'{SELECT} ORDER BY "id"'
     assert sql(Position(7), **keys) == f'{SELECT} WHERE "id" > 7 ORDER BY "id"'
@@ -66,7 +66,7 @@ def test_several_timestamp_columns_are_coalesced() -> None:
     assert found.endswith('ORDER BY COALESCE("made", "at")')
 
 
-def test_timestamp_and_number_read_on_behind_both() -> None:
+def test_timestamp_and_number_continue_after_both() -> None:
     found = sql(Position(7, 0), 10**6, mode="timestamp+incrementing", timestamp_column_name="at")
     at = "TIMESTAMPTZ '1970-01-01 00:00:00.000000+00'"
     assert f'("at" > {at} OR ("at" = {at} AND "id" > 7)) AND "at" >= {at}' in found

@@ -1,4 +1,4 @@
-"""The JDBC source without Kafka: what is read of real databases, and the offsets behind it."""
+"""The JDBC source without Kafka: what is read from real databases, and the offsets after it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_number_beyond_64_bits_is_named_at_once(
 
 
 @pytest.mark.parametrize("url", some(["postgresql", *OTHERS], {"postgresql"}), indirect=True)
-def test_a_table_whose_numbers_begin_again_is_told_once(
+def test_a_table_whose_numbers_begin_again_is_reported_once(
     make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = {"mode": "incrementing", "incrementing_column_name": "id", "table_whitelist": "orders"}
@@ -95,7 +95,7 @@ def test_a_table_whose_numbers_begin_again_is_told_once(
 @pytest.mark.parametrize(
     "url", ["postgresql", *(pytest.param(d, marks=pytest.mark.long) for d in OTHERS)], indirect=True
 )
-def test_the_numbers_behind_an_offset_are_left(make: Make, execute: Execute) -> None:
+def test_the_numbers_after_an_offset_are_left(make: Make, execute: Execute) -> None:
     def lag(source: Source, offset: dict[str, int] | None = None) -> list[int | None]:
         assert isinstance(source, Measurable)
         assert source.unit == "ids"
@@ -118,7 +118,7 @@ def test_the_numbers_behind_an_offset_are_left(make: Make, execute: Execute) -> 
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_what_is_left_cannot_be_told_by_other_modes(make: Make) -> None:
+def test_other_modes_cannot_count_what_is_left(make: Make) -> None:
     by_time = {"timestamp_column_name": "changed"}
     both = {"mode": "timestamp+incrementing", **by_time}
     query = {"query": "SELECT 1 AS id", "mode": "incrementing", "incrementing_column_name": "id"}
@@ -595,7 +595,7 @@ def test_an_offset_that_makes_no_sense_is_refused(make: Make, execute: Execute) 
         rows(source, {"incrementing": "x"})
 
 
-def test_an_offset_of_another_mode_is_told(
+def test_an_offset_of_another_mode_is_reported(
     make: Make, execute: Execute, caplog: pytest.LogCaptureFixture
 ) -> None:
     execute(ORDERS, insert((1, "a", EARLY)))
@@ -632,7 +632,7 @@ def test_a_query_has_the_columns_that_there_are_now(make: Make, execute: Execute
     reading = slow.read({"query": "query"}, {"incrementing": 2})
     assert taken(reading) == ([], None)
     execute("ALTER TABLE t DROP COLUMN gone", "INSERT INTO t VALUES (3, 4)")
-    if not url.startswith("jdbc:sqlite"):  # it would take the name for a text
+    if not url.startswith("jdbc:sqlite"):  # it would mistake the name for a text
         with pytest.raises(TransientError, match="query: "):
             taken(reading)
     assert taken(slow.read({"query": "query"}, {"incrementing": 2}))[0] == [{"id": 3, "more": 4}]

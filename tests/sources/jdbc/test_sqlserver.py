@@ -133,7 +133,7 @@ def database(**keys: str) -> SqlServer:
     return SqlServer(read(JdbcSourceConfig, raw), "rows")
 
 
-def test_incrementing_reads_on_behind_a_number() -> None:
+def test_incrementing_continues_after_a_number() -> None:
     server = Server([ID, described("text", "nvarchar")], [block(id=[6, 7], text=["a", None])])
     found, offset = rows(source(server, **INCREMENTING), {"incrementing": 5})
     assert found == [{"id": 6, "text": "a"}, {"id": 7, "text": None}]
@@ -353,7 +353,7 @@ def test_the_identity_column_is_found() -> None:
     assert rows(source(server, mode="incrementing"))[1] == {"incrementing": 1}
 
 
-def test_a_database_without_versions_of_rows_is_told_once(
+def test_a_database_without_versions_of_rows_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server([ID], [])

@@ -41,7 +41,7 @@ class Wanted:
 
 
 class Hosted:
-    """Brings the runtime's connector to the wanted state, in a thread of its own: starting and
+    """Brings the runtime's connector to its target state, in a thread of its own: starting and
     ending wait for stores, and no connector should wait for another."""
 
     def __init__(self, name: str, runtime: Runtime, worker: ClusterConfig) -> None:

@@ -48,7 +48,7 @@ class Placeholder:
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._hold, daemon=True, name="semel-placeholder")
-        # A sink that fences by the group takes each member for a task of another run.
+        # A sink that fences by the group treats each member as a task of another run.
         if run.topics and not isinstance(run.sink, FencesByGroup):
             self._thread.start()
 

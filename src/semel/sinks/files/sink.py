@@ -130,7 +130,7 @@ class FilesSink(StagingSink):
             Mechanism.IDEMPOTENT: Support(
                 False,
                 "a file is named by its offsets, but a replay may cut the records into other "
-                "files, and those that were written before would stay beside them. "
+                "files, and those that were written before would remain next to them. "
                 + (
                     "Set delivery.mechanism=transactional"
                     if why_not is None

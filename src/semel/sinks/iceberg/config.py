@@ -22,7 +22,6 @@ _ICEBERGS_INTERVAL = 300.0
 """The default seconds between commits of Iceberg's own sink."""
 
 _NO_CONTROL = "the driver commits: there is no coordinator and no control topic"
-_KAFKA_FREE = "semel keeps positions in the table and needs no Kafka clients of the sink's own"
 
 IGNORED = {
     "iceberg.control.topic": _NO_CONTROL,

@@ -154,7 +154,7 @@ class DynamicTables(Tables):
     def entries(self) -> list[LedgerEntry]:
         if self._home.find() is None:
             return []
-        return list(self._home.stand().values())
+        return list(self._home.entries().values())
 
     def known_topics(self) -> set[str]:
         return {e.topic for e in self.entries()}
@@ -162,8 +162,8 @@ class DynamicTables(Tables):
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         if self._level:
             return {}
-        at = list(self._home.stand(newest=False).values())
-        found = ahead(at, [t.stand() for t in self.all()], among)
+        at = list(self._home.entries(newest=False).values())
+        found = ahead(at, [t.entries() for t in self.all()], among)
         self._level = not found
         return found
 
@@ -189,7 +189,7 @@ class DynamicTables(Tables):
         return {self._register: json.dumps(new)} if len(new) > len(known) else {}
 
     def settle(self, advances: Sequence[Advance]) -> None:
-        at = self._home.stand(newest=False)  # of the state that the commit is bound to
+        at = self._home.entries(newest=False)  # of the state that the commit is bound to
         if self._judged(at.values(), advances) is Outcome.APPLIED:
             hit("sink.before_commit")
             self._home.write([], self._home.ledger.moved(advances, {}))

@@ -27,7 +27,7 @@ from semel.sinks.iceberg.routing import Counts, by_regex
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.target import TargetTable
 
-Stand = Mapping[TopicPartition, LedgerEntry]
+TableLedger = Mapping[TopicPartition, LedgerEntry]
 """The entries of one table's ledger."""
 
 _WIDER = {
@@ -131,31 +131,31 @@ class Tables:
 
     # The ledgers
 
-    def _stands(self, *, newest: bool = True) -> list[Stand]:
+    def _ledgers(self, *, newest: bool = True) -> list[TableLedger]:
         """The entries of all tables' ledgers; nothing if a table is missing."""
         if any(t.find() is None for t in self.all()):
             return []
-        return [t.stand(newest=newest) for t in self.all()]
+        return [t.entries(newest=newest) for t in self.all()]
 
     def entries(self) -> list[LedgerEntry]:
-        stands = self._stands()
-        if self.runs and stands:
+        ledgers = self._ledgers()
+        if self.runs and ledgers:
             for target in self.all():
                 target.keep_mark()
-        return together(stands)
+        return together(ledgers)
 
     def known_topics(self) -> set[str]:
         """The topics that any of the tables knows. A table that is new to the connector knows
         none."""
-        return {tp.topic for stand in self._stands() for tp in stand}
+        return {tp.topic for ledger in self._ledgers() for tp in ledger}
 
     def uneven(self, among: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        stands = self._stands(newest=False)
-        return ahead(together(stands), stands, among)
+        ledgers = self._ledgers(newest=False)
+        return ahead(together(ledgers), ledgers, among)
 
     def start(self, entries: Collection[LedgerEntry]) -> None:
         """Enter first entries; a table that is new to the connector starts where others are."""
-        found = self._stands()
+        found = self._ledgers()
         first = []
         for e in entries:
             tp = e.topic_partition
@@ -185,10 +185,10 @@ class Tables:
         the position."""
         if not self._settings.config.several:
             return
-        stands = [target.stand() for target in self.all()]
+        ledgers = [target.entries() for target in self.all()]
         for r in rebases:
             tp = r.old.topic_partition
-            held = max([r.old.position, *(s[tp].position for s in stands if tp in s)])
+            held = max([r.old.position, *(s[tp].position for s in ledgers if tp in s)])
             if r.renews and held > r.new.position:
                 reason = r.hole.reason if r.hole is not None else "the log has changed"
                 raise ConfigError(
@@ -246,19 +246,19 @@ class Tables:
         return found
 
 
-def together(stands: Sequence[Stand]) -> list[LedgerEntry]:
+def together(ledgers: Sequence[TableLedger]) -> list[LedgerEntry]:
     """One entry for each topic-partition that all tables know; it counts the rows of all tables."""
-    if not stands:
+    if not ledgers:
         return []
     found = []
-    for tp in sorted(frozenset.intersection(*(frozenset(s) for s in stands))):
-        least = min((s[tp] for s in stands), key=lambda e: e.position)
-        found.append(replace(least, rows_written=sum(s[tp].rows_written for s in stands)))
+    for tp in sorted(frozenset.intersection(*(frozenset(s) for s in ledgers))):
+        least = min((s[tp] for s in ledgers), key=lambda e: e.position)
+        found.append(replace(least, rows_written=sum(s[tp].rows_written for s in ledgers)))
     return found
 
 
 def ahead(
-    at: Sequence[LedgerEntry], stands: Sequence[Stand], among: Collection[TopicPartition]
+    at: Sequence[LedgerEntry], ledgers: Sequence[TableLedger], among: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """The topic-partitions for which the same tables are ahead, each with their lowest position."""
     which: dict[TopicPartition, frozenset[int]] = {}
@@ -268,7 +268,7 @@ def ahead(
         tp = entry.topic_partition
         if tp not in wanted:
             continue
-        further = {n: s[tp].position for n, s in enumerate(stands) if tp in s}
+        further = {n: s[tp].position for n, s in enumerate(ledgers) if tp in s}
         further = {n: position for n, position in further.items() if position > entry.position}
         if further:
             which[tp], limits[tp] = frozenset(further), min(further.values())

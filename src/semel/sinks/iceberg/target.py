@@ -84,7 +84,7 @@ class TargetTable:
             self._kept = IcebergLedger(self.table, self._connector.name)
         return self._kept
 
-    def stand(self, *, newest: bool = True) -> dict[TopicPartition, LedgerEntry]:
+    def entries(self, *, newest: bool = True) -> dict[TopicPartition, LedgerEntry]:
         """The ledger's entries in the table's newest state."""
         if newest:
             self.table.renew()
@@ -204,7 +204,7 @@ class TargetTable:
     def check_set(self, wanted: Sequence[LedgerEntry]) -> None:
         """Raises ConfigError: the table was rolled back, and positions that are not set with the
         others would count as correct."""
-        others = set(self.stand()) - {e.topic_partition for e in wanted}
+        others = set(self.entries()) - {e.topic_partition for e in wanted}
         try:
             if others:
                 self.check_rows()

@@ -55,7 +55,7 @@ _COLUMNS = {
     "epoch_position": "bigint NOT NULL DEFAULT -1",
     "target": "text NOT NULL DEFAULT ''",
 }
-"""The types of the columns that tables of semel 0.1 lack."""
+"""The types of the columns that tables of the first version of semel lack."""
 
 _ALTER = f"ALTER TABLE {OFFSETS} " + ", ".join(
     f"ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in _COLUMNS.items()

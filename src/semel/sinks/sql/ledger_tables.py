@@ -27,8 +27,9 @@ OFFSETS, HOLES = Name(None, "semel_offsets"), Name(None, "semel_holes")
 KEY = ("connector", "topic", "partition")
 COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
 ADDED = ("cluster_id", "topic_id", "leader_epoch", "epoch_offset", "epoch_position", "target")
-"""Columns that tables of semel 0.1 lack. ``epoch_position`` is the position at which the two before
-it were written: a semel that does not know these columns moves only the position."""
+"""Columns that tables of the first version of semel lack. ``epoch_position`` is the position at
+which the two before it were written: a semel that does not know these columns moves only the
+position."""
 
 
 class Ledger(ABC):

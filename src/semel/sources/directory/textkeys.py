@@ -108,7 +108,7 @@ class TextKeys:
     ignore_quotations: bool = key(
         "csv.ignore.quotations",
         False,
-        "Quotes are characters like all others.",
+        "Treat quotes like any other character.",
         importance=LOW,
         group="CSV Parsing",
     )

@@ -95,11 +95,6 @@ def shown(values: pa.Array, granularity: str) -> pa.Array:
     return count if form == "long" else count.cast(pa.string())
 
 
-def shown_type(kind: pa.DataType, granularity: str) -> pa.DataType:
-    """The type of what :func:`shown` returns."""
-    return shown(pa.array([], kind), granularity).type
-
-
 def struct(arrays: Sequence[pa.Array], columns: Sequence[Column]) -> pa.StructArray:
     """Rows as one value each."""
     fields = [

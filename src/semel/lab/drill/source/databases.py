@@ -58,4 +58,4 @@ FILES: Mapping[str, Callable[[Path], tuple[Run, frozenset[Kind]]]] = {
     "duckdb": _duckdb,
     "sqlite": _sqlite,
 }
-"""URL scheme -> what runs statements, and the faults that can befall a reader."""
+"""URL scheme -> what runs statements, and the faults that can hit a reader."""

@@ -40,7 +40,7 @@ class System(ABC):
     """A system with numbered records in the drill's directory."""
 
     faults: frozenset[Kind] = OF_ANY
-    """The kinds of faults that can befall a connector that reads it."""
+    """The kinds of faults that can hit a connector that reads it."""
 
     keys: Mapping[str, str]
     """The keys that point the connector here."""
