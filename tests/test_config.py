@@ -309,7 +309,9 @@ def test_a_required_key_that_is_misspelt_is_named(given: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "   "])
 def test_an_empty_required_key_is_missing(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"connection.url is required. jdbc:postgresql://"):
+    with pytest.raises(
+        ConfigError, match=r"connection.url is required\. The database: jdbc:postgresql:"
+    ):
         read(PostgresConfig, {**NEEDED, "connection.url": value})
 
 

@@ -122,7 +122,7 @@ def test_all_mistakes_are_reported_at_once_by_their_whole_keys() -> None:
         (
             "key.converter.schema.registry.url",
             "key.converter.schema.registry.url is required. The schema registry, such as "
-            "http://localhost:8081.",
+            "http://localhost:8081; several addresses are separated by commas.",
         ),
         (
             "key.converter.schema.registry.request.timeout.ms",

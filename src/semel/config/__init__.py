@@ -5,7 +5,7 @@ A section of configuration is a frozen dataclass whose fields are declared with 
 """
 
 from semel.config.checks import check_converter_keys, check_keys
-from semel.config.common import CommonConfig
+from semel.config.common import CommonConfig, connector_class_key
 from semel.config.connector import GROUPS, ConnectorConfig, connector_of, group_of
 from semel.config.definition import (
     HIGH,
@@ -43,6 +43,7 @@ __all__ = [
     "below",
     "check_converter_keys",
     "check_keys",
+    "connector_class_key",
     "connector_of",
     "default_text",
     "definitions",

@@ -26,14 +26,15 @@ class ClusterConfig(WorkerConfig):
     group_id: str = key(
         "group.id",
         "",
-        "The cluster: workers of one group share their connectors.",
+        "The cluster's name: workers with the same name share their connectors.",
         importance=HIGH,
         group=_CLUSTER,
     )
     config_topic: str = key(
         "config.storage.topic",
         "",
-        "The topic that holds connectors' configurations. It has one partition.",
+        "The topic that holds the configurations and target states of connectors, and which "
+        "worker runs what. It has one partition.",
         validator=is_topic,
         importance=HIGH,
         group=_CLUSTER,
@@ -41,7 +42,7 @@ class ClusterConfig(WorkerConfig):
     config_replication: int = key(
         "config.storage.replication.factor",
         3,
-        "Its replication when it is created; -1 is the brokers' default.",
+        "Replication of the topic when it is created; -1 is the brokers' default.",
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
@@ -58,7 +59,7 @@ class ClusterConfig(WorkerConfig):
     status_partitions: int = key(
         "status.storage.partitions",
         5,
-        "Its partitions when it is created.",
+        "Partitions of the topic when it is created.",
         at_least=1,
         type=Type.INT,
         importance=LOW,
@@ -67,7 +68,7 @@ class ClusterConfig(WorkerConfig):
     status_replication: int = key(
         "status.storage.replication.factor",
         3,
-        "Its replication when it is created; -1 is the brokers' default.",
+        "Replication of the topic when it is created; -1 is the brokers' default.",
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
@@ -84,7 +85,7 @@ class ClusterConfig(WorkerConfig):
     offset_partitions: int = key(
         "offset.storage.partitions",
         25,
-        "Its partitions when it is created.",
+        "Partitions of the topic when it is created.",
         at_least=1,
         type=Type.INT,
         importance=LOW,
@@ -93,7 +94,7 @@ class ClusterConfig(WorkerConfig):
     offset_replication: int = key(
         "offset.storage.replication.factor",
         3,
-        "Its replication when it is created; -1 is the brokers' default.",
+        "Replication of the topic when it is created; -1 is the brokers' default.",
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
@@ -111,8 +112,8 @@ class ClusterConfig(WorkerConfig):
     heartbeat_interval_ms: int = key(
         "heartbeat.interval.ms",
         1000,
-        "Time between two heartbeats, and the longest time until a worker hears that another one "
-        "has joined or left; at most a third of the session timeout.",
+        "Time between two heartbeats, and the longest time until a worker hears that another "
+        "one has joined or left; at most a third of session.timeout.ms.",
         at_least=100,
         type=Type.INT,
         importance=HIGH,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+from semel.config.definition import HIGH, LOW, MEDIUM, REQUIRED, Type, key
 from semel.config.reading import reduced
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
@@ -26,6 +26,18 @@ def _no_control(name: str) -> None:
     found = [str(ord(c)) for c in name if unicodedata.category(c) == "Cc"]
     if found:
         raise ValueError(f"has control characters, number {', '.join(found)}")
+
+
+def connector_class_key(default: Any = REQUIRED) -> Any:
+    """``connector.class``."""
+    return key(
+        "connector.class",
+        default,
+        "The connector, by class or short name.",
+        importance=HIGH,
+        group="Common",
+        display="Connector class",
+    )
 
 
 @dataclass(frozen=True)
@@ -50,13 +62,7 @@ class CommonConfig:
         display="Connector name",
         validator=_no_control,
     )
-    connector_class: str = key(
-        "connector.class",
-        doc="The connector, by class or short name.",
-        importance=HIGH,
-        group="Common",
-        display="Connector class",
-    )
+    connector_class: str = connector_class_key()
     tasks_max: int = key(
         "tasks.max",
         1,
@@ -96,7 +102,7 @@ class CommonConfig:
     transforms: tuple[str, ...] = key(
         "transforms",
         (),
-        "Names of the transforms that records pass through, in this order: see docs/transforms.md.",
+        "Names of the transforms that records pass through, in this order.",
         importance=LOW,
         group="Transforms",
         display="Transforms",

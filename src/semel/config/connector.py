@@ -72,7 +72,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     offset_reset: str = key(
         "auto.offset.reset",
         "earliest",
-        "Where a topic that the ledger has never seen starts.",
+        "Where a topic that the ledger has never seen starts: earliest or latest.",
         choices=("earliest", "latest"),
         aliases=("consumer.override.auto.offset.reset",),
         importance=MEDIUM,
@@ -162,28 +162,28 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
     provenance_topic: str = key(
         "provenance.topic.column",
         "__connect_topic",
-        "Column name.",
+        "Column that holds the topic.",
         importance=LOW,
         group="Provenance",
     )
     provenance_partition: str = key(
         "provenance.partition.column",
         "__connect_partition",
-        "Column name.",
+        "Column that holds the partition.",
         importance=LOW,
         group="Provenance",
     )
     provenance_offset: str = key(
         "provenance.offset.column",
         "__connect_offset",
-        "Column name.",
+        "Column that holds the offset.",
         importance=LOW,
         group="Provenance",
     )
     provenance_timestamp: str = key(
         "provenance.timestamp.column",
         "__connect_timestamp",
-        "Column name.",
+        "Column that holds the timestamp.",
         importance=LOW,
         group="Provenance",
     )

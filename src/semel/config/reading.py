@@ -203,5 +203,6 @@ def _choice(text: str, definition: Definition) -> str:
     if text in choices:
         return text
     if len(choices) == 1:
-        raise ValueError(f"must be {choices[0]}: {definition.documentation}")
+        reason = definition.documentation[:1].lower() + definition.documentation[1:]
+        raise ValueError(f"must be {choices[0]}: {reason}")
     raise ValueError(f"must be one of {', '.join(filter(None, choices))}")

@@ -112,8 +112,8 @@ class RestConfig:
     listeners: tuple[str, ...] = key(
         "listeners",
         (f"http://localhost:{_PORT}",),
-        "Where the REST API listens, http://host:port or https://host:port; http://:8083 listens "
-        "on all addresses.",
+        "Where the REST API listens: http://host:port or https://host:port, separated by "
+        "commas. http://:8083 listens on all addresses.",
         importance=LOW,
         group=_GROUP,
         validator=_some_listeners,
@@ -121,7 +121,7 @@ class RestConfig:
     admin_listeners: tuple[str, ...] | None = key(
         "admin.listeners",
         None,
-        "Where /admin is served instead; if empty, nowhere.",
+        "Where /admin is served, if not on listeners; if empty, nowhere.",
         importance=LOW,
         group=_GROUP,
         validator=_listeners,
@@ -129,15 +129,15 @@ class RestConfig:
     advertised_host: str = key(
         "rest.advertised.host.name",
         "",
-        "The host in this worker's id; by default that of the first listener, or this machine's "
-        "address if that listens on all addresses.",
+        "The host by which other workers reach this one; by default that of the first listener, "
+        "or this machine's address if that listens on all addresses.",
         importance=LOW,
         group=_GROUP,
     )
     advertised_port: int | None = key(
         "rest.advertised.port",
         None,
-        "The port in this worker's id; by default that of the first listener.",
+        "The port by which other workers reach this one; by default that of the first listener.",
         at_least=1,
         at_most=65535,
         type=Type.INT,
@@ -155,22 +155,24 @@ class RestConfig:
     allowed_origin: str = key(
         "access.control.allow.origin",
         "",
-        "The origins that browsers may call the REST API from (CORS); none by default.",
+        "Origins that browsers may call the REST API from (CORS), such as "
+        "https://*.example.com; none by default.",
         importance=LOW,
         group=_GROUP,
     )
     allowed_methods: str = key(
         "access.control.allow.methods",
         "",
-        "The methods that such an origin may use; GET, POST and HEAD by default.",
+        "Methods that the origins of access.control.allow.origin may use; GET, POST and HEAD by "
+        "default.",
         importance=LOW,
         group=_GROUP,
     )
     response_headers: str = key(
         "response.http.headers.config",
         "",
-        "Headers of every answer: [action] [header name]:[header value], separated by commas; an "
-        "action is set, add, setDate or addDate.",
+        "Headers of every response, [action] [header name]:[header value], separated by commas; "
+        "an action is set, add, setDate or addDate.",
         importance=LOW,
         group=_GROUP,
         validator=_header_config,
@@ -178,7 +180,7 @@ class RestConfig:
     extensions: tuple[str, ...] = key(
         "rest.extension.classes",
         (),
-        f"{BASIC_AUTH} demands a user name and a password.",
+        f"{BASIC_AUTH} requires a user name and a password.",
         importance=LOW,
         group=_GROUP,
         validator=_extensions,
@@ -202,21 +204,22 @@ class RestConfig:
     readers: tuple[str, ...] = key(
         READERS,
         (),
-        "Users, tokens' names or client certificates' common names that may only read.",
+        "Users, names of tokens, or common names of client certificates that may only read, and "
+        "validate configurations.",
         importance=MEDIUM,
         group=_GROUP,
     )
     anonymous_paths: tuple[str, ...] = key(
         "semel.rest.anonymous.paths",
         (),
-        "Paths that are answered without credentials, such as /health for probes.",
+        "Paths that anyone may read without credentials, such as /health for probes.",
         importance=LOW,
         group=_GROUP,
     )
     max_request_bytes: int = key(
         "semel.rest.max.request.bytes",
         1024 * 1024,
-        "The largest body of a request.",
+        "The largest body of a request; larger ones are refused with 413.",
         at_least=1024,
         type=Type.INT,
         importance=LOW,

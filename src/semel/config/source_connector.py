@@ -49,15 +49,15 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     delivery: Delivery | None = key(
         "delivery",
         None,
-        "The guarantee: at-least-once or exactly-once. Default: exactly-once if the source can "
-        "keep it.",
+        "The guarantee: at-least-once or exactly-once. Default, or auto: exactly-once if the "
+        "source can keep it.",
         importance=HIGH,
         group="Delivery",
     )
     exactly_once_support: str = key(
         "exactly.once.support",
         "requested",
-        "required: refuse a connector that cannot keep exactly-once; requested: run it "
+        "required refuses a connector that cannot keep exactly-once; requested runs it "
         "at-least-once.",
         choices=("requested", "required"),
         importance=MEDIUM,
@@ -67,8 +67,9 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     transaction_boundary: str = key(
         "transaction.boundary",
         "poll",
-        "poll: one transaction for what was read at once; interval: one per "
-        "transaction.boundary.interval.ms, or 64 MiB; connector: the source's own, if it has any.",
+        "poll: one transaction for each batch of records that was read together. interval: one "
+        "per transaction.boundary.interval.ms, or earlier when 64 MiB wait. connector: the "
+        "source decides where a transaction ends.",
         choices=("poll", "interval", "connector"),
         importance=MEDIUM,
         group="Exactly Once Support",
@@ -86,7 +87,8 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     offsets_topic: str = key(
         "offsets.storage.topic",
         "connect-offsets",
-        "Topic that holds the source offsets, in Kafka Connect's format.",
+        "Topic that holds the source offsets, in Kafka Connect's format. Created compacted if "
+        "it is missing.",
         aliases=("offset.storage.topic",),
         importance=LOW,
         group="offsets.topic",
@@ -96,7 +98,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     offsets_file: str = key(
         OFFSETS_FILE,
         "",
-        "File that holds the source offsets instead, as of Kafka Connect's standalone worker; "
+        "File that holds the source offsets instead, as with Kafka Connect's standalone worker; "
         "at-least-once.",
         importance=LOW,
         group="offsets.topic",
@@ -114,7 +116,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     offsets_user: str = key(
         "offset.storage.jdbc.connection.user",
         "",
-        "Its user, if the URL names none.",
+        "The user of that database, if the URL names none.",
         aliases=("offset.storage.jdbc.user",),
         importance=LOW,
         group="offsets.topic",
@@ -131,7 +133,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     offsets_table: str = key(
         OFFSETS_TABLE,
         "semel_source_offsets",
-        "The table. Created if it is missing.",
+        "Table that holds the source offsets. Created if it is missing.",
         aliases=("offset.storage.jdbc.offset.table.name",),
         importance=LOW,
         group="offsets.topic",
@@ -166,7 +168,7 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
     topic_creation_groups: tuple[str, ...] = key(
         "topic.creation.groups",
         (),
-        "Groups of topics that are created with settings of their own, see docs/sources.md.",
+        "Groups of topics that are created with settings of their own.",
         importance=LOW,
         group="Topic Creation",
         display="Topic Creation Groups",

@@ -46,7 +46,7 @@ class WorkerConfig(RestConfig):
     key_converter: str = key(
         "key.converter",
         "",
-        "Decodes keys, where a connector does not say how.",
+        "Converter of keys for connectors that name none.",
         type=Type.CLASS,
         importance=HIGH,
         group="Common",
@@ -54,7 +54,7 @@ class WorkerConfig(RestConfig):
     value_converter: str = key(
         "value.converter",
         "",
-        "Decodes values, where a connector does not say how.",
+        "Converter of values for connectors that name none.",
         type=Type.CLASS,
         importance=HIGH,
         group="Common",
@@ -62,8 +62,8 @@ class WorkerConfig(RestConfig):
     override_policy: str = key(
         POLICY,
         "All",
-        "Which client settings connectors may override: All, None, Allowlist (those that "
-        f"{ALLOWED} names), or Principal (their login).",
+        "Which consumer.override.*, producer.override.* and admin.override.* keys connectors may "
+        f"set: All, None, Allowlist (those in {ALLOWED}) or Principal (login only).",
         importance=MEDIUM,
         group="Common",
         recommended=_POLICIES,
@@ -72,14 +72,16 @@ class WorkerConfig(RestConfig):
     override_allowlist: tuple[str, ...] = key(
         ALLOWED,
         (),
-        "The client settings that connectors may override with the policy Allowlist.",
+        "Client settings that the policy Allowlist lets connectors override, such as "
+        "max.poll.records,fetch.min.bytes.",
         importance=MEDIUM,
         group="Common",
     )
     topic_creation: bool = key(
         f"{TOPIC_CREATION}enable",
         True,
-        "Whether source connectors may create topics.",
+        "Whether source connectors may create topics, by their topic.creation.* keys or with "
+        "the brokers' defaults.",
         importance=LOW,
         group="Common",
     )

@@ -29,7 +29,7 @@ class JsonKeys(json_write.DecimalKeys):
     schemas_enable: bool = key(
         "schemas.enable",
         True,
-        "Values are objects of a schema and a payload.",
+        "Values are objects of a schema and a payload, as in Kafka Connect.",
         importance=HIGH,
         group="Schemas",
         display="Enable Schemas",
@@ -37,14 +37,15 @@ class JsonKeys(json_write.DecimalKeys):
     schema: str = key(
         "schema",
         "",
-        "The fields of plain JSON, as in Spark: id BIGINT, price DECIMAL(10,2).",
+        "The fields of plain JSON, as in Spark: id BIGINT, price DECIMAL(10,2), at TIMESTAMP.",
         importance=LOW,
         group="Schemas",
     )
     content: str = key(
         "schema.content",
         "",
-        "Kafka Connect's schema of all values, which are then read without an envelope.",
+        "Kafka Connect's schema of all values, which are then read without an envelope. Needs "
+        "schemas.enable=true.",
         importance=HIGH,
         group="Schemas",
         display="Schema Content",

@@ -40,7 +40,8 @@ class DecimalKeys:
     decimals: str = key(
         "decimal.format",
         "BASE64",
-        "How decimals are written: BASE64 of the unscaled value, or NUMERIC. Both are read.",
+        "How decimals are written: BASE64 of the unscaled value, as in Kafka Connect, or "
+        "NUMERIC. With a schema, both are read.",
         importance=LOW,
         group="Serialization",
         display="Decimal Format",

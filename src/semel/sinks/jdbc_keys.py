@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from semel.config import HIGH, LOW, MEDIUM, key
+from semel.config import HIGH, LOW, MEDIUM, connector_class_key, key
 from semel.sinks.table_keys import (
     auto_create_key,
     auto_evolve_key,
@@ -20,12 +20,15 @@ from semel.sinks.table_keys import (
     user_key,
 )
 
+PARAMETER = "The same as the parameter of this name in connection.url."
+"""Documents a key that is named after a parameter of the JDBC driver."""
 
-def url_key(doc: str) -> Any:
-    """``connection.url``; ``doc`` says its form."""
+
+def url_key(form: str) -> Any:
+    """``connection.url``, of this form."""
     return key(
         "connection.url",
-        doc=doc,
+        doc=f"The database: {form}.",
         secret=True,
         importance=HIGH,
         group="Connection",
@@ -45,20 +48,30 @@ def idle_key(doc: str, *, at_least: int) -> Any:
     )
 
 
+def lock_key() -> Any:
+    """How long a commit waits for a lock."""
+    return key(
+        "connection.lock.timeout.ms",
+        10_000,
+        "How long a commit waits for another process's lock before it is retried.",
+        at_least=1,
+        importance=LOW,
+        group="Connection",
+    )
+
+
 @dataclass(frozen=True)
 class JdbcKeys:
     """The keys as the user has set them."""
 
-    connector_class: str = key(
-        "connector.class", importance=HIGH, group="Common", display="Connector class"
-    )
-    connection_url: str = url_key("The database.")
+    connector_class: str = connector_class_key()
+    connection_url: str = url_key("jdbc:postgresql://host:port/database")
     connection_user: str = user_key("Connection")
     connection_password: str = password_key("Connection")
     insert_mode: str = key(
         "insert.mode",
         "insert",
-        "How rows are written; multi means insert.",
+        "How rows are written: insert, multi (the same), upsert or update.",
         choices=("insert", "multi", "upsert", "update"),
         importance=HIGH,
         group="Writes",
@@ -108,7 +121,8 @@ class JdbcKeys:
     quote_identifiers: str | None = key(
         "quote.sql.identifiers",
         None,
-        "always: names as they are; never: names in lower case.",
+        "always (or true): names as they are; never (or false): names in lower case. The "
+        "default is always, with Debezium's class never.",
         aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
         importance=MEDIUM,

@@ -39,7 +39,8 @@ def pk_mode_key() -> Any:
     return key(
         "pk.mode",
         "none",
-        "Where the primary key comes from.",
+        "Where the primary key comes from: none, kafka (topic, partition and offset), "
+        "record_key or record_value.",
         aliases=("primary.key.mode",),
         choices=("none", "kafka", "record_key", "record_value"),
         importance=HIGH,
@@ -142,7 +143,7 @@ def user_key(group: str) -> Any:
     return key(
         "connection.user",
         "",
-        "The user, if connection.url names none.",
+        "The user; takes precedence over a user in connection.url.",
         aliases=("connection.username",),
         importance=HIGH,
         group=group,

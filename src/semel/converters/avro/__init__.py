@@ -34,23 +34,25 @@ class AvroKeys(keys.RegistryKeys):
     full_names: bool = key(
         "enhanced.avro.schema.support",
         False,
-        "Whether fields of a union have the full names of their types.",
+        "Whether fields of a union are named by the full names of their types.",
     )
     ignore_defaults: bool = key(
         "ignore.default.for.nullables",
         False,
-        "Keep null where a field has a default; otherwise null is read as the default.",
+        "Keep null where a field has a default; otherwise, as in Kafka Connect, null is read as "
+        "the default.",
     )
     properties: bool = key(
         "connect.meta.data",
         True,
-        "Whether registered schemas carry Kafka Connect's own properties.",
+        "Whether registered schemas carry Kafka Connect's own properties, such as connect.name.",
         importance=LOW,
     )
     scrub: bool = key(
         "scrub.invalid.names",
         False,
-        "Replace characters that Avro does not allow in names; otherwise they are an error.",
+        "Replace characters that Avro does not allow in names with _; otherwise such a name is "
+        "an error.",
     )
 
 

@@ -38,7 +38,10 @@ class JsonSchemaKeys(json_write.DecimalKeys, keys.RegistryKeys):
     """The keys of JsonSchemaConverter."""
 
     optional: bool = key(
-        _OPTIONAL, False, "A property that is not listed under required may be missing."
+        _OPTIONAL,
+        False,
+        "Whether a property that is not listed under required may be missing; if not, only one "
+        "that allows null may.",
     )
     additional: bool = key(
         "object.additional.properties",

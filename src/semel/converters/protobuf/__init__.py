@@ -34,7 +34,9 @@ class ProtobufKeys(keys.RegistryKeys):
     """The keys of Confluent's ProtobufConverter."""
 
     index_unions: bool = key(
-        "generate.index.for.unions", True, "A oneof named choice becomes the field choice_0."
+        "generate.index.for.unions",
+        True,
+        "A oneof named choice becomes the field choice_0; otherwise it keeps its name.",
     )
     flatten_unions: bool = key(
         "flatten.unions", False, "The members of a oneof become fields of the message."
@@ -43,20 +45,30 @@ class ProtobufKeys(keys.RegistryKeys):
         "optional.for.nullables", False, "Only fields declared optional may be null."
     )
     optional_for_proto2: bool = key(
-        "optional.for.proto2", True, "An absent optional field of proto2 is null."
+        "optional.for.proto2",
+        True,
+        "An absent optional field of proto2 is null; otherwise it has its default.",
     )
     wrapper_for_nullables: bool = key(
-        "wrapper.for.nullables", False, "Wrappers are values that may be null."
+        "wrapper.for.nullables",
+        False,
+        "Wrappers such as google.protobuf.StringValue are values that may be null, instead of "
+        "structs.",
     )
     wrapper_for_raw_primitives: bool = key(
-        "wrapper.for.raw.primitives", True, "A record that is a wrapper becomes its value."
+        "wrapper.for.raw.primitives", True, "A record that is a wrapper becomes the value in it."
     )
     struct_for_nulls: bool = key(
-        "generate.struct.for.nulls", False, "An absent message has default values."
+        "generate.struct.for.nulls",
+        False,
+        "An absent message becomes a message of default values, instead of null.",
     )
-    int_for_enums: bool = key("int.for.enums", False, "Enums are numbers.")
+    int_for_enums: bool = key("int.for.enums", False, "Enums are numbers, instead of names.")
     scrub: bool = key(
-        "scrub.invalid.names", False, "Replace characters that Protobuf does not allow in names."
+        "scrub.invalid.names",
+        False,
+        "Replace characters that Protobuf does not allow in names with _; otherwise such a name "
+        "is an error.",
     )
     enhanced: str = key(
         "enhanced.protobuf.schema.support", "false", "Has no effect.", type=Type.BOOLEAN
@@ -89,10 +101,14 @@ class ApicurioProtobufKeys(keys.ApicurioKeys, ProtobufKeys):
         "flatten.unions", True, "The members of a oneof become fields of the message."
     )
     named: bool = key(
-        "apicurio.registry.serde.read-type-ref", True, "Values begin with their message's name."
+        "apicurio.registry.serde.read-type-ref",
+        True,
+        "Values begin with the name of their message.",
     )
     indexed: bool = key(
-        "apicurio.registry.serde.read-indexes", False, "Values begin with their message's indexes."
+        "apicurio.registry.serde.read-indexes",
+        False,
+        "Values begin with the indexes of their message.",
     )
 
 

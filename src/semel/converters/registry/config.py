@@ -30,12 +30,15 @@ class RegistryKeys:
     URL: ClassVar[str] = "schema.registry.url"
 
     urls: tuple[str, ...] = key(
-        URL, doc="The schema registry, such as http://localhost:8081.", importance=HIGH
+        URL,
+        doc="The schema registry, such as http://localhost:8081; several addresses are separated "
+        "by commas.",
+        importance=HIGH,
     )
     source: str = key(
         _SOURCE,
         "URL",
-        "Where the login comes from: USER_INFO (in basic.auth.user.info) or URL.",
+        "Where the login comes from: USER_INFO (basic.auth.user.info) or URL.",
         aliases=(f"schema.registry.{_SOURCE}",),
         recommended=("URL", "USER_INFO"),
     )
@@ -49,7 +52,8 @@ class RegistryKeys:
     bearer_source: str = key(
         "bearer.auth.credentials.source",
         "",
-        "Where bearer tokens come from: STATIC_TOKEN or OAUTHBEARER.",
+        "Where bearer tokens come from: STATIC_TOKEN (bearer.auth.token) or OAUTHBEARER "
+        "(bearer.auth.issuer.endpoint.url).",
         recommended=("STATIC_TOKEN", "OAUTHBEARER"),
     )
     bearer_token: str = key("bearer.auth.token", "", "The token of STATIC_TOKEN.", secret=True)
@@ -57,29 +61,46 @@ class RegistryKeys:
         "bearer.auth.issuer.endpoint.url", "", "Who issues the tokens of OAUTHBEARER."
     )
     bearer_client: str = key("bearer.auth.client.id", "", "The client of OAUTHBEARER.")
-    bearer_secret: str = key("bearer.auth.client.secret", "", "Its secret.", secret=True)
-    bearer_scope: str = key("bearer.auth.scope", "", "The scope of its tokens.")
+    bearer_secret: str = key(
+        "bearer.auth.client.secret", "", "The secret of the client of OAUTHBEARER.", secret=True
+    )
+    bearer_scope: str = key("bearer.auth.scope", "", "The scope of the tokens of OAUTHBEARER.")
     bearer_cluster: str = key(
         "bearer.auth.logical.cluster", "", "The registry's id in Confluent Cloud."
     )
     bearer_pool: str = key(
         "bearer.auth.identity.pool.id", "", "The identity pool in Confluent Cloud."
     )
-    ca: str = key(f"{_TLS}ca.location", "", "A PEM file of authorities.")
-    certificate: str = key(f"{_TLS}certificate.location", "", "A PEM file: the certificate.")
-    private_key: str = key(f"{_TLS}key.location", "", "A PEM file: the client's key.")
-    key_password: str = key(f"{_TLS}key.password", "", "The password of that key.", secret=True)
-    trust_store: str = key(
-        f"{_TLS}truststore.location", "", "A trust store of Java, or a PEM file.", importance=HIGH
+    ca: str = key(
+        f"{_TLS}ca.location",
+        "",
+        "A PEM file with the authorities that sign the registry's certificate.",
     )
-    trust_type: str = key(f"{_TLS}truststore.type", "JKS", "Has no effect: semel detects it.")
+    certificate: str = key(
+        f"{_TLS}certificate.location", "", "A PEM file with the client's certificate."
+    )
+    private_key: str = key(f"{_TLS}key.location", "", "A PEM file with the client's key.")
+    key_password: str = key(
+        f"{_TLS}key.password", "", "The password of the client's key.", secret=True
+    )
+    trust_store: str = key(
+        f"{_TLS}truststore.location",
+        "",
+        "A Java trust store (JKS or PKCS12), or a PEM file.",
+        importance=HIGH,
+    )
+    trust_type: str = key(f"{_TLS}truststore.type", "JKS", "Has no effect: semel detects the type.")
     trust_password: str = key(
-        f"{_TLS}truststore.password", "", "Its password.", secret=True, importance=HIGH
+        f"{_TLS}truststore.password",
+        "",
+        "The password of the trust store.",
+        secret=True,
+        importance=HIGH,
     )
     key_store: str = key(
         f"{_TLS}keystore.location",
         "",
-        "The client's key and certificate in one file.",
+        "The client's key and certificate in one PEM file.",
         importance=HIGH,
     )
     store_type: str = key(f"{_TLS}keystore.type", "JKS", "Must be PEM.")
@@ -97,14 +118,16 @@ class RegistryKeys:
     proxy_host: str = key(
         "proxy.host", "", "An HTTP proxy in front of the registry.", importance=LOW
     )
-    proxy_port: int = key("proxy.port", 80, "Its port.", type=Type.INT, importance=LOW)
+    proxy_port: int = key("proxy.port", 80, "The port of the proxy.", type=Type.INT, importance=LOW)
     cache: str = key(
         "schemas.cache.config", "1000", "Has no effect.", type=Type.INT, importance=LOW
     )
     per_subject: str = key(
         "max.schemas.per.subject", "1000", "Has no effect.", type=Type.INT, importance=LOW
     )
-    registers: bool = key(AUTO, True, "Whether new schemas are registered.")
+    registers: bool = key(
+        AUTO, True, "Whether new schemas are registered; if not, a schema must exist already."
+    )
     latest: bool = key(
         LATEST,
         False,
@@ -114,14 +137,23 @@ class RegistryKeys:
     strict: bool = key(
         STRICT,
         True,
-        "With use.latest.version: refuse types that the latest version cannot represent.",
+        "With use.latest.version: refuse column types that the latest version cannot represent; "
+        "otherwise refuse values only.",
         importance=LOW,
     )
     key_strategy: str = key(
-        STRATEGY.format("key"), _BY_TOPIC, "Names the subject of keys.", type=Type.CLASS
+        STRATEGY.format("key"),
+        _BY_TOPIC,
+        "Names the subject: TopicNameStrategy, RecordNameStrategy or TopicRecordNameStrategy, "
+        "in the package of the default.",
+        type=Type.CLASS,
     )
     value_strategy: str = key(
-        STRATEGY.format("value"), _BY_TOPIC, "Names the subject of values.", type=Type.CLASS
+        STRATEGY.format("value"),
+        _BY_TOPIC,
+        "Names the subject: TopicNameStrategy, RecordNameStrategy or TopicRecordNameStrategy, "
+        "in the package of the default.",
+        type=Type.CLASS,
     )
 
     def __post_init__(self) -> None:
@@ -164,20 +196,21 @@ class ApicurioKeys(RegistryKeys):
 
     urls: tuple[str, ...] = key(
         URL,
-        doc="Apicurio's registry, such as http://localhost:8080.",
+        doc="Apicurio's registry, such as http://localhost:8080, by the address of any of its "
+        "APIs.",
         aliases=(RegistryKeys.URL,),
         importance=HIGH,
     )
     registers: bool = key(
         "apicurio.registry.auto-register",
         True,
-        "Whether new schemas are registered.",
+        "Whether new schemas are registered; if not, a schema must exist already.",
         aliases=(AUTO,),
     )
     latest: bool = key(
         "apicurio.registry.find-latest",
         False,
-        "With apicurio.registry.auto-register=false: write with the latest version.",
+        "With apicurio.registry.auto-register=false: write with the latest version of the subject.",
         aliases=(LATEST,),
         importance=LOW,
     )

@@ -57,7 +57,7 @@ class DeltaConfig(RoutedConfig):
     insert_mode: str = key(
         "insert.mode",
         "insert",
-        "How rows are written.",
+        "How rows are written: insert appends, upsert merges by key.",
         choices=("insert", "upsert"),
         importance=HIGH,
         group="Writes",
@@ -73,7 +73,8 @@ class DeltaConfig(RoutedConfig):
     partition_by: tuple[str, ...] = key(
         "partition.by",
         (),
-        "Columns that a created table is partitioned by.",
+        "Columns that a created table is partitioned by; they cannot be of type binary, array, "
+        "struct or map.",
         importance=MEDIUM,
         group="DDL",
     )
@@ -106,7 +107,7 @@ class DeltaConfig(RoutedConfig):
     codec: str = key(
         "parquet.codec",
         "zstd",
-        "Compression of data files.",
+        "Compression of data files: zstd, snappy, gzip or none.",
         choices=("zstd", "snappy", "gzip", "none"),
         importance=LOW,
         group="Data Files",

@@ -14,7 +14,8 @@ class FormatKeys:
     format: str = key(
         "format",
         "",
-        "Format of the files.",
+        "Format of the files: parquet, json (one object per line), csv, avro, or bytes (values "
+        "of the ByteArrayConverter, unchanged).",
         choices=("", "parquet", "json", "csv", "avro", "bytes"),
         importance=HIGH,
         group="Connector",
@@ -22,7 +23,7 @@ class FormatKeys:
     format_class: str = key(
         "format.class",
         "",
-        "The same, by Confluent's class names.",
+        "Format of the files, by Confluent's class names.",
         type=Type.CLASS,
         importance=HIGH,
         group="Connector",
@@ -31,7 +32,7 @@ class FormatKeys:
     format_output: str = key(
         "format.output.type",
         "",
-        "The same, in Aiven's words.",
+        "Format of the files, in Aiven's words.",
         choices=("", "parquet", "jsonl", "avro"),
         importance=MEDIUM,
         group="Connector",
@@ -39,7 +40,7 @@ class FormatKeys:
     bytes_extension: str = key(
         "format.bytearray.extension",
         ".bin",
-        "With format=bytes, the extension of the files.",
+        "The extension of files with format=bytes.",
         importance=LOW,
         group="Connector",
         display="Output file extension for ByteArrayFormat",
@@ -47,7 +48,7 @@ class FormatKeys:
     bytes_separator: str | None = key(
         "format.bytearray.separator",
         None,
-        "With format=bytes, what follows each value; a line feed if nothing is set.",
+        "What follows each value with format=bytes; a line feed if nothing is set.",
         importance=LOW,
         group="Connector",
         display="Line separator ByteArrayFormat",
@@ -55,7 +56,7 @@ class FormatKeys:
     format_fields: str = key(
         "format.output.fields",
         "value",
-        "only the value is written.",
+        "Only the value is written.",
         choices=("value",),
         importance=MEDIUM,
         group="Connector",
@@ -63,7 +64,7 @@ class FormatKeys:
     format_envelope: str = key(
         "format.output.envelope",
         "false",
-        "a value is not wrapped in an object.",
+        "A value is not wrapped in an object.",
         choices=("false",),
         importance=MEDIUM,
         group="Connector",
@@ -71,7 +72,7 @@ class FormatKeys:
     parquet_codec: str = key(
         "parquet.codec",
         "snappy",
-        "Compression of Parquet files.",
+        "Compression of Parquet files: zstd, snappy, gzip or none.",
         choices=("zstd", "snappy", "gzip", "none"),
         importance=LOW,
         group="Connector",
@@ -80,7 +81,7 @@ class FormatKeys:
     avro_codec: str = key(
         "avro.codec",
         "null",
-        "Compression of Avro files.",
+        "Compression of Avro files: null, deflate or bzip2.",
         choices=("null", "deflate", "bzip2"),
         importance=LOW,
         group="Connector",
@@ -89,7 +90,7 @@ class FormatKeys:
     compression: str = key(
         "file.compression.type",
         "none",
-        "Compression of JSON, CSV and bytes files.",
+        "Compression of JSON, CSV and bytes files: none, gzip or zstd.",
         aliases=("s3.compression.type", "gcs.compression.type"),
         choices=("none", "gzip", "zstd"),
         importance=LOW,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.config import HIGH, LOW, MEDIUM, Type, connector_class_key, key
 from semel.sinks.files.format_keys import FormatKeys
 from semel.sinks.table_keys import exclude_key, include_key
 
@@ -18,9 +18,7 @@ def _duration(milliseconds: int) -> None:
 class FilesKeys(FormatKeys):
     """Which files are made where, as the user has said."""
 
-    connector_class: str = key(
-        "connector.class", "files", importance=HIGH, group="Common", display="Connector class"
-    )
+    connector_class: str = connector_class_key("files")
     path: str = key(
         "path",
         "",
@@ -32,19 +30,23 @@ class FilesKeys(FormatKeys):
     s3_bucket: str = key(
         "s3.bucket.name",
         "",
-        "Bucket, instead of path.",
+        "S3 bucket, instead of path.",
         aliases=("aws.s3.bucket.name",),
         importance=HIGH,
         group="Storage",
         display="S3 Bucket",
     )
     gcs_bucket: str = key(
-        "gcs.bucket.name", "", "Bucket, instead of path.", importance=HIGH, group="Storage"
+        "gcs.bucket.name",
+        "",
+        "Google Cloud Storage bucket, instead of path.",
+        importance=HIGH,
+        group="Storage",
     )
     azure_container: str = key(
         "azblob.container.name",
         "",
-        "Container, instead of path.",
+        "Azure container, instead of path.",
         aliases=("azure.storage.container.name",),
         importance=HIGH,
         group="Storage",
@@ -52,7 +54,7 @@ class FilesKeys(FormatKeys):
     store_url: str = key(
         "store.url",
         "",
-        "The store's address: with s3.bucket.name an S3 endpoint, otherwise the same as path.",
+        "With s3.bucket.name, the S3 endpoint; otherwise the same as path.",
         aliases=("aws.s3.endpoint",),
         importance=HIGH,
         group="Storage",
@@ -61,7 +63,7 @@ class FilesKeys(FormatKeys):
     topics_dir: str | None = key(
         "topics.dir",
         None,
-        "Folder below path that holds the topics' folders. With a bucket's name: topics.",
+        "Folder below the location that holds the topics' folders; topics with a bucket's name.",
         aliases=("aws.s3.prefix", "file.name.prefix"),
         importance=HIGH,
         group="Storage",
@@ -98,7 +100,7 @@ class FilesKeys(FormatKeys):
     schedule_ms: int = key(
         "rotate.schedule.interval.ms",
         -1,
-        "Milliseconds between two commits.",
+        "Time from one commit to the next, like processingTime, which takes precedence.",
         at_least=-1,
         importance=MEDIUM,
         group="Connector",
@@ -117,7 +119,8 @@ class FilesKeys(FormatKeys):
     partition_fields: tuple[str, ...] = key(
         "partition.field.name",
         (),
-        "Fields whose values make folders.",
+        "The fields whose values name the folders, with partitioner.class=field; a.b is field b "
+        "of field a.",
         importance=MEDIUM,
         group="Partitioner",
         display="Partition Field Name",
@@ -125,7 +128,7 @@ class FilesKeys(FormatKeys):
     path_format: str = key(
         "path.format",
         "",
-        "Folders of partitioner.class=time.",
+        "The folders of partitioner.class=time, such as 'day'=YYYY-MM-dd/'hour'=HH.",
         importance=MEDIUM,
         group="Partitioner",
         display="Path Format",
@@ -133,7 +136,8 @@ class FilesKeys(FormatKeys):
     duration_ms: int = key(
         "partition.duration.ms",
         -1,
-        "Time span of such a folder in milliseconds; -1 for the finest part of path.format.",
+        "The time span of a folder of partitioner.class=time; -1 for the finest unit in "
+        "path.format.",
         at_least=-1,
         importance=MEDIUM,
         group="Partitioner",
@@ -143,7 +147,7 @@ class FilesKeys(FormatKeys):
     timezone: str = key(
         "timezone",
         "",
-        "Time zone of the folders; UTC if empty.",
+        "Time zone of the folders; UTC if not set.",
         importance=MEDIUM,
         group="Partitioner",
         display="Timezone",
@@ -151,7 +155,8 @@ class FilesKeys(FormatKeys):
     extractor: str = key(
         "timestamp.extractor",
         "wallclock",
-        "A record's time: when it is written, its own timestamp, or a field.",
+        "A record's time: wallclock (when it is written), record (its timestamp in Kafka) or "
+        "recordfield (the field timestamp.field).",
         choices=("wallclock", "record", "recordfield"),
         importance=MEDIUM,
         group="Partitioner",
@@ -160,7 +165,8 @@ class FilesKeys(FormatKeys):
     timestamp_field: str = key(
         "timestamp.field",
         "timestamp",
-        "The field of timestamp.extractor=RecordField.",
+        "The field that holds the time, with timestamp.extractor=recordfield: a time, an ISO "
+        "8601 string, or milliseconds.",
         importance=MEDIUM,
         group="Partitioner",
         display="Record Field for Timestamp Extractor",
@@ -168,7 +174,7 @@ class FilesKeys(FormatKeys):
     zero_pad: int = key(
         "filename.offset.zero.pad.width",
         10,
-        "Digits of offsets in names.",
+        "Offsets in file names are padded with zeros to this many digits.",
         at_least=0,
         type=Type.INT,
         importance=LOW,
@@ -176,14 +182,18 @@ class FilesKeys(FormatKeys):
         display="Filename Offset Zero Pad Width",
     )
     delimiter: str = key(
-        "file.delim", "+", "Separates the parts of a file name.", importance=MEDIUM, group="Storage"
+        "file.delim",
+        "+",
+        "Separates topic, partition and offsets in file names.",
+        importance=MEDIUM,
+        group="Storage",
     )
     include: tuple[str, ...] = include_key(group="Connector")
     exclude: tuple[str, ...] = exclude_key(group="Connector")
     insert_mode: str = key(
         "insert.mode",
         "insert",
-        "files are only added, never changed.",
+        "Files are only added, never changed.",
         choices=("insert",),
         importance=LOW,
         group="Connector",
@@ -192,8 +202,8 @@ class FilesKeys(FormatKeys):
     on_null: str | None = key(
         "behavior.on.null.values",
         None,
-        "ignore: null values are left out; fail: they are bad records, the default of Confluent's "
-        "classes.",
+        "Tombstones: ignore leaves them out; fail, the default of Confluent's classes, makes "
+        "them bad records.",
         importance=LOW,
         group="Connector",
         display="Behavior for null-valued records",
@@ -209,7 +219,7 @@ class FilesKeys(FormatKeys):
     hive: str = key(
         "hive.integration",
         "false",
-        "no metastore is told of new folders. They are named as in Hive: let it find them there "
+        "No metastore is told of new folders. They are named as in Hive: let it find them there "
         "(MSCK REPAIR TABLE).",
         choices=("false",),
         importance=LOW,
@@ -219,7 +229,7 @@ class FilesKeys(FormatKeys):
     keys_too: str = key(
         "store.kafka.keys",
         "false",
-        "a record's key is not written; copy it into a field in a transform.",
+        "A record's key is not written; copy it into a field in a transform.",
         choices=("false",),
         importance=LOW,
         group="Connector",
@@ -227,7 +237,7 @@ class FilesKeys(FormatKeys):
     headers_too: str = key(
         "store.kafka.headers",
         "false",
-        "a record's headers are not written.",
+        "A record's headers are not written.",
         choices=("false",),
         importance=LOW,
         group="Connector",
@@ -235,7 +245,7 @@ class FilesKeys(FormatKeys):
     encryption: str = key(
         "s3.ssea.name",
         "",
-        "S3's server-side encryption: AES256 or aws:kms.",
+        "Server-side encryption in S3: AES256 or aws:kms.",
         importance=LOW,
         group="Store",
         display="S3 Server Side Encryption",
@@ -252,7 +262,7 @@ class FilesKeys(FormatKeys):
     kms_key: str = key(
         "s3.sse.kms.key.id",
         "",
-        "The key of aws:kms.",
+        "The KMS key, with s3.ssea.name=aws:kms.",
         importance=LOW,
         group="Store",
         display="S3 Server Side Encryption Key",
@@ -260,7 +270,7 @@ class FilesKeys(FormatKeys):
     acl: str = key(
         "s3.acl.canned",
         "",
-        "S3's canned ACL of what is written.",
+        "The canned ACL of what is written to S3.",
         importance=LOW,
         group="Store",
         display="S3 Canned ACL",
@@ -268,7 +278,7 @@ class FilesKeys(FormatKeys):
     region: str = key(
         "s3.region",
         "",
-        "S3's region.",
+        "The S3 region.",
         aliases=("aws.s3.region",),
         importance=MEDIUM,
         group="Store",
@@ -277,7 +287,7 @@ class FilesKeys(FormatKeys):
     access_key: str = key(
         "aws.access.key.id",
         "",
-        "S3's access key.",
+        "The access key of S3.",
         secret=True,
         importance=HIGH,
         group="Store",
@@ -286,25 +296,34 @@ class FilesKeys(FormatKeys):
     secret_key: str = key(
         "aws.secret.access.key",
         "",
-        "S3's secret key.",
+        "The secret key of S3.",
         secret=True,
         importance=HIGH,
         group="Store",
         display="AWS Secret Access Key",
     )
     credentials: str = key(
-        "gcs.credentials.path", "", "File of GCS's credentials.", importance=HIGH, group="Store"
+        "gcs.credentials.path",
+        "",
+        "File with the credentials of Google Cloud Storage.",
+        importance=HIGH,
+        group="Store",
     )
     account: str = key(
-        "azblob.account.name", "", "Azure's storage account.", importance=HIGH, group="Store"
+        "azblob.account.name", "", "The Azure storage account.", importance=HIGH, group="Store"
     )
     account_key: str = key(
-        "azblob.account.key", "", "Its key.", secret=True, importance=HIGH, group="Store"
+        "azblob.account.key",
+        "",
+        "The key of the Azure storage account.",
+        secret=True,
+        importance=HIGH,
+        group="Store",
     )
     kerberos: bool = key(
         "hdfs.authentication.kerberos",
         False,
-        "Whether webhdfs:// authenticates with Kerberos.",
+        "Authenticate to webhdfs:// with Kerberos.",
         importance=HIGH,
         group="Store",
         display="HDFS Authentication Kerberos",

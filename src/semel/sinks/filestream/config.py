@@ -26,7 +26,7 @@ class FileStreamSinkConfig:
     directory: str = key(
         "file.directory",
         "",
-        "The directory of a relative file; where semel was started if empty.",
+        "The directory that a relative file is in. If empty, the one in which semel was started.",
         importance=LOW,
         group="File",
     )

@@ -4,62 +4,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.config import HIGH, LOW, MEDIUM, Type, connector_class_key, key
 
 
 @dataclass(frozen=True)
 class IcebergKeys:
     """What the sink writes where, as the user has said."""
 
-    connector_class: str = key(
-        "connector.class", "iceberg", importance=HIGH, group="Common", display="Connector class"
-    )
+    connector_class: str = connector_class_key("iceberg")
     catalog_name: str = key(
         "iceberg.catalog", "iceberg", "Name of the catalog.", importance=MEDIUM, group="Catalog"
     )
     tables: tuple[str, ...] = key(
-        "iceberg.tables", (), "The tables, each as namespace.name.", importance=HIGH, group="Tables"
+        "iceberg.tables",
+        (),
+        "The tables, each as namespace.name. All topics of the connector go to them.",
+        importance=HIGH,
+        group="Tables",
     )
     dynamic: bool = key(
         "iceberg.tables.dynamic-enabled",
         False,
-        "Each record's route-field names its table.",
+        "The value of iceberg.tables.route-field names a record's table; used instead of "
+        "iceberg.tables.",
         importance=MEDIUM,
         group="Tables",
     )
     ledger: str = key(
         "iceberg.tables.ledger",
         "",
-        "With dynamic-enabled, the table that holds the positions; semel.<connector> by default.",
+        "With iceberg.tables.dynamic-enabled, the table that holds the positions; "
+        "semel.<connector> by default.",
         importance=LOW,
         group="Tables",
     )
     route_field: str = key(
         "iceberg.tables.route-field",
         "",
-        "The field whose value, matched with each table's route-regex, says where a record goes.",
+        "The field whose value decides where a record goes: to each table whose route-regex "
+        "matches it.",
         importance=MEDIUM,
         group="Tables",
     )
     cdc_field: str = key(
         "iceberg.tables.cdc-field",
         "",
-        "The field that says what happened to a row: a value that begins with D deletes the row "
-        "with the same id columns, any other value writes the row.",
+        "The field, such as _cdc.op, that says what happened to a row: a value that begins with "
+        "D deletes the row with the same id columns, any other value writes the row.",
         importance=LOW,
         group="Tables",
     )
     commit_branch: str = key(
         "iceberg.tables.default-commit-branch",
         "main",
-        "The branch that commits go to.",
+        "The branch that commits go to. A branch other than main must exist.",
         importance=MEDIUM,
         group="Tables",
     )
     id_columns: tuple[str, ...] = key(
         "iceberg.tables.default-id-columns",
         (),
-        "Columns that identify a row.",
+        "Columns that identify a row; by default the table's identifier fields.",
         aliases=("pk.fields",),
         importance=MEDIUM,
         group="Tables",
@@ -67,21 +72,22 @@ class IcebergKeys:
     partition_by: str = key(
         "iceberg.tables.default-partition-by",
         "",
-        "Partition of a created table: columns, or transforms such as day(at), bucket(id, 16).",
+        "Partitioning of a created table: columns and year(c), month(c), day(c), hour(c), "
+        "bucket(c, n), truncate(c, n).",
         importance=MEDIUM,
         group="Tables",
     )
     auto_create: bool = key(
         "iceberg.tables.auto-create-enabled",
         False,
-        "Create a missing table.",
+        "Create a missing table and its namespace, the latter not in Hive.",
         importance=MEDIUM,
         group="Tables",
     )
     auto_evolve: bool = key(
         "iceberg.tables.evolve-schema-enabled",
         False,
-        "Add missing columns.",
+        "Add missing columns; widen int to long, and float to double.",
         importance=MEDIUM,
         group="Tables",
     )
@@ -102,7 +108,7 @@ class IcebergKeys:
     key_source: str = key(
         "pk.mode",
         "record_value",
-        "Where upserts take the id columns from.",
+        "Where upserts take the id columns from: record_value or record_key.",
         choices=("record_key", "record_value"),
         importance=MEDIUM,
         group="Writes",

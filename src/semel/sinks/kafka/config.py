@@ -105,21 +105,21 @@ class KafkaConfig(RoutedConfig):
     topic_header: str = key(
         "provenance.topic.header",
         "__connect.topic",
-        "Header's name.",
+        "Header that holds the topic.",
         importance=LOW,
         group="Provenance",
     )
     partition_header: str = key(
         "provenance.partition.header",
         "__connect.partition",
-        "Header's name.",
+        "Header that holds the partition.",
         importance=LOW,
         group="Provenance",
     )
     offset_header: str = key(
         "provenance.offset.header",
         "__connect.offset",
-        "Header's name.",
+        "Header that holds the offset.",
         importance=LOW,
         group="Provenance",
     )

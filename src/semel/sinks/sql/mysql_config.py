@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.config import HIGH, LOW, MEDIUM, key
+from semel.config import LOW, MEDIUM, connector_class_key, key
 from semel.errors import misconfigured
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.jdbc_keys import idle_key, url_key
+from semel.sinks.jdbc_keys import PARAMETER, idle_key, url_key
 
 CLASSES = ("mysql", "mariadb")
-
-_PARAMETER = "The same as the parameter of connection.url."
 
 # sslMode, in MariaDB's words and in MySQL's
 _PLAIN = ("disable", "disabled")
@@ -27,21 +25,21 @@ _VERIFIED = ("verify-ca", "verify-full", "verify-identity")
 class MysqlConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key(
-        "connector.class", "mysql", importance=HIGH, group="Common", display="Connector class"
+    connector_class: str = connector_class_key("mysql")
+    connection_url: str = url_key(
+        "jdbc:mysql://host:port/database or jdbc:mariadb://host:port/database"
     )
-    connection_url: str = url_key("jdbc:mysql://host:port/database or jdbc:mariadb://...")
     idle_timeout_ms: int = idle_key(
-        "The server ends a transaction whose process is frozen for that long (whole seconds).",
+        "The server ends a transaction whose process is frozen for this long, in whole seconds.",
         at_least=1000,
     )
-    ssl_mode: str = key("connection.sslMode", "", _PARAMETER, importance=MEDIUM, group="Connection")
+    ssl_mode: str = key("connection.sslMode", "", PARAMETER, importance=MEDIUM, group="Connection")
     ssl_certificate: str = key(
-        "connection.serverSslCert", "", _PARAMETER, importance=MEDIUM, group="Connection"
+        "connection.serverSslCert", "", PARAMETER, importance=MEDIUM, group="Connection"
     )
-    use_ssl: bool = key("connection.useSSL", False, _PARAMETER, importance=LOW, group="Connection")
+    use_ssl: bool = key("connection.useSSL", False, PARAMETER, importance=LOW, group="Connection")
     require_ssl: bool = key(
-        "connection.requireSSL", False, _PARAMETER, importance=LOW, group="Connection"
+        "connection.requireSSL", False, PARAMETER, importance=LOW, group="Connection"
     )
 
 

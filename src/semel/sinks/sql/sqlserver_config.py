@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.config import HIGH, LOW, MEDIUM, key
+from semel.config import MEDIUM, connector_class_key, key
 from semel.errors import misconfigured
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.jdbc_keys import url_key
+from semel.sinks.jdbc_keys import PARAMETER, lock_key, url_key
 
 CLASSES = ("sqlserver",)
 
-_PARAMETER = "The same as the parameter of connection.url."
 _FORM = "jdbc:sqlserver://host:port;databaseName=name"
 _URL = re.compile(r"sqlserver://([^;\\:/,\s]*)(?:\\([^;:/]*))?(?::(\d+))?/?(;.*)?", re.S)
 _JTDS = re.compile(r"jtds:sqlserver://([^;:/,\s]*)(?::(\d+))?(?:/([^;/]*))?(;.*)?", re.S)
@@ -39,30 +38,21 @@ _REFUSED = {
 class SqlServerConfig(JdbcConfig):
     """What the sink writes where, and under which key."""
 
-    connector_class: str = key(
-        "connector.class", "sqlserver", importance=HIGH, group="Common", display="Connector class"
-    )
-    connection_url: str = url_key(f"{_FORM};...")
-    lock_timeout_ms: int = key(
-        "connection.lock.timeout.ms",
-        10_000,
-        "How long a statement waits for another transaction before its commit is tried again.",
-        at_least=1,
-        importance=LOW,
-        group="Connection",
-    )
+    connector_class: str = connector_class_key("sqlserver")
+    connection_url: str = url_key(_FORM)
+    lock_timeout_ms: int = lock_key()
     encrypt: str = key(
-        "connection.encrypt", "true", _PARAMETER, importance=MEDIUM, group="Connection"
+        "connection.encrypt", "true", PARAMETER, importance=MEDIUM, group="Connection"
     )
     trust_certificate: bool = key(
         "connection.trustServerCertificate",
         False,
-        _PARAMETER,
+        PARAMETER,
         importance=MEDIUM,
         group="Connection",
     )
     certificate: str = key(
-        "connection.serverCertificate", "", _PARAMETER, importance=MEDIUM, group="Connection"
+        "connection.serverCertificate", "", PARAMETER, importance=MEDIUM, group="Connection"
     )
 
 

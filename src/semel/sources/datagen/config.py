@@ -62,7 +62,8 @@ class DatagenConfig:
     keyfield: str = key(
         "schema.keyfield",
         "",
-        "The field that is the key. Empty: that of the quickstart; without one, no key.",
+        "The field that is the key. If empty, the quickstart's; without a quickstart there is "
+        "no key.",
         importance=HIGH,
         group="Datagen",
     )

@@ -103,7 +103,8 @@ class DirectoryConfig(TextKeys):
         "cleanup.policy",
         MOVE,
         "What becomes of a file once all its records are committed: none, delete, move (to "
-        "finished.path) or movebydate (to a folder there, named by the day it was last changed).",
+        "finished.path) or movebydate (to a folder there, named by the day the file was last "
+        "changed, in UTC).",
         choices=(NONE, DELETE, MOVE, MOVE_BY_DATE),
         importance=MEDIUM,
         group="File System",
@@ -126,7 +127,7 @@ class DirectoryConfig(TextKeys):
     sort: tuple[str, ...] = key(
         "files.sort.attributes",
         ("NameAsc",),
-        "The order in which files are read: NameAsc, NameDesc, LengthAsc, LengthDesc, "
+        "The order in which a task reads files: NameAsc, NameDesc, LengthAsc, LengthDesc, "
         "LastModifiedAsc, LastModifiedDesc.",
         validator=_attributes,
         importance=LOW,

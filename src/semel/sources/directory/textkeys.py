@@ -57,21 +57,21 @@ class TextKeys:
     separator: str = key(
         "csv.separator.char",
         "44",
-        "What separates columns: a character, or its number.",
+        "The character that separates columns, or its number.",
         importance=LOW,
         group="CSV Parsing",
     )
     quote: str = key(
         "csv.quote.char",
         "34",
-        "What quotes a value: a character, or its number.",
+        "The character that quotes a value, or its number.",
         importance=LOW,
         group="CSV Parsing",
     )
     escape: str = key(
         "csv.escape.char",
         "92",
-        "What escapes the next character: a character, or its number; 0 for none.",
+        "The character that escapes the next one, or its number; 0 for none.",
         importance=LOW,
         group="CSV Parsing",
     )
