@@ -12,7 +12,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_text import array_elements, content, members, spans
+from semel.converters.json.text import array_elements, content, members, spans
 
 if typing.TYPE_CHECKING:
     import duckdb

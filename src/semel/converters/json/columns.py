@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters import json_duck
+from semel.converters.json import duck
 
 JSON = pa.json_()
 
@@ -64,7 +64,7 @@ class Column:
     default: str | None = None
     """JSON text that stands for a missing or null value."""
     nested: Mapping[bytes, bytes] | None = None
-    """What is known of the JSON inside; see :mod:`semel.converters.json_nested`."""
+    """What is known of the JSON inside; see :mod:`semel.converters.json.nested`."""
 
     @property
     def raw(self) -> bool:
@@ -104,7 +104,7 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
             return ()
         return tuple(way.in_list(wanted.value_type) for way in readings(wanted.value_type))
     if isinstance(wanted, pa.BaseExtensionType):
-        return (Reading(pa.string(), json_duck.uuids, _STRING),) if wanted == pa.uuid() else ()
+        return (Reading(pa.string(), duck.uuids, _STRING),) if wanted == pa.uuid() else ()
     if t.is_nested(wanted):
         return ()
     if t.is_timestamp(wanted):
@@ -122,7 +122,7 @@ def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
     if t.is_decimal128(wanted) or t.is_decimal256(wanted):
         return (Reading(_roomy(wanted), _cast(wanted), _DECIMAL),)
     if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
-        return (Reading(pa.string(), _through_call(json_duck.from_base64, wanted), _STRING),)
+        return (Reading(pa.string(), _through_call(duck.from_base64, wanted), _STRING),)
     pattern = _native_pattern(wanted)
     if pattern:
         return (Reading(wanted, _same, pattern),)

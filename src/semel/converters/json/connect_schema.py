@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters import json_duck
-from semel.converters.json_columns import CONNECT as SCHEMA
-from semel.converters.json_columns import JSON, Column, Reading, column, time_of_day
+from semel.converters.json import duck
+from semel.converters.json.columns import CONNECT as SCHEMA
+from semel.converters.json.columns import JSON, Column, Reading, column, time_of_day
 
 CONNECT = "org.apache.kafka.connect.data."
 DEBEZIUM = "io.debezium."
@@ -163,7 +163,7 @@ def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[R
         wanted = pa.decimal128(min(max(precision, 1), 38), scale)
     except (KeyError, TypeError, ValueError) as error:
         raise SchemaError(f"field {name}: a Decimal needs a whole number as scale") from error
-    encoded = Reading(pa.string(), lambda a: json_duck.unscaled_decimals(a, wanted), r'"')
+    encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, wanted), r'"')
     (number,) = column(name, wanted).readings
     return wanted, (encoded, replace(number, pattern=r"-?\d"))
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
-from semel.converters.json_block import ObjectReader
-from semel.converters.json_merge import Part, together
-from semel.converters.json_scalars import NAME, ScalarReader
-from semel.converters.json_schema import SchemaError, translate
-from semel.converters.json_text import (
+from semel.converters.json.block import ObjectReader
+from semel.converters.json.connect_schema import SchemaError, translate
+from semel.converters.json.merge import Part, together
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.text import (
     WHITESPACE,
     kind,
     members,

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import LOW, key
-from semel.converters import json_duck
 from semel.converters.base import Unwritable
 from semel.converters.bytestrings import unscaled
-from semel.converters.json_columns import JSON
+from semel.converters.json import duck
+from semel.converters.json.columns import JSON
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
@@ -105,17 +105,17 @@ class Writer:
         kinds = pa.types
         if isinstance(kind, pa.BaseExtensionType):
             values = values.storage
-            return values.cast(pa.string()) if self.embedded else json_duck.strings(values)
+            return values.cast(pa.string()) if self.embedded else duck.strings(values)
         if kinds.is_decimal(kind) and not self.numeric:
-            return _where_valid(values, json_duck.base64_strings(unscaled(values)))
+            return _where_valid(values, duck.base64_strings(unscaled(values)))
         if any(plain(kind) for plain in _PLAIN):
             return values.cast(pa.string())
         if kinds.is_floating(kind):
-            return json_duck.numbers(pc.if_else(pc.is_finite(values), values, None))
+            return duck.numbers(pc.if_else(pc.is_finite(values), values, None))
         if kinds.is_string(kind) or kinds.is_large_string(kind):
-            return json_duck.strings(values)
+            return duck.strings(values)
         if any(binary(kind) for binary in _BINARY):
-            return json_duck.base64_strings(values.cast(pa.binary()))
+            return duck.base64_strings(values.cast(pa.binary()))
         if kinds.is_timestamp(kind):
             milliseconds = values.cast(pa.timestamp("ms"), safe=False)
             return milliseconds.cast(pa.int64()).cast(pa.string())
@@ -136,12 +136,12 @@ class Writer:
         if _is_list(kind):
             return _lists(values, self.texts(values.flatten()))
         plain = [None if v is None else str(v) for v in values.to_pylist()]
-        return json_duck.strings(pa.array(plain, pa.string()))
+        return duck.strings(pa.array(plain, pa.string()))
 
     def _objects(self, values: pa.StructArray) -> pa.Array:
         pieces: list[Any] = ["{"]
         for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
-            begin = f"{',' if number else ''}{json_duck.quoted(field.name)}:"
+            begin = f"{',' if number else ''}{duck.quoted(field.name)}:"
             pieces += [begin, self.texts(column)]
         return _where_valid(values, joined([*pieces, "}"], len(values)))
 

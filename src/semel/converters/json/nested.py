@@ -2,7 +2,7 @@
 
 Converters keep such values as text, which is what SQL databases take. What is known about their
 type is kept in the metadata of the field (``ARROW``, ``CONNECT`` of
-:mod:`semel.converters.json_columns`), for sinks whose columns are nested.
+:mod:`semel.converters.json.columns`), for sinks whose columns are nested.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters import json_duck
-from semel.converters.json_block import ObjectReader, Unreadable
-from semel.converters.json_columns import ARROW, CONNECT, JSON, Column, column
-from semel.converters.json_infer import NULL, as_column
-from semel.converters.json_scalars import NAME, ScalarReader
-from semel.converters.json_schema import SchemaError, item_column, struct_columns
-from semel.converters.json_text import WHITESPACE, kind, place, shown, sort
+from semel.converters.json import duck
+from semel.converters.json.block import ObjectReader, Unreadable
+from semel.converters.json.columns import ARROW, CONNECT, JSON, Column, column
+from semel.converters.json.connect_schema import SchemaError, item_column, struct_columns
+from semel.converters.json.infer import NULL, as_column
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
 
 
 class Nested(ABC):
@@ -43,7 +43,7 @@ class Nested(ABC):
         rows = pc.indices_nonzero(text.is_valid()) if text.null_count else None
         try:
             return place(self._read(present), rows, len(text))
-        except json_duck.errors() as error:
+        except duck.errors() as error:
             raise Unreadable(str(error).splitlines()[0]) from None
 
     @abstractmethod
@@ -96,7 +96,7 @@ class _Struct(Nested):
 
     def _refuse_others(self, text: pa.Array) -> None:
         """A field that the type lacks may only be null."""
-        for name in sorted(json_duck.keys(text) - {f.name for f in self._fields}):
+        for name in sorted(duck.keys(text) - {f.name for f in self._fields}):
             if ObjectReader([as_column(name, NULL)]).parse(text) is None:
                 raise Unreadable(f"it holds a field {name}, which {self.type} lacks")
 
@@ -108,7 +108,7 @@ class _List(Nested):
 
     def _read(self, text: pa.Array) -> pa.Array:
         _check_begin(text, "[", "an array")
-        found = json_duck.elements(text)
+        found = duck.elements(text)
         return pa.ListArray.from_arrays(list_offsets(found), self._item.read(found.flatten()))
 
 
@@ -120,7 +120,7 @@ class _Map(Nested):
 
     def _read(self, text: pa.Array) -> pa.Array:
         _check_begin(text, "{", "an object")
-        names, found = json_duck.entries(text)
+        names, found = duck.entries(text)
         entries = pa.table({"row": pc.list_parent_indices(found), "name": names})
         distinct = entries.group_by(["row", "name"], use_threads=False).aggregate([])
         if distinct.num_rows < len(names):

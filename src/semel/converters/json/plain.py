@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters import json_duck
 from semel.converters.base import Failure
-from semel.converters.json_block import ObjectReader
-from semel.converters.json_columns import column
-from semel.converters.json_infer import NULL, Kind, as_column, kinds, widen, without_dates
-from semel.converters.json_scalars import NAME, ScalarReader, scalar_kind
-from semel.converters.json_text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
+from semel.converters.json import duck
+from semel.converters.json.block import ObjectReader
+from semel.converters.json.columns import column
+from semel.converters.json.infer import NULL, Kind, as_column, kinds, widen, without_dates
+from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
+from semel.converters.json.text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
 from semel.records import DATA_EXCEPTION
 
 _SHOWN = 10
@@ -98,7 +98,7 @@ class PlainReader:
     def _discover(self, text: pa.Array) -> None:
         """Add fields that are new."""
         known = {c.name for c in self._objects.columns}
-        new = json_duck.keys(text) - known
+        new = duck.keys(text) - known
         if not new - self._ignored:
             only_null = ObjectReader([as_column(name, NULL) for name in self._ignored])
             if only_null.parse(text) is not None:
@@ -152,7 +152,7 @@ def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]
     failed = pa.array([f.index for f in failures], rows.type)
     rows = rows.filter(pc.invert(pc.is_in(rows, value_set=failed)))
     wanted = [f.name for f in block.type]
-    given = json_duck.names(text.take(rows))
+    given = duck.names(text.take(rows))
     known = pc.is_in(given.flatten(), value_set=pa.array(wanted, pa.string()))
     kept = pc.unique(pc.list_parent_indices(given).filter(known))
     every = pa.array(range(len(rows)), kept.type)

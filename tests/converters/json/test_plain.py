@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.converters import Decoded
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 

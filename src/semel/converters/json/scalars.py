@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
-from semel.converters.json_block import ObjectReader
-from semel.converters.json_columns import Column
-from semel.converters.json_infer import ANY, NULL, Kind, join, kind_of
-from semel.converters.json_text import syntax_error
+from semel.converters.json.block import ObjectReader
+from semel.converters.json.columns import Column
+from semel.converters.json.infer import ANY, NULL, Kind, join, kind_of
+from semel.converters.json.text import syntax_error
 from semel.records import DATA_EXCEPTION
 
 NAME = "value"

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.converters.json import JsonConverter
-from tests.converters.test_json_plain import messages, plain, rows
+from semel.converters.json.converter import JsonConverter
+from tests.converters.json.test_plain import messages, plain, rows
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.converters import create
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.errors import ConfigError
-from tests.converters import test_json_reference as plain
+from tests.converters.json import test_reference as plain
 
 CONNECT = "org.apache.kafka.connect.data."
 DEBEZIUM = "io.debezium."

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_text import array_elements, members
+from semel.converters.json.text import array_elements, members
 
 _WHOLE = {32: 1 << 24, 64: 1 << 53}
 """Up to these, floats of 32 and 64 bits hold every whole number."""

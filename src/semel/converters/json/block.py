@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from semel.converters import json_duck
 from semel.converters.base import Failure
-from semel.converters.json_columns import Column
-from semel.converters.json_floats import Written, unfaithful
-from semel.converters.json_text import joined, kind, members, place, shown, syntax_error
+from semel.converters.json import duck
+from semel.converters.json.columns import Column
+from semel.converters.json.floats import Written, unfaithful
+from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
 from semel.records import DATA_EXCEPTION, one_array
 
 BLOCK_BYTES = 256 * 1024 * 1024
@@ -35,7 +35,7 @@ class Unreadable(Exception):
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    return (Unreadable, *json_duck.errors())
+    return (Unreadable, *duck.errors())
 
 
 class ObjectReader:
@@ -127,7 +127,7 @@ class ObjectReader:
                 raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
             done[c.name] = way.finish(parsed)
         if self._raw:
-            done.update(zip(self._raw, json_duck.raw(text, self._raw), strict=True))
+            done.update(zip(self._raw, duck.raw(text, self._raw), strict=True))
         arrays = [self._complete(c, done[c.name]) for c in self.columns]
         if not arrays:
             return pa.array([{}] * len(text), self.type)

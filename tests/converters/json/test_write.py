@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from semel.converters import create
 from semel.converters.base import Converter
 from semel.converters.bytearray import ByteArrayConverter
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.converters.string import StringConverter
 from semel.errors import ConfigError
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.base import Failure
-from semel.converters.json_columns import CONNECT
-from semel.converters.json_text import place
+from semel.converters.json.columns import CONNECT
+from semel.converters.json.text import place
 from semel.records import DATA_EXCEPTION
 
 

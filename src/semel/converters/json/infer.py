@@ -26,8 +26,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters import json_duck
-from semel.converters.json_columns import JSON, Column, Reading, column
+from semel.converters.json import duck
+from semel.converters.json.columns import JSON, Column, Reading, column
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
@@ -160,9 +160,9 @@ def _deep(text: str) -> dict[str, Any]:
     themselves count as objects."""
     one = pa.array([text])
     found: dict[str, Any] = {}
-    for name in json_duck.keys(one):
+    for name in duck.keys(one):
         try:
-            (value,) = json_duck.raw(one, [name])
+            (value,) = duck.raw(one, [name])
             found[name] = json.loads(value[0].as_py() or "null")
         except RecursionError:
             found[name] = {}

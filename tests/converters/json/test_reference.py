@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from semel.converters import json_block
 from semel.converters.base import Decoded
-from semel.converters.json import JsonConverter
+from semel.converters.json import block
+from semel.converters.json.converter import JsonConverter
 from tests.engine.harness import some
 
 SCHEMA = pa.schema(
@@ -270,7 +270,7 @@ values = st.lists(st.one_of(tricks, written(), written(), damaged()), max_size=2
 
 @pytest.fixture(params=some([1, 1024], {1}), ids=["halving", "careful"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_block, "CAREFUL", request.param)
+    monkeypatch.setattr(block, "CAREFUL", request.param)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -312,13 +312,13 @@ def test_finding_fields_never_raises_and_loses_no_good_object(
     blocks: list[list[bytes | None]], evolve: bool, expected: bool
 ) -> None:
     converter = JsonConverter(schemas_enable=False, evolve=evolve)
-    for block in blocks:
-        array = pa.array(block, pa.binary())
+    for values in blocks:
+        array = pa.array(values, pa.binary())
         found = converter.decode(array, SCHEMA.remove(3) if expected else None)
-        assert len(found.values) == len(block)
+        assert len(found.values) == len(values)
         found.values.validate(full=True)
         failed = {f.index for f in found.failures}
         for row, value in enumerate(found.values.is_valid().to_pylist()):
             assert not (value and row in failed)
             if not value and row not in failed:
-                assert block[row] is None or block[row].strip(b" \t\r\n") in (b"", b"null")
+                assert values[row] is None or values[row].strip(b" \t\r\n") in (b"", b"null")

@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import HIGH, LOW, key
-from semel.converters import ddl, json_write
+from semel.converters import ddl
 from semel.converters.base import Converter, Decoded, Failure
-from semel.converters.json_columns import JSON
-from semel.converters.json_envelope import EnvelopeReader, PayloadReader
-from semel.converters.json_plain import PlainReader
-from semel.converters.json_schema import SchemaError
-from semel.converters.json_text import as_text, without_mark
+from semel.converters.json import write
+from semel.converters.json.columns import JSON
+from semel.converters.json.connect_schema import SchemaError
+from semel.converters.json.envelope import EnvelopeReader, PayloadReader
+from semel.converters.json.plain import PlainReader
+from semel.converters.json.text import as_text, without_mark
 from semel.errors import ConfigError, Problem, misconfigured
 
 
 @dataclass(frozen=True)
-class JsonKeys(json_write.DecimalKeys):
+class JsonKeys(write.DecimalKeys):
     """The keys of JsonConverter."""
 
     schemas_enable: bool = key(
@@ -56,7 +57,7 @@ class JsonConverter(Converter):
 
     With schemas, each record carries Kafka Connect's schema and types come from there. Without,
     they come from ``schema``, or from what the sink expects, or from the data (see
-    :mod:`semel.converters.json_infer`). A field of the wrong type fails its record. Fractions
+    :mod:`semel.converters.json.infer`). A field of the wrong type fails its record. Fractions
     become the nearest float, and times lose digits finer than a microsecond: docs/converters.md
     has the whole rule.
     Literal ``null`` and blank values are null; missing fields are null. Objects inside objects,
@@ -130,9 +131,7 @@ class JsonConverter(Converter):
 
     def encode(self, values: pa.Array) -> pa.Array:
         envelope = self._envelopes is not None
-        return json_write.encode(
-            values, envelope=envelope, numeric=self._numeric, facts=self._facts
-        )
+        return write.encode(values, envelope=envelope, numeric=self._numeric, facts=self._facts)
 
     def named(self, name: str, version: int | None) -> Converter:
         made = copy.copy(self)
