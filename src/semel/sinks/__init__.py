@@ -22,7 +22,7 @@ _MODULES = {
     "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
     "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite_config",
     "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb_config",
-    "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.mysql_config",
+    "semel.sinks.sql.mysql.sink:MysqlSink": "semel.sinks.sql.mysql.config",
     "semel.sinks.sql.sqlserver:SqlServerSink": "semel.sinks.sql.sqlserver_config",
     "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.sinks.sql import mysql_text
 from semel.sinks.sql.columns import is_binary
+from semel.sinks.sql.mysql.text import lines
 from semel.sinks.sql.names import Name, quote
 
 _SWITCHED_OFF = (1148, 3948, 4166)
@@ -29,7 +29,7 @@ def load(connection: Any, target: Name, rows: pa.Table) -> bool:
     """
     import pymysql
 
-    text = memoryview(mysql_text.lines(rows))
+    text = memoryview(lines(rows))
     file = os.memfd_create("semel", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(file), "wb") as stream:

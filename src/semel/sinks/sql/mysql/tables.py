@@ -9,7 +9,7 @@ import pyarrow as pa
 from semel.errors import ConfigError
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import table
-from semel.sinks.sql.mysql_types import column_of
+from semel.sinks.sql.mysql.types import column_of
 from semel.sinks.sql.names import Name, literal
 
 Query = Callable[[str], pa.Table]

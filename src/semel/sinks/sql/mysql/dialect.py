@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: LOAD DATA for inserts, multi-row INSERT for upserts, InnoDB only."""
+"""The dialect: LOAD DATA for inserts, multi-row INSERT for upserts, InnoDB only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
-from semel.sinks.sql import mysql_claims, mysql_load, mysql_silence, mysql_text
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
@@ -29,14 +28,15 @@ from semel.sinks.sql.dialect import (
     same,
 )
 from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.mysql_claims import row
-from semel.sinks.sql.mysql_config import MysqlConfig, connect_arguments
-from semel.sinks.sql.mysql_errors import REFUSED, is_lost, translated
-from semel.sinks.sql.mysql_tables import find_table
-from semel.sinks.sql.mysql_types import check, new_type, shown
+from semel.sinks.sql.mysql import claims, silence, text
+from semel.sinks.sql.mysql.claims import row
+from semel.sinks.sql.mysql.config import MysqlConfig, connect_arguments
+from semel.sinks.sql.mysql.errors import REFUSED, is_lost, translated
+from semel.sinks.sql.mysql.load import SwitchedOff, load
+from semel.sinks.sql.mysql.tables import find_table
+from semel.sinks.sql.mysql.types import check, new_type, shown
 from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
-from semel.sinks.sql.sink import SqlSink
 from semel.watchdog import Watchdog
 
 _MODE = (
@@ -79,7 +79,7 @@ class Mysql(Dialect):
     def _open(self) -> Any:
         self._watched().attach(None)
         try:
-            connection = mysql_silence.session(self._watched())(
+            connection = silence.session(self._watched())(
                 charset="utf8mb4",
                 autocommit=True,
                 local_infile=True,
@@ -112,9 +112,7 @@ class Mysql(Dialect):
             (packet,) = row(connection, "SELECT @@max_allowed_packet")
             self._packet = int(packet)
             if self._claimed:
-                mysql_claims.take(
-                    connection, self._arguments["database"], self._connector, self.where
-                )
+                claims.take(connection, self._arguments["database"], self._connector, self.where)
         except BaseException:
             connection.close()
             raise
@@ -127,7 +125,7 @@ class Mysql(Dialect):
 
     def _end_silence(self) -> str:
         tls = self._tls.context() if self._tls is not None else None
-        return mysql_silence.end(self._connection, {"ssl": tls, **self._arguments})
+        return silence.end(self._connection, {"ssl": tls, **self._arguments})
 
     def _begin(self, reading: bool) -> None:
         begin = "START TRANSACTION"
@@ -224,16 +222,16 @@ class Mysql(Dialect):
     def insert(self, target: Name, rows: pa.Table) -> None:
         if self._loads:
             try:
-                if mysql_load.load(self._connection, target, rows):
+                if load(self._connection, target, rows):
                     return
-            except mysql_load.SwitchedOff:
+            except SwitchedOff:
                 self._loads = False
         self._insert(target, rows, "")
 
     def _insert(self, target: Name, rows: pa.Table, end: str) -> None:
         start = f"INSERT INTO {target.quoted} ({listed(rows.column_names)}) VALUES "
         room = self._packet - len(start) - len(end) - 1024
-        for piece in mysql_text.values(rows, room):
+        for piece in text.values(rows, room):
             if len(piece) > room:
                 raise DataRefused(
                     f"{self.where}: a row of {len(piece)} bytes is larger than "
@@ -359,7 +357,7 @@ class Mysql(Dialect):
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        every = mysql_claims.every_slot(self._arguments["database"], self._connector)
+        every = claims.every_slot(self._arguments["database"], self._connector)
         deadline = time.monotonic() + jdbc.RELEASE_TIME
         try:
             while True:
@@ -372,10 +370,3 @@ class Mysql(Dialect):
             yield alone
         finally:
             self.close_session()  # which releases them
-
-
-class MysqlSink(SqlSink):
-    """Rows and positions in one transaction of a MariaDB or MySQL database."""
-
-    section = MysqlConfig
-    database_class = Mysql
