@@ -23,7 +23,7 @@ _MODULES = {
     "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite_config",
     "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb_config",
     "semel.sinks.sql.mysql.sink:MysqlSink": "semel.sinks.sql.mysql.config",
-    "semel.sinks.sql.sqlserver:SqlServerSink": "semel.sinks.sql.sqlserver_config",
+    "semel.sinks.sql.sqlserver.sink:SqlServerSink": "semel.sinks.sql.sqlserver.config",
     "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
     "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",

@@ -13,7 +13,7 @@ from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.duckdb import DuckdbSink
 from semel.sinks.sql.mysql.sink import MysqlSink
 from semel.sinks.sql.sqlite import SqliteSink
-from semel.sinks.sql.sqlserver import SqlServerSink
+from semel.sinks.sql.sqlserver.sink import SqlServerSink
 
 
 @pytest.mark.parametrize("name", jdbc.CLASSES)

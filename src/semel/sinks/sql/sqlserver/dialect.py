@@ -1,4 +1,4 @@
-"""SQL Server: bulk loads into a temporary table, and one statement from there."""
+"""The dialect: bulk loads into a temporary table, and one statement from there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.dialect import KEPT, STAGE, Dialect, listed, no_rows, table
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, literal, quote
-from semel.sinks.sql.sink import SqlSink
-from semel.sinks.sql.sqlserver_client import Session
-from semel.sinks.sql.sqlserver_config import SqlServerConfig, login
-from semel.sinks.sql.sqlserver_errors import translated
-from semel.sinks.sql.sqlserver_types import (
+from semel.sinks.sql.sqlserver.client import Session
+from semel.sinks.sql.sqlserver.config import SqlServerConfig, login
+from semel.sinks.sql.sqlserver.errors import translated
+from semel.sinks.sql.sqlserver.types import (
     column_of,
     declared,
     equal,
@@ -390,10 +389,3 @@ JOIN sys.columns c ON c.object_id = k.object_id AND c.column_id = k.column_id
 WHERE i.object_id = {at} AND i.is_unique = 1 AND i.has_filter = 0 AND i.is_disabled = 0
 AND k.is_included_column = 0 ORDER BY i.is_primary_key DESC, i.index_id
 """
-
-
-class SqlServerSink(SqlSink):
-    """Rows and positions in one transaction of a SQL Server database."""
-
-    section = SqlServerConfig
-    database_class = SqlServer

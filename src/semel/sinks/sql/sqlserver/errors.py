@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.sqlserver_client import is_broken, number_of
-from semel.sinks.sql.sqlserver_rows import Unsendable
+from semel.sinks.sql.sqlserver.client import is_broken, number_of
+from semel.sinks.sql.sqlserver.rows import Unsendable
 
 _REFUSED = {
     *(220, 232, 235, 236, 237, 238, 241, 242, 244, 245, 248, 295, 296, 298, 402, 511, 515, 517),

@@ -8,7 +8,7 @@ import pytest
 
 from semel.config import read
 from semel.errors import ConfigError
-from semel.sinks.sql.sqlserver_config import Login, SqlServerConfig, login
+from semel.sinks.sql.sqlserver.config import Login, SqlServerConfig, login
 
 
 def said(url: str, **keys: str) -> Login:

@@ -12,7 +12,7 @@ from semel.errors import TransientError
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
 from semel.sinks.sql.sink import SqlSink
-from semel.sinks.sql.sqlserver import SqlServer
+from semel.sinks.sql.sqlserver.dialect import SqlServer
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records
 

@@ -7,8 +7,8 @@ import pytest
 
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.sqlserver import SqlServer
-from semel.sinks.sql.sqlserver_config import SqlServerConfig
+from semel.sinks.sql.sqlserver.config import SqlServerConfig
+from semel.sinks.sql.sqlserver.dialect import SqlServer
 
 NOT_MAPPED = 33557097
 

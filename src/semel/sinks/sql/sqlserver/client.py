@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ServiceError
-from semel.sinks.sql import sqlserver_rows
 from semel.sinks.sql.columns import is_binary
 from semel.sinks.sql.dialect import fetched, fetched_batches, fetched_blocks
-from semel.sinks.sql.sqlserver_config import Login
+from semel.sinks.sql.sqlserver.config import Login
+from semel.sinks.sql.sqlserver.rows import rows as encoded
 from semel.watchdog import Watchdog
 
 _PACKET = 16_383  # the maximum with TLS
@@ -44,7 +44,7 @@ class Session:
         import pytds
         from pytds.instance_browser_client import resolve_instance_port
 
-        from semel.sinks.sql import sqlserver_tls
+        from semel.sinks.sql.sqlserver import tls
 
         try:
             port = resolve_instance_port(
@@ -59,7 +59,7 @@ class Session:
         self._watchdog = watchdog
         watchdog.attach(socket)
         try:
-            with sqlserver_tls.used(login.authorities, login.certified_name or login.host):
+            with tls.used(login.authorities, login.certified_name or login.host):
                 self._connection = pytds.connect(
                     dsn=login.host,
                     port=port,
@@ -112,7 +112,7 @@ class Session:
         """Bulk load into a table whose columns have the types of :func:`sent_type`."""
         if not rows.num_rows:
             return
-        whole = sqlserver_rows.rows(rows)
+        whole = encoded(rows)
         with self._watchdog.call(), self._connection.cursor() as cursor:
             cursor.copy_to(
                 table_or_view=table,

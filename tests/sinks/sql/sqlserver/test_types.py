@@ -10,7 +10,7 @@ import pytest
 
 from semel.sinks.sql.columns import Column
 from semel.sinks.sql.convert import UNFIT, convert
-from semel.sinks.sql.sqlserver_types import column_of, shown
+from semel.sinks.sql.sqlserver.types import column_of, shown
 
 
 @pytest.mark.parametrize(
