@@ -17,8 +17,8 @@ import duckdb
 import pymysql
 import pytest
 
-from semel.sinks.sql.sqlserver_client import Session
-from semel.sinks.sql.sqlserver_config import SqlServerConfig, login
+from semel.sinks.sql.sqlserver.client import Session
+from semel.sinks.sql.sqlserver.config import SqlServerConfig, login
 from semel.watchdog import Watchdog
 from tests.patience import PATIENCE
 

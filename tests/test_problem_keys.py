@@ -45,10 +45,10 @@ TRANSFORM = {"transforms": "x", "transforms.x.type": "ExtractField$Value"}
 
 MODULES = [
     *("config/*.py", "planning/*.py", "delivery.py", "keystores.py", "kafka/security.py"),
-    *("sinks/*/config.py", "sinks/sql/*_config.py", "sinks/*/checks.py", "sinks/jdbc.py"),
+    *("sinks/**/config.py", "sinks/sql/*_config.py", "sinks/*/checks.py", "sinks/jdbc.py"),
     *("sinks/__init__.py", "sinks/iceberg/catalogs.py", "sinks/postgresql/url.py"),
     *("sources/__init__.py", "sources/*/config.py"),
-    *("converters/__init__.py", "converters/json.py", "converters/registry/config.py"),
+    *("converters/__init__.py", "converters/json/converter.py", "converters/registry/config.py"),
     "transforms/*.py",
 ]
 """What reads and checks configurations."""

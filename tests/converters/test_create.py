@@ -9,7 +9,7 @@ from semel import converters
 from semel.config import definitions, names
 from semel.converters.base import Converter, Decoded
 from semel.converters.bytearray import ByteArrayConverter
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.converters.string import StringConverter
 from semel.errors import ConfigError
 

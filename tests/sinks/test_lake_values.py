@@ -34,7 +34,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.records import Commit, RowsRejected
 from semel.sinks.base import Sink
 from tests.sinks.delta.conftest import Lake

@@ -13,8 +13,8 @@ import pytest
 from deltalake import write_deltalake
 
 from semel.config import ConnectorConfig, read
-from semel.converters.json import JsonConverter
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
+from semel.converters.json.converter import JsonConverter
 from semel.engine.pipeline import Pipeline
 from semel.records import Commit, Records, RowsRejected
 from semel.sinks.convert import convert, unfit_rows

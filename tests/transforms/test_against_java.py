@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from semel import jars
-from semel.converters.json import JsonConverter
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
+from semel.converters.json.converter import JsonConverter
 from semel.lab.embedded.java import find_jdk
 from semel.lab.jars import CONNECT as CONNECT_JARS
 from semel.transforms import chain_of

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.lab.jars import CONNECT, DEBEZIUM_JDBC
 from semel.transforms import chain_of
 from tests.transforms.records import STAMP, batch

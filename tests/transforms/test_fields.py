@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.errors import ConfigError
 from semel.transforms import chain_of
 from tests.transforms.records import KAFKA, STAMP, applied, batch, refusals, stage, values

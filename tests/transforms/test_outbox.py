@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.converters.json import JsonConverter
+from semel.converters.json.converter import JsonConverter
 from semel.errors import ConfigError
 from semel.transforms import chain_of
 from semel.transforms.base import Batch

@@ -30,7 +30,7 @@ GROUP = "semel.converters"
 """The entry point group of third-party converters: name -> a :class:`Converter` class."""
 
 _OURS = {
-    "org.apache.kafka.connect.json.JsonConverter": "semel.converters.json:JsonConverter",
+    "org.apache.kafka.connect.json.JsonConverter": "semel.converters.json.converter:JsonConverter",
     "org.apache.kafka.connect.storage.StringConverter": "semel.converters.string:StringConverter",
     "org.apache.kafka.connect.converters.ByteArrayConverter": (
         "semel.converters.bytearray:ByteArrayConverter"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.converters.json_text import place
+from semel.converters.json.text import place
 from semel.records import DATA_EXCEPTION
 
 

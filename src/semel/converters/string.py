@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from semel.converters.base import Converter, Decoded
-from semel.converters.json_text import as_text
+from semel.converters.json.text import as_text
 
 
 class StringConverter(Converter):

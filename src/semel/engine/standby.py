@@ -26,7 +26,7 @@ _PATIENCE = 20.0
 _READY = b"R"
 _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
-_LIKELY = ("semel.engine.source.task", "semel.converters.json")
+_LIKELY = ("semel.engine.source.task", "semel.converters.json.converter")
 """Modules that a worker's tasks are likely to need besides sinks."""
 _GROUPS = ("semel.sinks", "semel.sources", "semel.converters")
 """Entry points that each task looks up."""

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.converters.json_block import Unreadable
-from semel.converters.json_nested import Nested, list_offsets, nested_as
+from semel.converters.json.block import Unreadable
+from semel.converters.json.nested import Nested, list_offsets, nested_as
 from semel.sinks.casts import UNFIT, cast
 
 __all__ = ["UNFIT", "column_type", "common_type", "convert", "unfit_rows"]

@@ -10,7 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_nested import Nested, nested_of
+from semel.converters.json.nested import Nested, nested_of
 from semel.errors import ConfigError, misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
 

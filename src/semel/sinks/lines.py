@@ -6,10 +6,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_columns import JSON, column
-from semel.converters.json_scalars import NAME, ScalarReader
-from semel.converters.json_text import WHITESPACE
-from semel.converters.json_write import Writer
+from semel.converters.json.columns import JSON, column
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.text import WHITESPACE
+from semel.converters.json.write import Writer
 from semel.transforms.dates import DateFormat
 from semel.transforms.texts import java_text, milliseconds
 

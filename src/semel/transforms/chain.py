@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from semel.converters.json_merge import Part, together
+from semel.converters.json.merge import Part, together
 from semel.records import DATA_EXCEPTION
 from semel.transforms.base import Batch, Contents, Predicate, Refused, Router, Transform
 from semel.transforms.predicates import TopicNameMatches

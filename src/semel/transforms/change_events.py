@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
-from semel.converters.json_columns import CONNECT
-from semel.converters.json_envelope import PayloadReader
-from semel.converters.json_text import place
+from semel.converters.json.columns import CONNECT
+from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.text import place
 from semel.errors import misconfigured
 from semel.records import DATA_EXCEPTION
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.converters.json_merge import Part, together
+from semel.converters.json.merge import Part, together
 from semel.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.fields import Defaults

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.converters.json_plain import PlainReader
+from semel.converters.json.plain import PlainReader
 from semel.errors import ConfigError, Problem
 from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons

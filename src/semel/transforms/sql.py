@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.errors import misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
 from semel.transforms.base import Batch, Refused, Transform, reasons

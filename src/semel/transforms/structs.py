@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_columns import CONNECT, JSON
-from semel.converters.json_envelope import PayloadReader
-from semel.converters.json_plain import PlainReader
-from semel.converters.json_text import place
+from semel.converters.json.columns import CONNECT, JSON
+from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.plain import PlainReader
+from semel.converters.json.text import place
 from semel.records import DATA_EXCEPTION
 from semel.transforms.base import Contents, Refused, reasons
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.transforms.dates import DateFormat
 
 _DAY = 86_400_000

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.config import read
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.errors import ConfigError
 from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved

@@ -18,8 +18,9 @@ from semel.lab.embedded.mariadb import MariaDB
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
 from semel.sinks import jdbc
-from semel.sinks.sql import mysql_claims
-from semel.sinks.sql.mysql import Mysql, MysqlSink
+from semel.sinks.sql.mysql import claims
+from semel.sinks.sql.mysql.dialect import Mysql
+from semel.sinks.sql.mysql.sink import MysqlSink
 from tests.engine.harness import some
 from tests.patience import PATIENCE
 from tests.sinks.sql.test_sink import VALUES
@@ -216,7 +217,7 @@ def test_a_session_that_the_server_has_ended_between_commits_is_not_noticed(
 def test_more_sessions_than_there_are_locks_go_on_without(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_claims, "_SLOTS", 2)
+    monkeypatch.setattr(claims, "_SLOTS", 2)
     for _ in range(3):
         target.sink().claim()
     with found_running():

@@ -18,8 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from semel.config import read
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.sinks.sql.mysql_config import MysqlConfig, Tls, connect_arguments
-from semel.sinks.sql.mysql_errors import translated
+from semel.sinks.sql.mysql.config import MysqlConfig, Tls, connect_arguments
+from semel.sinks.sql.mysql.errors import translated
 
 
 def connection(parameters: str) -> tuple[dict[str, Any], Tls | None]:

@@ -11,8 +11,8 @@ from semel.errors import Unavailable
 from semel.lab.embedded.mariadb import MariaDB
 from semel.lab.embedded.process import LOOPBACK, free_port
 from semel.lab.embedded.proxy import Proxy
-from semel.sinks.sql.mysql import Mysql
-from semel.sinks.sql.mysql_config import MysqlConfig
+from semel.sinks.sql.mysql.config import MysqlConfig
+from semel.sinks.sql.mysql.dialect import Mysql
 from tests import databases
 from tests.engine.harness import wait_until
 

@@ -19,7 +19,7 @@ from pytds import tds_types as t
 from semel.config import read
 from semel.errors import ConfigError
 from semel.planning import plan_source
-from semel.sinks.sql.sqlserver_client import ResultColumn, _announced
+from semel.sinks.sql.sqlserver.client import ResultColumn, _announced
 from semel.sources.base import Source
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import TableId

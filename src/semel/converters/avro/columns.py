@@ -21,7 +21,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.cursor import Content, Cursor, Longs
-from semel.converters.json_text import place
+from semel.converters.json.text import place
 
 _ROUNDS = 500
 """Items that are read one after the other; lists that hold more are read alone."""

@@ -22,8 +22,8 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.json_columns import JSON
-from semel.converters.json_schema import CONNECT, DEBEZIUM, LOGICAL
+from semel.converters.json.columns import JSON
+from semel.converters.json.connect_schema import CONNECT, DEBEZIUM, LOGICAL
 
 _NAMED = ("record", "error", "enum", "fixed")
 _AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_columns import JSON, without_nanoseconds
+from semel.converters.json.columns import JSON, without_nanoseconds
 
 PRIMITIVES = {
     "null": pa.null(),

@@ -23,7 +23,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.bytestrings import of_numbers, unscaled, varints
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 
 Piece = Any
 """The bytes of each value (a binary array), or the bytes that all values share (a scalar)."""

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from semel.config import key
-from semel.converters import json_write
 from semel.converters.base import Converter, Failure
-from semel.converters.json_columns import JSON as AS_JSON
-from semel.converters.json_columns import Column
-from semel.converters.json_envelope import PayloadReader
-from semel.converters.json_scalars import NAME, ScalarReader
-from semel.converters.json_text import as_text, without_mark
+from semel.converters.json import write
+from semel.converters.json.columns import JSON as AS_JSON
+from semel.converters.json.columns import Column
+from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.text import as_text, without_mark
 from semel.converters.jsonschema.derive import schema_of
 from semel.converters.jsonschema.translate import connect_schema
 from semel.converters.registry import config as keys
@@ -34,7 +34,7 @@ _MISSING = "required, but missing or null"
 
 
 @dataclass(frozen=True)
-class JsonSchemaKeys(json_write.DecimalKeys, keys.RegistryKeys):
+class JsonSchemaKeys(write.DecimalKeys, keys.RegistryKeys):
     """The keys of JsonSchemaConverter."""
 
     optional: bool = key(
@@ -137,7 +137,7 @@ class JsonSchemaConverter(RegistryConverter):
                 raise ValueError(registration.unfit(schema, wrong))
         required = _required(connect_schema(schema.text, schema.references, optional=True))
 
-        writer = json_write.Writer(embedded=False, numeric=self._numeric, pairs=_PAIRS)
+        writer = write.Writer(embedded=False, numeric=self._numeric, pairs=_PAIRS)
 
         def checked(values: pa.Array) -> pa.Array:
             _check(values, required)

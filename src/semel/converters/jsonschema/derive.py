@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters.json_columns import JSON
-from semel.converters.json_schema import CONNECT, DEBEZIUM
+from semel.converters.json.columns import JSON
+from semel.converters.json.connect_schema import CONNECT, DEBEZIUM
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from semel.converters.bytestrings import elements
 from semel.converters.cursor import Content, Cursor, Longs, zigzag
-from semel.converters.json_text import place
+from semel.converters.json.text import place
 from semel.converters.protobuf import known_values
 from semel.converters.protobuf.scan import Found, scan
 from semel.converters.protobuf.schema import (

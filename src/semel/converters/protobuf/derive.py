@@ -9,7 +9,7 @@ from urllib.parse import quote_plus
 
 import pyarrow as pa
 
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.converters.protobuf import known
 
 NAME = "ConnectDefault"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.bytestrings import of_numbers, varints
-from semel.converters.json_columns import JSON
-from semel.converters.json_text import place
+from semel.converters.json.columns import JSON
+from semel.converters.json.text import place
 from semel.converters.protobuf import parts
 from semel.converters.protobuf.derive import scrubbed
 from semel.converters.protobuf.parts import Unwritable

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from semel.config import definitions
 from semel.config.reading import given_names
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.converters.json_merge import Part, together
-from semel.converters.json_text import place
+from semel.converters.json.merge import Part, together
+from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.framing import Framed, framed, unframed
 from semel.converters.registry.registration import Registration

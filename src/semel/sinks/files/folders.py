@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.errors import ConfigError, misconfigured
 from semel.records import (
     TIMESTAMP,

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as is_
 
-from semel.converters import json_write
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
+from semel.converters.json.write import encode
 from semel.errors import ConfigError
 from semel.sinks.convert import column_type
 from semel.sinks.files.schemas import holds_json
@@ -110,7 +110,7 @@ def _lines(target: Any) -> Write:
 
     def write(rows: pa.Table) -> None:
         for batch in rows.combine_chunks().to_batches():
-            objects = json_write.encode(_embedding(batch), envelope=False, numeric=True)
+            objects = encode(_embedding(batch), envelope=False, numeric=True)
             _append(target, objects, b"\n")
 
     return write
@@ -182,9 +182,7 @@ def _csv_type(kind: pa.DataType) -> pa.DataType:
 def _csv_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if _csv_type(column.type) == column.type:
         return column
-    chunks = [
-        json_write.encode(c, envelope=False, numeric=True).cast(pa.string()) for c in column.chunks
-    ]
+    chunks = [encode(c, envelope=False, numeric=True).cast(pa.string()) for c in column.chunks]
     text = pa.chunked_array(chunks, pa.string())
     return pc.utf8_trim(text, '"') if is_.is_binary(column.type) else text
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
-from semel.converters.json_columns import JSON
+from semel.converters.json.columns import JSON
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError, misconfigured
 from semel.failpoints import hit

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.converters import json_duck
+from semel.converters.json import duck
 
 _SIMPLE = {
     pa.int8(): "byte",
@@ -39,7 +39,7 @@ def documents(columns: Mapping[str, pa.Array], count: int, *, sparse: bool = Fal
     pieces: list[Any] = ["{"]
     for name, values in columns.items():
         comma = "," if len(pieces) > 1 else ""
-        pieces += [f"{comma}{json_duck.quoted(name)}:", text(values)]
+        pieces += [f"{comma}{duck.quoted(name)}:", text(values)]
     return _joined([*pieces, "}"], count)
 
 
@@ -69,7 +69,7 @@ def _member(name: str, values: pa.Array) -> pa.Array:
         found = documents(inner, len(values), sparse=True)
     else:
         found = text(values)
-    return pc.if_else(values.is_valid(), _joined([f",{json_duck.quoted(name)}:", found], 0), "")
+    return pc.if_else(values.is_valid(), _joined([f",{duck.quoted(name)}:", found], 0), "")
 
 
 def deletes(ids: pa.Array, versions: pa.Array | None) -> pa.Array:
@@ -113,15 +113,15 @@ def text(values: pa.Array) -> pa.Array:
         found = values.cast(pa.string())
     elif is_.is_floating(kind):
         values = values.cast(pa.float32()) if is_.is_float16(kind) else values
-        found = json_duck.numbers(pc.if_else(pc.is_finite(values), values, None))
+        found = duck.numbers(pc.if_else(pc.is_finite(values), values, None))
     elif is_.is_string(kind) or is_.is_large_string(kind):
-        found = json_duck.strings(values)
+        found = duck.strings(values)
     elif is_.is_timestamp(kind):
         found = _quoted(_timestamps(values))
     elif is_.is_date(kind) or is_.is_time(kind):
         found = _quoted(values.cast(pa.string()))
     elif is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
-        found = json_duck.base64_strings(values.cast(pa.binary()))
+        found = duck.base64_strings(values.cast(pa.binary()))
     elif is_.is_dictionary(kind):
         return text(values.dictionary_decode())
     elif is_.is_struct(kind):
@@ -134,13 +134,13 @@ def text(values: pa.Array) -> pa.Array:
     elif is_.is_nested(kind):
         found = _lists(values.cast(pa.list_(kind.value_type)), text, "[]")
     else:
-        found = json_duck.strings(values.cast(pa.string()))
+        found = duck.strings(values.cast(pa.string()))
     return pc.fill_null(found, "null")
 
 
 def _extension(values: pa.Array) -> pa.Array:
     if isinstance(values.type, pa.UuidType):
-        return json_duck.uuid_strings(values.storage)
+        return duck.uuid_strings(values.storage)
     if not isinstance(values.type, pa.JsonType):
         return text(values.storage)
     found = values.storage.cast(pa.string())

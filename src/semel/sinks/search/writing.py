@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters import json_duck
+from semel.converters.json import duck
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.records import (
@@ -152,12 +152,12 @@ class Writer:
     def _json_ids(self, topic: str, source: pa.Table) -> pa.Array:
         ids = self.ids(topic, source)
         if self.config.ids_are_keys(topic):
-            ids = json_duck.strings(ids)
+            ids = duck.strings(ids)
         else:
             ids = pc.binary_join_element_wise('"', ids, '"', "")
         if (routes := self._routes(source)) is None:
             return ids
-        routed = pc.binary_join_element_wise(ids, ',"routing":', json_duck.strings(routes), "")
+        routed = pc.binary_join_element_wise(ids, ',"routing":', duck.strings(routes), "")
         return pc.if_else(routes.is_valid(), routed, ids)
 
     def _routes(self, source: pa.Table) -> pa.Array | None:

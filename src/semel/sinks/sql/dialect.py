@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.converters import json_duck
+from semel.converters.json import duck
 from semel.errors import ConfigError, SemelError, Unavailable
 from semel.sinks.casts import cast
 from semel.sinks.jdbc import JdbcConfig
@@ -208,7 +208,7 @@ class Dialect(Database):
         if converted.staged:
             raise pa.ArrowInvalid(f"no {column.type} can be read from it")
         if column.is_json and is_text(values.type):
-            json_duck.check_json(converted.values)
+            duck.check_json(converted.values)
         return converted
 
     def definition(self, field: pa.Field, *, in_key: bool = False) -> str:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from semel.converters import json_duck
-from semel.converters.json import JsonConverter
+from semel.converters.json import duck
+from semel.converters.json.converter import JsonConverter
 from semel.records import one_array
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
@@ -231,7 +231,7 @@ class OfJson(OfBytes):
         text = self.text(block, ends)
         if not self._fields:
             try:
-                json_duck.check_json(pa.chunked_array([text]))
+                duck.check_json(pa.chunked_array([text]))
             except pa.ArrowInvalid:
                 raise Unfit("it is not JSON: each line must hold one value") from None
             return text if self._as_text else pa.ExtensionArray.from_storage(JSON, text)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from semel.config import read
 from semel.sinks.sql.dialect import fetched_blocks
-from semel.sinks.sql.mysql import Mysql as MysqlSession
-from semel.sinks.sql.mysql_config import MysqlConfig
+from semel.sinks.sql.mysql.config import MysqlConfig
+from semel.sinks.sql.mysql.dialect import Mysql as MysqlSession
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId

@@ -12,9 +12,9 @@ import pyarrow as pa
 from semel.config import read
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import literal, quote
-from semel.sinks.sql.sqlserver import SqlServer as SqlServerSession
-from semel.sinks.sql.sqlserver_client import ResultColumn, number_of
-from semel.sinks.sql.sqlserver_config import SqlServerConfig
+from semel.sinks.sql.sqlserver.client import ResultColumn, number_of
+from semel.sinks.sql.sqlserver.config import SqlServerConfig
+from semel.sinks.sql.sqlserver.dialect import SqlServer as SqlServerSession
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.queries import Unreadable, source

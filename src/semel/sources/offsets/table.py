@@ -167,8 +167,8 @@ def _postgresql(connector: SourceConnectorConfig) -> Opened:
 
 
 def _mysql(connector: SourceConnectorConfig) -> Opened:
-    from semel.sinks.sql.mysql import Mysql
-    from semel.sinks.sql.mysql_config import MysqlConfig
+    from semel.sinks.sql.mysql.config import MysqlConfig
+    from semel.sinks.sql.mysql.dialect import Mysql
 
     made = Mysql(read(MysqlConfig, _keys(connector, "mysql")), connector.name)
     made.timeout = connector.store_timeout_ms / 1000

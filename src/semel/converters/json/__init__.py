@@ -1,0 +1,16 @@
+"""JSON in columns, as Kafka Connect's JsonConverter reads and writes it.
+
+- ``converter``: the converter. It chooses who reads: ``envelope`` if each value carries its schema,
+  otherwise ``plain``; in both, ``scalars`` reads values that are not objects
+- ``text``: tells objects from other values; ``block``: parses many objects at once, and finds the
+  bad ones; ``floats``: finds numbers that parsing has changed
+- ``columns``: the ways to write a field of each type. The type is that of a declared or expected
+  column, or of ``connect_schema``, or is found in the data by ``infer``
+- ``merge``: one array of what was read with several schemas
+- ``nested``: structs, maps and lists within a record, for sinks that have such columns
+- ``write``: columns to JSON
+- ``duck``: what Arrow cannot do, DuckDB does
+
+The other formats, transforms and sinks use these modules as well. Nothing is imported here, so that
+each of them loads only what it uses.
+"""

@@ -1,0 +1,303 @@
+"""Parses many JSON objects into one struct array with ``pyarrow.json``, and finds bad ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from json import JSONDecodeError
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from semel.converters.base import Failure
+from semel.converters.json import duck
+from semel.converters.json.columns import Column
+from semel.converters.json.floats import Written, unfaithful
+from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
+from semel.records import DATA_EXCEPTION, one_array
+
+BLOCK_BYTES = 256 * 1024 * 1024
+CAREFUL = 1024
+"""A block with a bad record is halved down to this size; its records are then examined one by
+one."""
+SAMPLE = 16
+
+Writing = tuple[int, ...]
+"""The reading that each column is parsed with."""
+
+
+class Unreadable(Exception):
+    """Something in a block of values cannot be read as the columns require."""
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (Unreadable, *duck.errors())
+
+
+class ObjectReader:
+    """Reads JSON objects into fixed columns.
+
+    It remembers how each column was written last (ISO text or epoch numbers), so that in a
+    steady stream each block is parsed once.
+    """
+
+    def __init__(self, columns: Sequence[Column], ignored: Iterable[str] = ()) -> None:
+        self.columns = tuple(columns)
+        self._ignored = [(name, pa.null()) for name in ignored]
+        self.type = pa.struct([c.arrow_field for c in self.columns])
+        self._raw = [c.name for c in self.columns if c.raw]
+        self._parsed = [(i, c) for i, c in enumerate(self.columns) if not c.raw]
+        self._flexible = [(i, c) for i, c in self._parsed if len(c.readings) > 1]
+        self._writing: Writing = (0,) * len(self.columns)
+        self._defaults: dict[str, pa.Array] = {}
+        self._read_defaults()
+
+    @property
+    def keeps_json(self) -> bool:
+        """Whether some columns are not parsed but kept as JSON text."""
+        return bool(self._raw)
+
+    def parse(self, text: pa.Array, *, only_known: bool = False) -> pa.Array | None:
+        """The whole block at once, or None when something in it cannot be read.
+
+        Args:
+            text: string array without nulls, of values that begin with ``{`` and end with ``}``
+                and hold no newline.
+            only_known: give up when there is a field that is not among the columns, or when one
+                that was to be ignored is not null.
+        """
+        if text.nbytes > BLOCK_BYTES and len(text) > 1:
+            half = len(text) // 2
+            parts = [self.parse(t, only_known=only_known) for t in (text[:half], text[half:])]
+            return None if None in parts else pa.concat_arrays(parts)
+        try:
+            return self._parse(text, self._writing, only_known=only_known)
+        except _errors():
+            pass
+        if not self._flexible:
+            return None
+        writing = self._writing_of(_sample(text))
+        if writing == self._writing:
+            return None
+        try:
+            block = self._parse(text, writing, only_known=only_known)
+        except _errors():
+            return None
+        self._writing = writing
+        return block
+
+    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Like :meth:`parse`, but a value that cannot be read is null and reported as a failure."""
+        block = self.parse(text)
+        if block is not None:
+            return block, []
+        if len(text) > CAREFUL:
+            half = len(text) // 2
+            first, failures = self.read(text[:half])
+            second, more = self.read(text[half:])
+            moved = [Failure(f.index + half, f.exception, f.message) for f in more]
+            return pa.concat_arrays([first, second]), failures + moved
+        return self._read_carefully(text)
+
+    def _parse(self, text: pa.Array, writing: Writing, *, only_known: bool = False) -> pa.Array:
+        if not self.columns and not len(text):
+            return pa.array([], self.type)
+        ways = [(c, c.readings[writing[i]]) for i, c in self._parsed]
+        schema = [(c.name, way.parsed) for c, way in ways]
+        content = joined(text, "\n")
+        table = pj.read_json(
+            pa.BufferReader(content),
+            read_options=pj.ReadOptions(use_threads=False, block_size=content.size + 64),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema(schema + self._ignored if only_known else schema),
+                unexpected_field_behavior="error" if only_known else "ignore",
+            ),
+        )
+        if table.num_rows != len(text):
+            raise Unreadable("more than one JSON value in a record")
+        done, written = {}, Written(text, content)
+        for c, way in ways:
+            parsed = one_array(table[c.name])
+            number = unfaithful(written, c.name, parsed)
+            if number is not None:
+                raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
+            done[c.name] = way.finish(parsed)
+        if self._raw:
+            done.update(zip(self._raw, duck.raw(text, self._raw), strict=True))
+        arrays = [self._complete(c, done[c.name]) for c in self.columns]
+        if not arrays:
+            return pa.array([{}] * len(text), self.type)
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type))
+
+    def _complete(self, column: Column, array: pa.Array) -> pa.Array:
+        if column.raw:
+            array = pa.ExtensionArray.from_storage(column.type, array)
+        if array.null_count and column.name in self._defaults:
+            array = _fill(array, self._defaults[column.name])
+        if column.required and array.null_count:
+            raise Unreadable(f"field {column.name}: required, but missing or null")
+        return array
+
+    def _read_defaults(self) -> None:
+        for column in self.columns:
+            if column.default is None:
+                continue
+            alone = ObjectReader([Column(column.name, column.type, column.readings)])
+            block = alone.parse(pa.array([_object(column.name, column.default)]))
+            if block is not None:
+                self._defaults[column.name] = block.field(0)
+
+    def _writing_of(self, objects: Iterable[Mapping[str, str]]) -> Writing:
+        """The readings of the flexible columns that fit these values, as far as one can tell."""
+        found: dict[int, int] = {}
+        for fields in objects:
+            if len(found) == len(self._flexible):
+                break
+            for i, column in self._flexible:
+                value = fields.get(column.name, "null")
+                ways = (n for n, way in enumerate(column.readings) if way.recognises(value))
+                way = next(ways, None)
+                if way is not None:
+                    found.setdefault(i, way)
+        return tuple(found.get(i, way) for i, way in enumerate(self._writing))
+
+    def _read_carefully(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Set aside values that are certainly bad, and parse values with the same readings
+        together."""
+        reasons: dict[int, str] = {}
+        groups: dict[Writing, list[tuple[int, str]]] = defaultdict(list)
+        for row, value in enumerate(text.to_pylist()):
+            try:
+                fields, duplicates = members(value)
+            except JSONDecodeError as error:
+                if "Inf" not in value:  # an infinity for pyarrow, but not for Python
+                    reasons[row] = syntax_error(value) or str(error)
+                    continue
+                fields, duplicates = {}, False
+            except (ValueError, RecursionError):
+                fields, duplicates = {}, False
+            reason = self._refusal(fields) if fields else None
+            if reason is not None:
+                reasons[row] = reason
+                continue
+            groups[self._writing_of([fields])].append(
+                (row, _rebuilt(fields) if duplicates else value)
+            )
+        order: list[int] = []
+        blocks: list[pa.Array] = []
+        for writing, group in groups.items():
+            order += [row for row, _ in group]
+            values = pa.array([value for _, value in group], pa.string())
+            block, found = self._halve(values, writing)
+            blocks.append(block)
+            reasons |= {group[at][0]: reason for at, reason in found.items()}
+        if not blocks:
+            combined = pa.nulls(len(text), self.type)
+        else:
+            combined = place(pa.concat_arrays(blocks), pa.array(order, pa.int64()), len(text))
+        return combined, [Failure(row, DATA_EXCEPTION, reasons[row]) for row in sorted(reasons)]
+
+    def _halve(self, text: pa.Array, writing: Writing) -> tuple[pa.Array, dict[int, str]]:
+        """Parse, and find by bisection the values that cannot be parsed."""
+        try:
+            return self._parse(text, writing), {}
+        except _errors() as error:
+            if len(text) == 1:
+                return pa.nulls(1, self.type), {0: self._reason(text[0].as_py(), error)}
+        half = len(text) // 2
+        first, reasons = self._halve(text[:half], writing)
+        second, more = self._halve(text[half:], writing)
+        moved = {half + row: reason for row, reason in more.items()}
+        return pa.concat_arrays([first, second]), reasons | moved
+
+    def _refusal(self, fields: Mapping[str, str]) -> str | None:
+        """A defect of an object that shows without parsing it; None if none does."""
+        for column in self.columns:
+            value = fields.get(column.name, "null")
+            if value == "null":
+                if column.required and column.default is None:
+                    return f"field {column.name}: required, but missing or null"
+            elif not column.takes(value):
+                return f"field {column.name}: {shown(value)} {misfit(value, column)}"
+        return None
+
+    def _reason(self, text: str, error: Exception) -> str:
+        """Why a single object cannot be parsed: its first field that cannot be parsed alone."""
+        try:
+            fields, _ = members(text)
+        except (ValueError, RecursionError):
+            return syntax_error(text) or _message(error)
+        for column in self.columns:
+            value = fields.get(column.name)
+            alone = ObjectReader([Column(column.name, column.type, column.readings)])
+            if value is not None and alone.parse(pa.array([_object(column.name, value)])) is None:
+                return f"field {column.name}: {shown(value)} {misfit(value, column)}"
+        return _message(error)
+
+
+def misfit(value: str, column: Column) -> str:
+    """Why a value is not of a column's type."""
+    t = pa.types
+    wanted = column.type
+    if column.raw:
+        return "cannot be kept as JSON"
+    if t.is_integer(wanted):
+        whole = kind(value) == "a number" and value.lstrip("-").isdigit()
+        return f"is out of range for {wanted}" if whole else "is not a whole number"
+    if t.is_floating(wanted):
+        if kind(value) != "a number":
+            return "is not a number"
+        if re.fullmatch(r"-?\d{1,38}(\.0*)?", value):
+            return f"is not exact in {wanted}"
+        return f"is out of range for {wanted}"
+    if t.is_string(wanted) or t.is_large_string(wanted):
+        return "is not valid text" if kind(value) == "a string" else "is not a string"
+    for matches, what in _MISFITS:
+        if matches(wanted):
+            return what
+    return f"does not fit {wanted}"
+
+
+_MISFITS = (
+    (pa.types.is_boolean, "is not a boolean"),
+    (pa.types.is_binary, "is not bytes as base64 text"),
+    (pa.types.is_large_binary, "is not bytes as base64 text"),
+    (pa.types.is_fixed_size_binary, "is not bytes of this length as base64 text"),
+    (
+        lambda t: pa.types.is_timestamp(t) and t.unit in ("s", "ms"),
+        "is neither an ISO 8601 timestamp nor epoch milliseconds, or finer than the column",
+    ),
+    (pa.types.is_timestamp, "is neither an ISO 8601 timestamp nor epoch milliseconds"),
+    (pa.types.is_date, "is neither a date (YYYY-MM-DD) nor days since 1970"),
+    (pa.types.is_time, "is neither a time of day nor milliseconds"),
+)
+
+
+def _sample(text: pa.Array) -> Iterator[Mapping[str, str]]:
+    for value in text[:SAMPLE].to_pylist():
+        with contextlib.suppress(ValueError, RecursionError):
+            yield members(value)[0]
+
+
+def _message(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _object(name: str, value: str) -> str:
+    return _rebuilt({name: value.replace("\n", "\t").replace("\r", "\t")})
+
+
+def _rebuilt(fields: Mapping[str, str]) -> str:
+    """An object without duplicates, which pyarrow refuses; in Kafka Connect the last one counts."""
+    return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in fields.items()) + "}"
+
+
+def _fill(array: pa.Array, default: pa.Array) -> pa.Array:
+    """``fill_null`` for every type."""
+    n = len(array)
+    rows = pa.array(range(n), pa.int64())
+    return pa.concat_arrays([array, default]).take(pc.if_else(array.is_null(), n, rows))

@@ -1,0 +1,224 @@
+"""Converts one field's JSON to one Arrow column: types and their written forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.json import duck
+
+JSON = pa.json_()
+
+ARROW, CONNECT = b"semel.arrow", b"semel.connect"
+"""Metadata of a field of JSON: the type of what is inside, as Arrow or Kafka Connect write it."""
+
+_WHOLE = r"-?\d+\Z"
+_NUMBER = r"-?\d|NaN|-?Inf"
+_STRING = r'"'
+_DECIMAL = r'-?\d|"'
+_BOOLEAN = r"true|false"
+_ISO = r'"(\d{4}-\d\d-\d\d|[^"]*\\)(?![^"]*\.\d{7})'
+_ISO_NANOSECONDS = r'"\d{4}-\d\d-\d\d[^"]*\.\d{7}'
+_ISO_ANY = r'"(\d{4}-\d\d-\d\d|[^"]*\\)'
+_LIST = r"\[\s*((null\s*,\s*)*(null\s*)?\]|(null\s*,\s*)*({item}))"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way in which a type is written in JSON.
+
+    ``parsed`` is the type that ``pyarrow.json`` parses it as; ``finish`` makes the column from
+    that. A value whose beginning does not match ``pattern`` is certainly not written this way.
+    """
+
+    parsed: pa.DataType
+    finish: Callable[[pa.Array], pa.Array]
+    pattern: str
+
+    def recognises(self, text: str) -> bool:
+        return re.match(self.pattern, text) is not None
+
+    def in_list(self, item: pa.DataType) -> Reading:
+        """The reading of a list whose items are written this way."""
+
+        def finish(array: pa.Array) -> pa.Array:
+            mask = array.is_null() if array.null_count else None
+            return pa.ListArray.from_arrays(array.offsets, self.finish(array.values), mask=mask)
+
+        pattern = _LIST.replace("{item}", self.pattern.replace(r"\Z", r"\s*[,\]]"))
+        return Reading(pa.list_(self.parsed), _same if self.parsed == item else finish, pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field to read. Without readings its JSON text is kept as it is."""
+
+    name: str
+    type: pa.DataType
+    readings: Sequence[Reading] = field(default=())
+    required: bool = False
+    default: str | None = None
+    """JSON text that stands for a missing or null value."""
+    nested: Mapping[bytes, bytes] | None = None
+    """What is known of the JSON inside; see :mod:`semel.converters.json.nested`."""
+
+    @property
+    def raw(self) -> bool:
+        return not self.readings
+
+    def takes(self, text: str) -> bool:
+        """Whether a JSON value may belong to this column; only False is certain."""
+        return self.raw or any(way.recognises(text) for way in self.readings)
+
+    @property
+    def arrow_field(self) -> pa.Field:
+        return pa.field(self.name, self.type, not self.required, self.nested)
+
+
+def column(
+    name: str, wanted: pa.DataType, *, required: bool = False, default: str | None = None
+) -> Column:
+    """The column for a type that a sink or a user wants.
+
+    Structs, maps and lists of them are kept as JSON, whose field says what they are.
+    """
+    ways = readings(wanted)
+    kept = wanted if ways else JSON
+    if ways and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
+        kept = pa.list_(wanted.value_type)
+    nested = None
+    if not ways and pa.types.is_nested(wanted):
+        nested = {ARROW: pa.schema([(name, wanted)]).serialize().to_pybytes()}
+    return Column(name, kept, ways, required, default, nested)
+
+
+def readings(wanted: pa.DataType) -> tuple[Reading, ...]:
+    """The ways to read a type, the most likely first; none for what is kept as JSON."""
+    t = pa.types
+    if t.is_list(wanted) or t.is_large_list(wanted):
+        if t.is_nested(wanted.value_type):
+            return ()
+        return tuple(way.in_list(wanted.value_type) for way in readings(wanted.value_type))
+    if isinstance(wanted, pa.BaseExtensionType):
+        return (Reading(pa.string(), duck.uuids, _STRING),) if wanted == pa.uuid() else ()
+    if t.is_nested(wanted):
+        return ()
+    if t.is_timestamp(wanted):
+        return _timestamp(wanted)
+    if t.is_date(wanted):
+        return (
+            Reading(pa.string(), _cast(wanted), _STRING),
+            Reading(pa.int32(), _through(pa.date32(), wanted), _WHOLE),
+        )
+    if t.is_time(wanted):
+        return (
+            Reading(pa.string(), lambda a: clock_times(a, wanted), _STRING),
+            Reading(pa.int32(), lambda a: time_of_day(a, pa.time32("ms")).cast(wanted), _WHOLE),
+        )
+    if t.is_decimal128(wanted) or t.is_decimal256(wanted):
+        return (Reading(_roomy(wanted), _cast(wanted), _DECIMAL),)
+    if t.is_binary(wanted) or t.is_large_binary(wanted) or t.is_fixed_size_binary(wanted):
+        return (Reading(pa.string(), _through_call(duck.from_base64, wanted), _STRING),)
+    pattern = _native_pattern(wanted)
+    if pattern:
+        return (Reading(wanted, _same, pattern),)
+    if t.is_float16(wanted):
+        return (Reading(pa.float32(), _cast(wanted), _NUMBER),)
+    return (Reading(pa.string(), _cast(wanted), _STRING),)
+
+
+def _native_pattern(wanted: pa.DataType) -> str:
+    """The pattern in JSON of a type that ``pyarrow.json`` reads directly; empty for other types."""
+    t = pa.types
+    if t.is_integer(wanted):
+        return _WHOLE
+    if t.is_float32(wanted) or t.is_float64(wanted):
+        return _NUMBER
+    if t.is_boolean(wanted):
+        return _BOOLEAN
+    if t.is_null(wanted):
+        return "null"
+    return _STRING if t.is_string(wanted) or t.is_large_string(wanted) else ""
+
+
+def _roomy(wanted: pa.DataType) -> pa.DataType:
+    """The decimal type to parse numbers as. ``pyarrow.json`` checks only a number's own digits and
+    then shifts it to the scale: without room for both, the result is another number."""
+    scale = max(wanted.scale, 0)
+    if wanted.precision < 38 - scale:
+        return pa.decimal128(38 - scale, wanted.scale)
+    return pa.decimal256(76 - scale, wanted.scale)
+
+
+def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
+    """ISO 8601 text or epoch milliseconds; digits finer than a microsecond are cut off."""
+    micros, nanos = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
+    epoch = Reading(pa.int64(), _epoch_milliseconds(wanted), _WHOLE)
+    if wanted.unit == "ns":
+        return (Reading(nanos, _cast(wanted), _ISO_ANY), epoch)
+    return (
+        Reading(micros, _cast(wanted), _ISO),
+        epoch,
+        Reading(nanos, lambda a: without_nanoseconds(a).cast(wanted), _ISO_NANOSECONDS),
+    )
+
+
+def without_nanoseconds(timestamps: pa.Array) -> pa.Array:
+    """The value in microseconds. Arrow's own cast truncates towards 1970, which rounds earlier
+    times up."""
+    cut = pc.floor_temporal(timestamps, unit="microsecond")
+    return cut.cast(pa.timestamp("us", timestamps.type.tz))
+
+
+def _same(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _cast(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(wanted)
+
+
+def _through(between: pa.DataType, wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(between).cast(wanted)
+
+
+def _through_call(
+    call: Callable[[pa.Array], pa.Array], wanted: pa.DataType
+) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: call(array).cast(wanted)
+
+
+def _epoch_milliseconds(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Overflow is an error, and so are milliseconds in a column of seconds."""
+
+    def finish(array: pa.Array) -> pa.Array:
+        milliseconds = array.cast(pa.timestamp("ms", "UTC"))
+        return milliseconds.cast(pa.timestamp(wanted.unit, "UTC")).cast(wanted)
+
+    return finish
+
+
+def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
+    """Numbers as times of the unit. Arrow accepts any number, but these must be within a day."""
+    times = numbers.cast(pa.int32() if unit.bit_width == 32 else pa.int64()).cast(unit)
+    extremes = pc.min_max(numbers).as_py()
+    if extremes["min"] is not None:
+        day = _DAY[unit.unit]
+        if extremes["min"] < 0 or extremes["max"] >= day:
+            raise pa.ArrowInvalid("no time of a day")
+    return times
+
+
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def clock_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Times of day from text; digits finer than a microsecond are cut off. Arrow cannot cast text
+    to times, only to timestamps."""
+    day = pc.binary_join_element_wise("1970-01-01T", text, "")
+    times = day.cast(pa.timestamp("ns")).cast(pa.time64("ns"))
+    return times if wanted.unit == "ns" else times.cast(pa.time64("us"), safe=False).cast(wanted)

@@ -1,0 +1,229 @@
+"""Functions that Arrow lacks, run by DuckDB: JSON text of a field, base64, UUIDs."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.json.text import array_elements, content, members, spans
+
+if typing.TYPE_CHECKING:
+    import duckdb
+
+_LONG_NUMBER = r"[0-9][0-9.]{16}"
+_NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
+_EXPONENT = r"[0-9][eE][+-]?[0-9]"
+_SMALL_NUMBER = r"[0-9][eE]-[0-9]{3}"
+
+
+@cache
+def errors() -> tuple[type[Exception], ...]:
+    """The errors raised if values cannot be read. DuckDB is imported where it is used, so a command
+    that reads no records starts without it."""
+    import duckdb
+
+    return (ValueError, RecursionError, pa.ArrowException, duckdb.Error)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    # One thread: a Spark task has one core. Made at first use, so after the worker has forked.
+    return duckdb.connect(config={"threads": 1})
+
+
+def _query(expressions: Sequence[str], values: pa.Array) -> pa.Table:
+    connection = _database().cursor()
+    rows = connection.from_arrow(pa.table({"v": values}))
+    return rows.project(", ".join(expressions)).to_arrow_table()
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """A field's name as it is usually written in JSON."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def keys(text: pa.Array) -> set[str]:
+    """The names of all top-level fields in valid JSON objects."""
+    table = _query(["unnest(CASE WHEN json_valid(v) THEN json_keys(v) END) AS k"], text)
+    return set(pc.unique(table["k"]).to_pylist())
+
+
+def names(text: pa.Array) -> pa.ListArray:
+    """The names of the top-level fields of each JSON object; null where a text is not valid."""
+    found = _query(["CASE WHEN json_valid(v) THEN json_keys(v) END AS k"], text)["k"]
+    return found.combine_chunks().cast(pa.list_(pa.string()))
+
+
+def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
+    """The JSON text of some fields of valid JSON objects; null where missing or JSON's null.
+
+    White space goes; numbers keep their value. DuckDB reads fractions as doubles and takes the
+    first of duplicate fields: where that could matter, the text is cut out of the original.
+
+    Raises:
+        ValueError: NaN or an infinity inside, which JSON does not have.
+    """
+    pointers = ["/" + n.replace("~", "~0").replace("/", "~1") for n in names]
+    table = _query([f"json_extract(v, {_text(p)})::VARCHAR" for p in pointers], text)
+    characters = content(text)
+    return [
+        _checked(text, characters, name, column.combine_chunks().cast(pa.string()))
+        for name, column in zip(names, table.columns, strict=True)
+    ]
+
+
+def elements(text: pa.Array) -> pa.ListArray:
+    """The JSON text of each element of valid JSON arrays, ``null`` for JSON's null; see :func:`raw`
+    for how numbers are kept. ``text`` must hold no nulls."""
+    found = _query(["json_extract(v, '$[*]')::VARCHAR[] AS l"], text)["l"].combine_chunks()
+    return _exact(text, found.cast(pa.list_(pa.string())), array_elements)
+
+
+def entries(text: pa.Array) -> tuple[pa.Array, pa.ListArray]:
+    """The names of all fields of each valid JSON object, flat, and their JSON text as lists."""
+    table = _query(["json_keys(v) AS k, json_extract(v, '$.*')::VARCHAR[] AS l"], text)
+    names, found = (c.combine_chunks().cast(pa.list_(pa.string())) for c in table.columns)
+    return names.flatten(), _exact(text, found, lambda t: [t[b:e] for _, b, e in spans(t)])
+
+
+def _exact(text: pa.Array, found: pa.Array, split: Callable[[str], list[str]]) -> pa.ListArray:
+    """``found``, but texts whose numbers DuckDB may have rounded are split again."""
+    doubtful = pc.match_substring_regex(text, f"{_LONG_NUMBER}|{_NOT_A_NUMBER}|{_SMALL_NUMBER}")
+    if not pc.any(doubtful).as_py():
+        return found
+    exact = [split(t) for t in text.filter(doubtful).to_pylist()]
+    rows = pc.cumulative_sum(doubtful.cast(pa.int64()))
+    own = pa.array(range(len(text)), pa.int64())
+    return pa.concat_arrays([found, pa.array(exact, found.type)]).take(
+        pc.if_else(doubtful, pc.add(rows, len(text) - 1), own)
+    )
+
+
+def _checked(text: pa.Array, characters: bytes, name: str, found: pa.Array) -> pa.Array:
+    doubtful = None
+    written = quoted(name)
+    if characters.count(written.encode()) != len(found) - found.null_count:
+        doubtful = pc.greater(pc.count_substring(text, written), 1)
+    kept = content(found.drop_null())
+    if b"NaN" in kept or b"Inf" in kept:
+        doubtful = _either(doubtful, pc.match_substring_regex(found, _NOT_A_NUMBER))
+    if b"." in kept or pc.any(pc.match_substring_regex(found, _EXPONENT)).as_py():
+        doubtful = _either(doubtful, pc.match_substring_regex(text, _LONG_NUMBER))
+    if b"e-" in characters or b"E-" in characters:
+        doubtful = _either(doubtful, pc.match_substring_regex(text, _SMALL_NUMBER))
+    if doubtful is not None:
+        doubtful = pc.fill_null(doubtful, False)
+        exact = [_member(t, name) for t in text.filter(doubtful).to_pylist()]
+        found = pc.replace_with_mask(found, doubtful, pa.array(exact, pa.string()))
+    return pc.if_else(pc.equal(found, "null"), pa.scalar(None, pa.string()), found)
+
+
+def _either(one: pa.Array | None, other: pa.Array) -> pa.Array:
+    return other if one is None else pc.or_kleene(one, other)
+
+
+def _member(text: str, name: str) -> str | None:
+    found = members(text)[0].get(name)
+    if found is not None and re.search("NaN|Inf", found):
+        json.loads(found, parse_constant=_refuse)
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def check_json(text: pa.ChunkedArray) -> None:
+    """Raises ArrowInvalid if some text is not JSON; DuckDB accepts NaN and infinities as JSON."""
+    known = text.drop_null().combine_chunks()
+    valid = pc.and_(
+        _query(["json_valid(v) AS valid"], known)["valid"],
+        pc.invert(pc.match_substring_regex(known, _NOT_A_NUMBER)),
+    )
+    if not pc.all(valid).as_py():
+        raise pa.ArrowInvalid("it is not JSON")
+
+
+def from_base64(text: pa.Array) -> pa.Array:
+    """Bytes from base64 text."""
+    return _query(["from_base64(v) AS b"], text)["b"].combine_chunks().cast(pa.binary())
+
+
+def uuids(text: pa.Array) -> pa.Array:
+    """UUIDs from their usual text."""
+    table = _query(["unhex(replace(v::UUID::VARCHAR, '-', '')) AS b"], text)
+    return pa.ExtensionArray.from_storage(
+        pa.uuid(), table["b"].combine_chunks().cast(pa.binary(16))
+    )
+
+
+def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    """Kafka Connect's Decimal: base64 of the unscaled value, two's complement, big-endian."""
+    unscaled = from_base64(text)
+    lengths = pc.binary_length(unscaled)
+    if pc.any(pc.equal(lengths, 0)).as_py():
+        raise ValueError("a Decimal of no bytes")
+    if (pc.max(lengths).as_py() or 0) > 15:
+        return _long_decimals(unscaled, wanted)
+    number = "('0x' || hex(v))::HUGEINT"
+    bits = "8 * octet_length(v)"
+    negative = f"{number} >= (1::HUGEINT << ({bits} - 1)::INT)"
+    signed = f"{number} - CASE WHEN {negative} THEN 1::HUGEINT << ({bits})::INT ELSE 0 END"
+    whole = _query([f"({signed})::HUGEINT AS d"], unscaled)["d"].combine_chunks()
+    if whole.type != pa.decimal128(38, 0):
+        raise TypeError(f"DuckDB returns HUGEINT as {whole.type}")
+    scaled = pa.Array.from_buffers(
+        pa.decimal128(38, wanted.scale), len(whole), whole.buffers(), offset=whole.offset
+    )
+    return scaled.cast(wanted)
+
+
+def _long_decimals(unscaled: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    numbers = [
+        None
+        if value is None
+        else Decimal(f"{int.from_bytes(value, 'big', signed=True)}E{-wanted.scale}")
+        for value in unscaled.to_pylist()
+    ]
+    return pa.array(numbers, wanted)
+
+
+def strings(text: pa.Array) -> pa.Array:
+    """Each text as a JSON string."""
+    return _column("to_json(v)::VARCHAR", text)
+
+
+def numbers(values: pa.Array) -> pa.Array:
+    """Each finite number as JSON."""
+    return _column("to_json(v)::VARCHAR", values)
+
+
+def base64_strings(values: pa.Array) -> pa.Array:
+    """Bytes as a JSON string of base64."""
+    return _column("""'"' || to_base64(v) || '"'""", values)
+
+
+def _column(expression: str, values: pa.Array) -> pa.Array:
+    found = _query([f"{expression} AS t"], values).column(0)
+    return found.combine_chunks().cast(pa.string())
+
+
+def uuid_strings(values: pa.Array) -> pa.Array:
+    """UUIDs of 16 bytes as JSON strings of their usual text."""
+    parts = "(.{8})(.{4})(.{4})(.{4})(.{12})"
+    return _column(
+        rf"""'"' || regexp_replace(lower(hex(v)), '{parts}', '\1-\2-\3-\4-\5') || '"'""", values
+    )

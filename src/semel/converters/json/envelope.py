@@ -1,0 +1,243 @@
+"""JSON that carries its schema, ``{"schema": ..., "payload": ...}``: ``schemas.enable=true``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from json import JSONDecodeError
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.base import Failure
+from semel.converters.json.block import ObjectReader
+from semel.converters.json.connect_schema import SchemaError, translate
+from semel.converters.json.merge import Part, together
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.text import (
+    WHITESPACE,
+    kind,
+    members,
+    moved,
+    place,
+    shown,
+    sort,
+    spans,
+    syntax_error,
+)
+from semel.records import DATA_EXCEPTION
+
+NO_ENVELOPE = (
+    'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain '
+    "additional fields. For plain JSON set value.converter.schemas.enable=false "
+    "(key.converter.schemas.enable for keys)."
+)
+NO_SCHEMA = (
+    'the envelope has no schema ("schema": null). For JSON without schemas set '
+    "value.converter.schemas.enable=false (key.converter.schemas.enable for keys)."
+)
+SCHEMA, PAYLOAD = "schema", "payload"
+MOST_PREFIXES = 32
+MOST_SCHEMAS = 1000
+
+
+class PayloadReader:
+    """Reads the payloads of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        translated = translate(schema, NAME)
+        self._objects = None if translated.fields is None else ObjectReader(translated.fields)
+        self._scalars = ScalarReader(translated.value) if translated.value else None
+        reader = self._objects or self._scalars
+        assert reader is not None
+        self.type = reader.type
+
+    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array without nulls; a payload ``null`` is null."""
+        if self._scalars is not None:
+            return self._scalars.read(text)
+        assert self._objects is not None
+        values = sort(text)
+        block, failures = self._objects.read(values.objects)
+        failures = moved(failures, values.object_rows)
+        for row, value in values.others:
+            if value == "null":
+                continue
+            reason = syntax_error(value) or f"payload {shown(value)} is {kind(value)}, not a struct"
+            failures.append(Failure(row, DATA_EXCEPTION, reason))
+        return place(block, values.object_rows, len(text)), failures
+
+
+def _begin_with(text: pa.Array, prefix: str) -> pa.Array:
+    return pc.and_(pc.starts_with(text, prefix), pc.ends_with(text, "}"))
+
+
+def _between(text: pa.Array, prefix: str) -> pa.Array:
+    """The text between the prefix and the closing brace of each value."""
+    inner = pc.binary_slice(text.cast(pa.binary()), len(prefix.encode()), -1)
+    return inner.cast(pa.string())
+
+
+class EnvelopeReader:
+    """Reads enveloped values.
+
+    A producer writes the same schema again and again, so values are grouped by the text before
+    their payload, and only a new text is parsed as JSON.
+    """
+
+    def __init__(self) -> None:
+        self._by_schema: dict[str, PayloadReader | str] = {}
+        self._by_prefix: dict[str, PayloadReader] = {}
+        self._last: pa.DataType = pa.null()
+
+    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array; null where null or failed."""
+        present = text.drop_null() if text.null_count else text
+        block = self._read_alike(present)
+        if block is not None:
+            rows = pc.indices_nonzero(text.is_valid()) if text.null_count else None
+            return place(block, rows, len(text)), []
+        values = sort(text)
+        failures = [
+            Failure(row, DATA_EXCEPTION, syntax_error(value) or NO_ENVELOPE)
+            for row, value in values.others
+        ]
+        block, more = self._read_objects(values.objects)
+        failures += moved(more, values.object_rows)
+        return place(block, values.object_rows, len(text)), failures
+
+    def payloads(self, text: pa.Array) -> pa.Array:
+        """The text of each payload, null where the value is null. Only for values that
+        :meth:`read` has just found good."""
+        values = sort(text)
+        rest, found = values.objects, pa.nulls(len(values.objects), pa.string())
+        for prefix in self._by_prefix:
+            if not found.null_count and len(found):
+                break
+            alike = _begin_with(rest, prefix)
+            if pc.any(alike).as_py():
+                mine = pc.if_else(alike, rest, pa.scalar(None, rest.type))
+                found = pc.coalesce(found, _between(mine, prefix))
+        odd = found.is_null()
+        if pc.any(odd).as_py():
+            each = [members(value)[0][PAYLOAD] for value in rest.filter(odd).to_pylist()]
+            found = pc.replace_with_mask(found, odd, pa.array(each, pa.string()))
+        found = pc.ascii_rtrim(found, characters=WHITESPACE)
+        return place(found, values.object_rows, len(text))
+
+    def _read_alike(self, text: pa.Array) -> pa.Array | None:
+        """Read values that all spell one schema the same way; None if any does not, or is bad."""
+        if not len(text):
+            return None
+        prefix = self._prefix(text[0].as_py())
+        if prefix is None or not pc.all(_begin_with(text, prefix)).as_py():
+            return None
+        block, failures = self._read_payloads(text, prefix)
+        if failures:
+            return None
+        self._last = block.type
+        return block
+
+    def _read_payloads(self, text: pa.Array, prefix: str) -> tuple[pa.Array, list[Failure]]:
+        """Read the payload between the prefix and the closing brace of the envelope."""
+        return self._by_prefix[prefix].read(_between(text, prefix))
+
+    def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Peel off the values that begin as the first one does, until none is left."""
+        parts: list[Part] = []
+        odd: list[int] = []
+        rest, rows = text, pc.indices_nonzero(pc.is_valid(text))
+        while len(rest):
+            prefix = None if len(parts) >= MOST_PREFIXES else self._prefix(rest[0].as_py())
+            if prefix is None and len(odd) >= MOST_PREFIXES:
+                odd += rows.to_pylist()
+                break
+            if prefix is None:
+                odd.append(rows[0].as_py())
+                rest, rows = rest[1:], rows[1:]
+                continue
+            same = pc.starts_with(rest, prefix)
+            all_same = pc.all(same).as_py()
+            group, group_rows = (rest, rows) if all_same else (rest.filter(same), rows.filter(same))
+            block, failed = self._read_payloads(group, prefix)
+            if failed:
+                bad = {f.index for f in failed}
+                odd += [group_rows[i].as_py() for i in bad]
+                good = pa.array([i for i in range(len(block)) if i not in bad], pa.int64())
+                block, group_rows = block.take(good), group_rows.take(good)
+            parts.append(Part(group_rows, block))
+            if all_same:
+                break
+            different = pc.invert(same)
+            rest, rows = rest.filter(different), rows.filter(different)
+        failures: list[Failure] = []
+        if odd:
+            found, failures = self._read_one_by_one(text, odd)
+            parts += found
+        block, conflicts = together(parts, len(text), self._last)
+        self._last = block.type
+        return block, failures + conflicts
+
+    def _prefix(self, value: str) -> str | None:
+        """The text before the payload, if the schema comes first and can be read."""
+        for prefix in self._by_prefix:
+            if value.startswith(prefix):
+                return prefix
+        try:
+            fields = spans(value)
+        except (JSONDecodeError, RecursionError):
+            return None
+        if [name for name, _, _ in fields] != [SCHEMA, PAYLOAD]:
+            return None
+        reader = self._reader(value[slice(*fields[0][1:])])
+        if isinstance(reader, str):
+            return None
+        prefix = value[: fields[1][1]]
+        if len(self._by_prefix) >= MOST_PREFIXES:
+            self._by_prefix.clear()
+        self._by_prefix[prefix] = reader
+        return prefix
+
+    def _reader(self, schema: str) -> PayloadReader | str:
+        """The reader for a schema, or why there is none."""
+        known = self._by_schema.get(schema)
+        if known is None:
+            if len(self._by_schema) >= MOST_SCHEMAS:
+                self._by_schema.clear()
+            try:
+                known = PayloadReader(schema)
+            except SchemaError as error:
+                known = f"not a Kafka Connect schema: {error}"
+            self._by_schema[schema] = known
+        return known
+
+    def _read_one_by_one(
+        self, text: pa.Array, rows: Sequence[int]
+    ) -> tuple[list[Part], list[Failure]]:
+        """Any spelling of the envelope; payloads of the same schema are read together."""
+        failures: dict[int, str] = {}
+        groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for row in sorted(rows):
+            value = text[row].as_py()
+            try:
+                fields, _ = members(value)
+            except (JSONDecodeError, RecursionError):
+                failures[row] = f"{syntax_error(value)}"
+                continue
+            if fields.keys() != {SCHEMA, PAYLOAD}:
+                failures[row] = NO_ENVELOPE
+            elif fields[SCHEMA] != "null":
+                groups[fields[SCHEMA]].append((row, fields[PAYLOAD]))
+            elif fields[PAYLOAD] != "null":
+                failures[row] = NO_SCHEMA
+        parts = []
+        for schema, group in groups.items():
+            group_rows = [row for row, _ in group]
+            reader = self._reader(schema)
+            if isinstance(reader, str):
+                failures |= dict.fromkeys(group_rows, reader)
+                continue
+            block, failed = reader.read(pa.array([payload for _, payload in group], pa.string()))
+            failures |= {group_rows[f.index]: f.message for f in failed}
+            parts.append(Part(pa.array(group_rows, pa.uint64()), block))
+        return parts, [Failure(row, DATA_EXCEPTION, why) for row, why in failures.items()]

@@ -1,0 +1,189 @@
+"""The types of fields in plain JSON, found in the data.
+
+====================================  =============================
+whole numbers                         int64
+numbers, some with fraction           float64
+``true``, ``false``                   bool
+text                                  string
+ISO 8601 dates, all ``YYYY-MM-DD``    date32
+ISO 8601 timestamps (or dates)        timestamp[us, UTC]
+lists of one of these                 list
+objects, lists of objects or lists    JSON
+values of different types             JSON, so that nothing is lost
+whole numbers beyond int64            JSON
+only null                             string
+====================================  =============================
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.json import duck
+from semel.converters.json.columns import JSON, Column, Reading, column
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
+_INT64 = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The kind of the values seen so far in one field."""
+
+    name: str
+    item: Kind | None = None
+    """The kind of a list's items."""
+
+
+NULL, BOOL, INT, FLOAT = Kind("null"), Kind("bool"), Kind("int"), Kind("float")
+STRING, DATE, TIMESTAMP, ANY = Kind("string"), Kind("date"), Kind("timestamp"), Kind("any")
+
+_TEXT = (STRING, DATE, TIMESTAMP)
+_TYPES = {
+    NULL: pa.string(),
+    BOOL: pa.bool_(),
+    INT: pa.int64(),
+    FLOAT: pa.float64(),
+    STRING: pa.string(),
+    DATE: pa.date32(),
+    TIMESTAMP: pa.timestamp("us", "UTC"),
+    ANY: JSON,
+}
+
+Kinds = Mapping[str, Kind]
+
+
+def join(one: Kind, other: Kind) -> Kind:
+    """The narrowest kind that holds both."""
+    if other in (one, NULL):
+        return one
+    if one == NULL:
+        return other
+    if one.item is not None and other.item is not None:
+        item = join(one.item, other.item)
+        return ANY if item == ANY else Kind("list", item)
+    if {one, other} == {INT, FLOAT}:
+        return FLOAT
+    if {one, other} == {DATE, TIMESTAMP}:
+        return TIMESTAMP
+    if one in _TEXT and other in _TEXT:
+        return STRING
+    return ANY
+
+
+def widen(known: Kind, seen: Kind) -> Kind:
+    """The kind that a kind in use widens to without changing its meaning; itself if it cannot."""
+    wider = join(known, seen)
+    lossless = known == NULL or (known, wider) in ((INT, FLOAT), (DATE, TIMESTAMP))
+    if known.item is not None and wider.item is not None:
+        lossless = widen(known.item, wider.item) == wider.item
+    return wider if lossless else known
+
+
+def kind_of(value: Any) -> Kind:
+    """The kind of one parsed JSON value."""
+    if isinstance(value, str):
+        return _text_kind(value)
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, int):
+        return INT if -_INT64 <= value < _INT64 else ANY
+    if isinstance(value, list):
+        item = NULL
+        for element in value:
+            item = join(item, kind_of(element))
+            if item == ANY or item.item is not None:
+                return ANY
+        return Kind("list", item)
+    if isinstance(value, dict):
+        return ANY
+    return NULL if value is None else FLOAT
+
+
+def _text_kind(text: str) -> Kind:
+    if not 10 <= len(text) <= 35:
+        return STRING
+    date = _DATE.fullmatch(text)
+    if not date and not _TIMESTAMP.fullmatch(text):
+        return STRING
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return STRING
+    return DATE if date else TIMESTAMP
+
+
+def without_dates(found: Kinds) -> dict[str, Kind]:
+    """The same kinds, but with dates and timestamps left as text."""
+    return {name: _without_dates(kind) for name, kind in found.items()}
+
+
+def _without_dates(kind: Kind) -> Kind:
+    if kind.item is not None:
+        return Kind(kind.name, _without_dates(kind.item))
+    return STRING if kind in _TEXT else kind
+
+
+def kinds(texts: Iterable[str]) -> dict[str, Kind]:
+    """The kinds of all fields of some JSON objects; other values are skipped."""
+    found: dict[str, Kind] = {}
+    for text in texts:
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            value = _deep(text)
+        except ValueError:
+            continue
+        if not isinstance(value, dict):
+            continue
+        for name, element in value.items():
+            known = found.get(name)
+            if known is None:
+                found[name] = kind_of(element)
+            elif known == STRING and isinstance(element, str):
+                continue
+            elif known != ANY:
+                found[name] = join(known, kind_of(element))
+    return found
+
+
+def _deep(text: str) -> dict[str, Any]:
+    """The fields of an object that is nested too deeply for Python; fields that are too deep
+    themselves count as objects."""
+    one = pa.array([text])
+    found: dict[str, Any] = {}
+    for name in duck.keys(one):
+        try:
+            (value,) = duck.raw(one, [name])
+            found[name] = json.loads(value[0].as_py() or "null")
+        except RecursionError:
+            found[name] = {}
+        except ValueError:
+            continue
+    return found
+
+
+def arrow_type(kind: Kind) -> pa.DataType:
+    """The column type of a kind."""
+    if kind.item is not None:
+        return pa.list_(arrow_type(kind.item))
+    return _TYPES[kind]
+
+
+def as_column(name: str, kind: Kind) -> Column:
+    """The column to read a field of this kind with.
+
+    A field that has only been null accepts nothing else, so that its first value is noticed.
+    """
+    if kind == NULL:
+        only_null = Reading(pa.null(), lambda array: array.cast(pa.string()), "null")
+        return Column(name, pa.string(), (only_null,))
+    return column(name, arrow_type(kind))

@@ -1,0 +1,129 @@
+"""Values of several schemas in one array."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from semel.converters.base import Failure
+from semel.converters.json.columns import CONNECT
+from semel.converters.json.text import place
+from semel.records import DATA_EXCEPTION
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Values of one schema and the rows they belong to, ascending."""
+
+    rows: pa.Array
+    block: pa.Array
+
+
+def together(
+    parts: Sequence[Part], length: int, otherwise: pa.DataType
+) -> tuple[pa.Array, list[Failure]]:
+    """One array of all parts: fields are united and numbers widened.
+
+    A part whose fields are of other types than those before it fails. Without parts, the array
+    holds nulls of the type ``otherwise``.
+    """
+    if not parts:
+        return pa.nulls(length, otherwise), []
+    wanted = parts[0].block.type
+    kept: list[Part] = []
+    failures: list[Failure] = []
+    for part in parts:
+        try:
+            wanted = _unite(wanted, part.block.type)
+            kept.append(part)
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            reason = f"its schema conflicts with other records': {' '.join(str(error).split())}"
+            failures += [Failure(row, DATA_EXCEPTION, reason) for row in part.rows.to_pylist()]
+    if len(kept) == 1 and len(kept[0].rows) == length:
+        return kept[0].block, failures
+    blocks = pa.concat_arrays([_as(part.block, wanted) for part in kept])
+    rows = pa.concat_arrays([part.rows for part in kept])
+    return place(blocks, rows, length), failures
+
+
+def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if one.equals(other, check_metadata=True):
+        return one
+    if not pa.types.is_struct(one) or not pa.types.is_struct(other):
+        if one == other:
+            return one
+        if pa.types.is_struct(one) or pa.types.is_struct(other):
+            raise pa.ArrowTypeError(f"{one} and {other}")
+        both = [pa.schema([("value", kind)]) for kind in (one, other)]
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    schemas = [pa.schema(list(one)), pa.schema(list(other))]
+    united = pa.unify_schemas(schemas, promote_options="permissive")
+    everywhere = set(schemas[0].names) & set(schemas[1].names)
+    nested = {f.name: _nested(f, other) for f in one if f.name in everywhere}
+    return pa.struct(
+        [
+            f.with_metadata(nested[f.name]) if f.name in everywhere else f.with_nullable(True)
+            for f in united
+        ]
+    )
+
+
+def _nested(field: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None:
+    """What is known of the JSON in a field that both have."""
+    ours, theirs = field.metadata or {}, other.field(field.name).metadata or {}
+    if ours == theirs or CONNECT not in ours or CONNECT not in theirs:
+        return ours if ours == theirs else None
+    schemas = json.loads(ours[CONNECT]), json.loads(theirs[CONNECT])
+    return {CONNECT: json.dumps(_united(*schemas)).encode()}
+
+
+def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema of Kafka Connect's with the fields of both; if a field has two types, the first
+    one."""
+    if one.get("type") != other.get("type"):
+        return one
+    if one.get("type") == "struct":
+        ours = {f["field"]: f for f in one["fields"]}
+        theirs = {f["field"]: f for f in other["fields"]}
+        common = {n: _united(f, theirs[n]) for n, f in ours.items() if n in theirs}
+        names = ours | theirs
+        fields = [common.get(n) or {**f, "optional": True} for n, f in names.items()]
+        return {**one, "fields": fields}
+    inner = {"array": "items", "map": "values"}.get(one.get("type", ""))
+    return {**one, inner: _united(one[inner], other[inner])} if inner else one
+
+
+def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Arrow's own cast matches the fields of structs by position."""
+    if values.type.equals(wanted, check_metadata=True):
+        return values
+    if pa.types.is_struct(wanted):
+        return _as(values, wanted)
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_map(wanted):
+        keys, items = _cast(values.keys, wanted.key_type), _cast(values.items, wanted.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, type=wanted, mask=mask)
+    if pa.types.is_list(wanted):
+        items = _cast(values.values, wanted.value_type)
+        return pa.ListArray.from_arrays(values.offsets, items, type=wanted, mask=mask)
+    return values.cast(wanted)
+
+
+def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if block.type.equals(wanted, check_metadata=True):
+        return block
+    if not pa.types.is_struct(wanted):
+        return _cast(block, wanted)
+    arrays = []
+    for field in wanted:
+        at = block.type.get_field_index(field.name)
+        if at < 0:
+            arrays.append(pa.nulls(len(block), field.type))
+        else:
+            arrays.append(_cast(block.field(at), field.type))
+    mask = block.is_null() if block.null_count else None
+    return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)

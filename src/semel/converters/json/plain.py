@@ -1,0 +1,183 @@
+"""JSON without an envelope: ``schemas.enable=false``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.base import Failure
+from semel.converters.json import duck
+from semel.converters.json.block import ObjectReader
+from semel.converters.json.columns import column
+from semel.converters.json.infer import NULL, Kind, as_column, kinds, widen, without_dates
+from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
+from semel.converters.json.text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
+from semel.records import DATA_EXCEPTION
+
+_SHOWN = 10
+"""Names in a message."""
+_HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
+
+
+class PlainReader:
+    """Reads objects into the declared fields, or those the sink expects, or those found.
+
+    Fields are found in the first block. Later a found field may widen (whole numbers to
+    fractions, dates to timestamps, only null to anything), and with ``evolve`` new ones are added
+    as soon as they hold a value. Without ``dates``, text is always text.
+    """
+
+    def __init__(self, declared: pa.Schema | None, *, evolve: bool, dates: bool = True) -> None:
+        self._declared = declared
+        self._evolve = evolve
+        self.dates = dates
+        self._base: pa.Schema | None = None
+        self._found: dict[str, Kind] = {}
+        self._ignored: set[str] = set()
+        self._scalar = NULL
+        self._scalars = ScalarReader(as_column(NAME, NULL))
+        self._use(declared)
+
+    def read(self, text: pa.Array, expected: pa.Schema | None) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array; null where null or failed."""
+        wanted = self._declared or expected
+        if wanted is not self._base and (wanted is None or wanted != self._base):
+            self._use(wanted)
+        values = sort(text)
+        others = [(row, value) for row, value in values.others if value not in ("", "null")]
+        objects = len(values.objects)
+        unknown = self._base is None and not self._found
+        if unknown and (not objects or objects < len(others)):
+            return self._read_scalars(text)
+        block, failures = self._read_objects(values.objects)
+        if self._declared is None and self._base is not None and not self._evolve:
+            unusable = _unusable(block, values.objects, failures)
+            if unusable:
+                block = _without(block, [f.index for f in unusable])
+                failures = [*failures, *unusable]
+        failures = moved(failures, values.object_rows)
+        for row, value in others:
+            reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
+            failures.append(Failure(row, DATA_EXCEPTION, reason))
+        return place(block, values.object_rows, len(text)), failures
+
+    def _use(self, base: pa.Schema | None) -> None:
+        self._base = base
+        if base is not None and not self._evolve:
+            self._found = {}  # before there was a target; now it says which fields are wanted
+        fields = [] if base is None else list(base)
+        enforced = base is self._declared
+        columns = [column(f.name, f.type, required=enforced and not f.nullable) for f in fields]
+        names = {f.name for f in fields}
+        self._ignored -= names
+        columns += [as_column(n, k) for n, k in self._found.items() if n not in names]
+        self._objects = ObjectReader(columns, self._ignored)
+
+    def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        if self._base is None and not self._found:
+            self._found = self._kinds(text.to_pylist())
+            self._use(None)
+        elif self._evolve and len(text):
+            block = None
+            if not self._objects.keeps_json:
+                block = self._objects.parse(text, only_known=True)
+            if block is not None:
+                return block, []
+            self._discover(text)
+        block, failures = self._objects.read(text)
+        while failures and self._widen([text[f.index].as_py() for f in failures]):
+            block, failures = self._objects.read(text)
+        return block, failures
+
+    def _kinds(self, texts: Sequence[str]) -> dict[str, Kind]:
+        found = kinds(texts)
+        return found if self.dates else without_dates(found)
+
+    def _discover(self, text: pa.Array) -> None:
+        """Add fields that are new."""
+        known = {c.name for c in self._objects.columns}
+        new = duck.keys(text) - known
+        if not new - self._ignored:
+            only_null = ObjectReader([as_column(name, NULL) for name in self._ignored])
+            if only_null.parse(text) is not None:
+                return
+        for name, seen in self._kinds(text.to_pylist()).items():
+            if name in new and seen != NULL:
+                self._found[name] = seen
+                self._ignored.discard(name)
+            elif name in new:
+                self._ignored.add(name)
+        self._use(self._base)
+
+    def _widen(self, texts: Sequence[str]) -> bool:
+        """Widen the found fields so that they also hold these values; returns whether that changed
+        anything."""
+        seen = self._kinds(texts)
+        wider = {name: widen(k, seen.get(name, NULL)) for name, k in self._found.items()}
+        if wider == self._found:
+            return False
+        self._found = wider
+        self._use(self._base)
+        return True
+
+    def _read_scalars(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Reads values that are mostly not objects: keys, and tombstones before any other
+        record."""
+        blank = pc.equal(pc.ascii_trim(text, characters=WHITESPACE), "")
+        text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
+        present = text.drop_null()
+        rows = pc.indices_nonzero(text.is_valid())
+        block, failures = self._scalars.read(present)
+        if failures:
+            wider = widen(self._scalar, scalar_kind(present.to_pylist()))
+            if wider != self._scalar:
+                self._scalar = wider
+                self._scalars = ScalarReader(as_column(NAME, wider))
+                block, failures = self._scalars.read(present)
+        return place(block, rows, len(text)), moved(failures, rows)
+
+
+def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]) -> list[Failure]:
+    """The objects that have fields, but none that the target takes: each would become a row of
+    nulls. Only objects with nothing left but nulls are looked at again, all together."""
+    fields = block.flatten()
+    if not len(block) or not fields or any(not f.null_count for f in fields):
+        return []
+    empty = pa.repeat(pa.scalar(True), len(block))
+    for values in fields:
+        empty = pc.and_(empty, values.is_null())
+    rows = pc.indices_nonzero(pc.and_(empty, pc.match_substring_regex(text, _HAS_MEMBERS)))
+    failed = pa.array([f.index for f in failures], rows.type)
+    rows = rows.filter(pc.invert(pc.is_in(rows, value_set=failed)))
+    wanted = [f.name for f in block.type]
+    given = duck.names(text.take(rows))
+    known = pc.is_in(given.flatten(), value_set=pa.array(wanted, pa.string()))
+    kept = pc.unique(pc.list_parent_indices(given).filter(known))
+    every = pa.array(range(len(rows)), kept.type)
+    has_names = pc.greater(pc.fill_null(pc.list_value_length(given), 0), 0)
+    strange = pc.indices_nonzero(pc.and_(has_names, pc.invert(pc.is_in(every, value_set=kept))))
+    return [
+        Failure(
+            row,
+            DATA_EXCEPTION,
+            f"none of its fields ({_listed(names)}) is a column that the target takes "
+            f"({_listed(wanted)})",
+        )
+        for row, names in zip(
+            rows.take(strange).to_pylist(), given.take(strange).to_pylist(), strict=True
+        )
+    ]
+
+
+def _without(block: pa.StructArray, rows: Sequence[int]) -> pa.StructArray:
+    """The block with nulls in some rows."""
+    gone = block.is_null().to_numpy(zero_copy_only=False).copy()
+    gone[list(rows)] = True
+    return pa.StructArray.from_arrays(block.flatten(), fields=list(block.type), mask=pa.array(gone))
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown_ = list(names)
+    return ", ".join(shown_[:_SHOWN]) + (", ..." if len(shown_) > _SHOWN else "")

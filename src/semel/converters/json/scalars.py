@@ -1,0 +1,67 @@
+"""JSON values that are not objects: ``1``, ``"abc"``, ``true``, as keys often are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.base import Failure
+from semel.converters.json.block import ObjectReader
+from semel.converters.json.columns import Column
+from semel.converters.json.infer import ANY, NULL, Kind, join, kind_of
+from semel.converters.json.text import syntax_error
+from semel.records import DATA_EXCEPTION
+
+NAME = "value"
+
+_SCALAR = (
+    r"^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+    r'|"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")$'
+)
+
+
+class ScalarReader:
+    """Reads values by making each the only field of an object."""
+
+    def __init__(self, column: Column) -> None:
+        self._objects = ObjectReader([column])
+        self.type = column.type
+
+    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array without nulls; what cannot be read is null and a failure."""
+        bad = _malformed(text)
+        reasons = {row: f"{syntax_error(text[row].as_py())}" for row in bad}
+        if bad:
+            mask = pa.array([row in reasons for row in range(len(text))])
+            text = pc.if_else(mask, "null", text)
+        block, failures = self._objects.read(
+            pc.binary_join_element_wise(f'{{"{NAME}":', text, "}", "")
+        )
+        found = {f.index: f for f in failures}
+        found |= {row: Failure(row, DATA_EXCEPTION, why) for row, why in reasons.items()}
+        return pc.struct_field(block, NAME), [found[row] for row in sorted(found)]
+
+
+def _malformed(text: pa.Array) -> list[int]:
+    """The rows that are not exactly one JSON value."""
+    simple = pc.match_substring_regex(text, _SCALAR)
+    rest = pc.indices_nonzero(pc.invert(simple))
+    texts = text.take(rest).to_pylist()
+    return [r for r, t in zip(rest.to_pylist(), texts, strict=True) if syntax_error(t) is not None]
+
+
+def scalar_kind(texts: Sequence[str]) -> Kind:
+    """The kind of values; text is never taken for a date: keys are compared as they are."""
+    found = NULL
+    for text in texts:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        found = join(found, Kind("string") if isinstance(value, str) else kind_of(value))
+        if found == ANY:
+            break
+    return found

@@ -1,0 +1,228 @@
+"""Columns to JSON, many at a time, as Kafka Connect's JsonConverter writes them.
+
+Dates are days, times of day and timestamps milliseconds, bytes base64; numbers that JSON cannot
+express are null. DuckDB writes the texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import LOW, key
+from semel.converters.base import Unwritable
+from semel.converters.bytestrings import unscaled
+from semel.converters.json import duck
+from semel.converters.json.columns import JSON
+
+_CONNECT = "org.apache.kafka.connect.data."
+_PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_INTEGERS = {pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.uint8(): "int16"}
+_INTEGERS |= {pa.uint16(): "int32"}
+
+
+def _decimals(text: str) -> None:
+    if text.upper() not in ("BASE64", "NUMERIC"):
+        raise ValueError("must be BASE64 or NUMERIC")
+
+
+@dataclass(frozen=True)
+class DecimalKeys:
+    """How decimals are written."""
+
+    decimals: str = key(
+        "decimal.format",
+        "BASE64",
+        "How decimals are written: BASE64 of the unscaled value, as in Kafka Connect, or "
+        "NUMERIC. With a schema, both are read.",
+        importance=LOW,
+        group="Serialization",
+        display="Decimal Format",
+        recommended=("BASE64", "NUMERIC"),
+        validator=_decimals,
+    )
+
+    @property
+    def numeric(self) -> bool:
+        """Whether decimals are written as numbers."""
+        return self.decimals.upper() == "NUMERIC"
+
+
+def encode(
+    values: pa.Array, *, envelope: bool, numeric: bool, facts: Mapping[str, Any] | None = None
+) -> pa.Array:
+    """Each value as JSON, binary: structs as objects, others as they are; null where null.
+
+    Args:
+        envelope: each value is wrapped in ``{"schema":..., "payload":...}``.
+        numeric: decimals are numbers, see :class:`Writer`.
+        facts: more properties of the schema, such as its name.
+    """
+    text = Writer(embedded=not envelope, numeric=numeric).texts(values)
+    if envelope:
+        schema = {**_type("value", values.type), "optional": False, **(facts or {})}
+        begin = _compact(schema)
+        text = joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
+    if values.null_count:
+        text = pc.if_else(values.is_null(), None, text)
+    return text.cast(pa.binary())
+
+
+def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
+    """Concatenate, for each value, its own texts and those that all values share."""
+    if not any(isinstance(p, pa.Array) for p in pieces):
+        return pa.repeat("".join(pieces), rows)
+    return pc.binary_join_element_wise(*pieces, "")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the JSON texts of columns.
+
+    Args:
+        embedded: JSON that was kept as text is put in as it is; otherwise it becomes a string.
+        numeric: decimals are numbers. Otherwise they are base64 of their unscaled number, whose
+            scale only a schema tells (KIP-481).
+        pairs: what surrounds keys and values of maps whose keys are not strings.
+    """
+
+    embedded: bool
+    numeric: bool
+    pairs: tuple[str, str, str] = ("[", ",", "]")
+
+    def texts(self, values: pa.Array) -> pa.Array:
+        """The JSON text of each value, ``null`` where it is null."""
+        return pc.fill_null(self._texts(values), "null")
+
+    def _texts(self, values: pa.Array) -> pa.Array:
+        kind = values.type
+        kinds = pa.types
+        if isinstance(kind, pa.BaseExtensionType):
+            values = values.storage
+            return values.cast(pa.string()) if self.embedded else duck.strings(values)
+        if kinds.is_decimal(kind) and not self.numeric:
+            return _where_valid(values, duck.base64_strings(unscaled(values)))
+        if any(plain(kind) for plain in _PLAIN):
+            return values.cast(pa.string())
+        if kinds.is_floating(kind):
+            return duck.numbers(pc.if_else(pc.is_finite(values), values, None))
+        if kinds.is_string(kind) or kinds.is_large_string(kind):
+            return duck.strings(values)
+        if any(binary(kind) for binary in _BINARY):
+            return duck.base64_strings(values.cast(pa.binary()))
+        if kinds.is_timestamp(kind):
+            milliseconds = values.cast(pa.timestamp("ms"), safe=False)
+            return milliseconds.cast(pa.int64()).cast(pa.string())
+        if kinds.is_date(kind):
+            return values.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
+        if kinds.is_time(kind):
+            return values.cast(pa.time32("ms"), safe=False).cast(pa.int32()).cast(pa.string())
+        if kinds.is_dictionary(kind):
+            return self._texts(values.dictionary_decode())
+        return self._nested(values)
+
+    def _nested(self, values: pa.Array) -> pa.Array:
+        kind = values.type
+        if pa.types.is_struct(kind):
+            return self._objects(values)
+        if pa.types.is_map(kind):
+            return self._maps(values)
+        if _is_list(kind):
+            return _lists(values, self.texts(values.flatten()))
+        plain = [None if v is None else str(v) for v in values.to_pylist()]
+        return duck.strings(pa.array(plain, pa.string()))
+
+    def _objects(self, values: pa.StructArray) -> pa.Array:
+        pieces: list[Any] = ["{"]
+        for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
+            begin = f"{',' if number else ''}{duck.quoted(field.name)}:"
+            pieces += [begin, self.texts(column)]
+        return _where_valid(values, joined([*pieces, "}"], len(values)))
+
+    def _maps(self, values: pa.MapArray) -> pa.Array:
+        kind = values.type
+        entry = pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])
+        values = values.cast(pa.list_(entry))
+        entries = values.flatten()
+        key, value = map(self.texts, entries.flatten())
+        if _is_text(kind.key_type):
+            return _lists(values, joined([key, ":", value], len(entries)), "{}")
+        begin, between, end = self.pairs
+        return _lists(values, joined([begin, key, between, value, end], len(entries)))
+
+
+def _lists(values: pa.Array, items: pa.Array, ends: str = "[]") -> pa.Array:
+    """Texts of lists, from those of their items."""
+    lengths = pc.fill_null(pc.list_value_length(values), 0)
+    offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy())])
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
+    return _where_valid(values, joined([ends[0], pc.binary_join(lists, ","), ends[1]], len(values)))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _where_valid(values: pa.Array, text: pa.Array) -> pa.Array:
+    return pc.if_else(values.is_valid(), text, None) if values.null_count else text
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+_LOGICAL: Sequence[tuple[Callable[[pa.DataType], bool], dict[str, Any]]] = (
+    (pa.types.is_timestamp, {"type": "int64", "name": _CONNECT + "Timestamp", "version": 1}),
+    (pa.types.is_date, {"type": "int32", "name": _CONNECT + "Date", "version": 1}),
+    (pa.types.is_time, {"type": "int32", "name": _CONNECT + "Time", "version": 1}),
+    (pa.types.is_boolean, {"type": "boolean"}),
+    (pa.types.is_float32, {"type": "float"}),
+    (pa.types.is_floating, {"type": "double"}),
+    (pa.types.is_binary, {"type": "bytes"}),
+    (pa.types.is_large_binary, {"type": "bytes"}),
+    (pa.types.is_fixed_size_binary, {"type": "bytes"}),
+    (pa.types.is_string, {"type": "string"}),
+    (pa.types.is_large_string, {"type": "string"}),
+    (pa.types.is_null, {"type": "string"}),
+)
+
+
+def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
+    if kind == JSON:
+        return {"type": "string", "name": "io.debezium.data.Json", "version": 1}
+    if pa.types.is_integer(kind):
+        return {"type": _INTEGERS.get(kind, "int64")}
+    if pa.types.is_decimal(kind):
+        scale = {"scale": str(kind.scale)}
+        return {"type": "bytes", "name": _CONNECT + "Decimal", "version": 1, "parameters": scale}
+    if pa.types.is_struct(kind):
+        fields = [{"field": f.name, **_field(f.name, f)} for f in kind]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_map(kind):
+        keys = {**_type(name, kind.key_type), "optional": False}
+        return {"type": "map", "keys": keys, "values": _field(name, kind.item_field)}
+    if _is_list(kind):
+        return {"type": "array", "items": _field(name, kind.value_field)}
+    for matches, found in _LOGICAL:
+        if matches(kind):
+            return found
+    raise Unwritable(
+        f"field {name}: Kafka Connect's schemas cannot represent {kind}. Let the transform convert "
+        "it, or set value.converter.schemas.enable=false"
+    )
+
+
+def _field(name: str, field: pa.Field) -> dict[str, Any]:
+    return {"optional": field.nullable, **_type(name, field.type)}
