@@ -26,7 +26,7 @@ from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from tests.engine.harness import once_let_go
 from tests.patience import PATIENCE
-from tests.sinks.otherlogs import check_refuses_another_log
+from tests.sinks.otherlogs import FORMER, check_refuses_another_log
 from tests.sinks.target import Target, found_running, records, released_at_last
 
 PARTITIONS = [TopicPartition(t, p) for t in ("a", "b'\"{}\\ä") for p in (0, 1)]
@@ -290,14 +290,13 @@ def test_records_of_the_former_log_are_refused_at_the_same_position(target: Targ
     sink.prepare([])
     one, two = PARTITIONS[:2]
     sink.start(firsts({one: 0, two: 0}))
-    check_refuses_another_log(sink, one)
-    known = next(e for e in sink.entries() if e.topic_partition == one)
-    late = Advance(span(one, 5, 9), log=known.log._replace(topic_id="former"))
-    with pytest.raises(LedgerConflict, match="of the former one"):
+    at = check_refuses_another_log(sink, one)
+    late = Advance(span(one, at, at + 4), log=FORMER)
+    with pytest.raises(LedgerConflict, match="in another log"):
         sink.write(Commit([]), [late])
     with pytest.raises(LedgerConflict, match="agrees with 1 of 2 ranges"):
         sink.commit([late, Advance(span(two, 0, 4))], Commit([]))
-    assert {e.position for e in sink.entries()} == {0, 5}
+    assert {e.position for e in sink.entries()} == {0, at}
 
 
 def test_the_time_of_an_entry_is_that_of_its_commit(target: Target) -> None:

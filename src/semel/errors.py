@@ -120,8 +120,8 @@ class RolledBack(ServiceError):
 
 
 class LedgerConflict(SemelError):
-    """The stored position is neither the start nor the end of the range: a gap, an overlap or
-    another writer. The transaction has been rolled back."""
+    """The stored position is neither the start nor the end of the range (a gap, an overlap or
+    another writer), or it belongs to another log. The transaction has been rolled back."""
 
     exit_code = 4
 

@@ -65,6 +65,9 @@ class LogId(NamedTuple):
     cluster_id: str = ""
     topic_id: str = ""
 
+    def __str__(self) -> str:
+        return f"cluster {self.cluster_id or 'unknown'}, topic id {self.topic_id or 'unknown'}"
+
     def contradicts(self, other: LogId) -> bool:
         """Whether they are certainly different."""
         return any(mine and its and mine != its for mine, its in zip(self, other, strict=True))
@@ -306,10 +309,10 @@ def judge(
         position = None if entry is None else entry.position
         if entry is not None and entry.log.contradicts(advance.log):
             raise LedgerConflict(
-                f"connector {connector}: topic {wanted.topic} was created again, and the ledger is "
-                f"at {position} of the new one for {wanted.topic_partition}; this commit holds "
-                f"offsets [{wanted.from_offset}, {wanted.until_offset}) of the former one. Nothing "
-                "was written"
+                f"connector {connector}: the ledger is at {position} for {wanted.topic_partition} "
+                f"in another log ({entry.log}) than that of this commit's offsets "
+                f"[{wanted.from_offset}, {wanted.until_offset}) ({advance.log}): topic "
+                f"{wanted.topic} was created again, or is another cluster's. Nothing was written."
             )
         if position == wanted.from_offset:
             verdicts.add(Outcome.APPLIED)

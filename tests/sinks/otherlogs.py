@@ -7,25 +7,47 @@ from dataclasses import replace
 import pytest
 
 from semel.errors import LedgerConflict
-from semel.ledger import UNKNOWN_LOG, Advance, OffsetRange, Outcome, Rebase, TopicPartition
+from semel.ledger import (
+    UNKNOWN_LOG,
+    Advance,
+    LedgerEntry,
+    LogId,
+    OffsetRange,
+    Outcome,
+    Rebase,
+    TopicPartition,
+)
 from semel.sinks.base import Sink
 
+FORMER, PRESENT = LogId("k", "former"), LogId("k", "present")
 
-def check_refuses_another_log(sink: Sink, tp: TopicPartition) -> None:
+
+def check_refuses_another_log(sink: Sink, tp: TopicPartition) -> int:
     """A commit of a run that was frozen while its topic was created again: the position is still
-    where the commit begins, but in the new topic."""
-    (bare,) = [e for e in sink.entries() if e.topic_partition == tp]
-    former, present = (replace(bare, cluster_id="k", topic_id=i) for i in ("former", "present"))
-    sink.rebase([Rebase(bare, former)])
-    sink.rebase([Rebase(former, present)])
-    begin = bare.position
-    late = Advance(OffsetRange(*tp, begin, begin + 5), read=5, written=5, log=former.log)
-    with pytest.raises(LedgerConflict, match=r"was created again.* of the former one"):
-        sink.advance([late])
-    assert [e.position for e in sink.entries() if e.topic_partition == tp] == [begin]
-    rightful = replace(late, log=present.log)
+    where the commit begins, but in the new topic. Returns the position at the end."""
+
+    def held() -> LedgerEntry:
+        (entry,) = [e for e in sink.entries() if e.topic_partition == tp]
+        return entry
+
+    def step(log: LogId) -> Advance:
+        at = held().position
+        return Advance(OffsetRange(*tp, at, at + 5), read=5, written=5, log=log)
+
+    assert held().log == UNKNOWN_LOG
+    assert sink.advance([step(FORMER)]) is Outcome.APPLIED, "the entry may be an older version's"
+    for log in (FORMER, PRESENT):
+        sink.rebase([Rebase(held(), replace(held(), **log._asdict()))])
+    begin = held().position
+    late, rightful = step(FORMER), step(PRESENT)
+    for other in (FORMER, LogId("another", "present")):
+        with pytest.raises(LedgerConflict, match=r"in another log .*Nothing was written\.$"):
+            sink.advance([step(other)])
+    assert held().position == begin
     assert sink.advance([rightful]) is Outcome.APPLIED
     assert sink.advance([rightful]) is Outcome.REPLAYED
-    with pytest.raises(LedgerConflict, match="of the former one"):
+    with pytest.raises(LedgerConflict, match="in another log"):
         sink.advance([late])  # no replay, though the position is where it ends
-    assert sink.advance([replace(late, log=UNKNOWN_LOG)]) is Outcome.REPLAYED
+    for partly in (UNKNOWN_LOG, LogId("k", "")):
+        assert sink.advance([step(partly)]) is Outcome.APPLIED
+    return held().position

@@ -11,7 +11,7 @@ from semel.engine.microbatch.logs import KnownLogs
 from semel.errors import LedgerConflict, LogChanged, OffsetOutOfRange
 from semel.kafka.cluster import Cluster
 from semel.lab.embedded import Kafka, logs
-from semel.ledger import OffsetRange, TopicPartition, first
+from semel.ledger import LogId, OffsetRange, TopicPartition, first
 from tests.conftest import Produce
 from tests.engine.harness import name, recreate
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, Running
@@ -91,6 +91,14 @@ def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read
         pins.pinned.confirm(pins.cluster, [pins.read])
     with pytest.raises(LogChanged, match=f"topic {log.tp.topic} was created again"):
         pins.known.pin([OffsetRange(*log.tp, 20, 30)])
+
+
+def test_a_partition_that_appears_in_another_log_than_the_topics_others_is_not_read() -> None:
+    known = KnownLogs(Cluster({"bootstrap.servers": "none:9092"}))
+    former, present = LogId("k", "former"), LogId("k", "present")
+    known.add([first(TopicPartition("t", 0), 5, former)])
+    with pytest.raises(LogChanged, match="topic t was created again"):
+        known.add([first(TopicPartition("t", 1), 0, present)])
 
 
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])

@@ -23,6 +23,7 @@ from semel.ledger import (
 from semel.records import Commit, DeadLetter
 from semel.sinks.delta import texts
 from semel.sinks.delta.sink import DeltaSink
+from semel.sinks.delta.table import Table
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.delta.test_ledger import values
 from tests.sinks.otherlogs import check_refuses_another_log
@@ -179,3 +180,25 @@ def test_records_of_the_former_log_are_refused_at_the_same_position(
     if created:
         sink.commit([advance(0, 10)], values(0, 10))
     check_refuses_another_log(sink, TopicPartition("t", 0))
+
+
+def test_the_ids_of_logs_are_read_once_for_each_commit_of_the_connector(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each lookup replays the table's log, and commits of others leave the ids alone."""
+    sink = lake.made()
+    sink.start([known()])
+    sink.commit([advance(0, 10)], values(0, 10))
+    looked: list[str] = []
+    transaction = Table.transaction
+
+    def look(table: Table, app_id: str) -> int | None:
+        looked.append(app_id)
+        return transaction(table, app_id)
+
+    monkeypatch.setattr(Table, "transaction", look)
+    for start in (10, 20):
+        lake.sink("another").advance([advance(0, 10)])
+        looked.clear()
+        assert sink.commit([advance(start, start + 10)], values(start, 10)) is Outcome.APPLIED
+        assert not [name for name in looked if ":topic:" in name or ":cluster:" in name]

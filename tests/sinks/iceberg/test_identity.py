@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.iceberg.test_ledger import ids, values
 from tests.sinks.iceberg.test_routing import BOTH, ROUTED, killed_between
-from tests.sinks.otherlogs import check_refuses_another_log
+from tests.sinks.otherlogs import FORMER, PRESENT, check_refuses_another_log
 from tests.sinks.target import advance
 
 DEAD = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
@@ -137,3 +138,23 @@ def test_records_of_the_former_log_are_refused_at_the_same_position(
     warehouse: Warehouse,
 ) -> None:
     check_refuses_another_log(warehouse.sink(), TopicPartition("t", 0))
+
+
+def test_tables_that_know_different_logs_take_the_records_of_the_ledgers_log(
+    warehouse: Warehouse,
+) -> None:
+    """A table that was left out for a while learns late that the topic was created again."""
+    sink = warehouse.sink(keys=BOTH)
+    sink.commit([advance(0, 10)], values(0, 10))
+    for name, log in (("db.a", PRESENT), ("db.b", FORMER)):
+        table = warehouse.catalog.load_table(name)
+        facts = json.loads(table.properties["semel:c:t:0"])
+        facts |= {"cluster": log.cluster_id, "topic": log.topic_id}
+        with table.transaction() as transaction:
+            transaction.set_properties({"semel:c:t:0": json.dumps(facts)})
+    sink = warehouse.sink(keys=BOTH)
+    assert held(sink).log == PRESENT
+    for log, outcome in ((PRESENT, Outcome.APPLIED), (PRESENT, Outcome.REPLAYED)):
+        assert sink.commit([replace(advance(10, 20), log=log)], values(10, 20)) is outcome
+    with pytest.raises(LedgerConflict, match="in another log"):
+        sink.commit([replace(advance(20, 30), log=FORMER)], values(20, 30))

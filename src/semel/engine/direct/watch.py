@@ -41,15 +41,17 @@ class Recreated(OutOfOrder):
 class Check:
     """Checks whether the topics of some records are still those of the ledger.
 
-    One thread asks, another waits for the answer.
+    One thread asks, another waits for the answer. Nobody is asked about topics whose ids are not
+    known, as of brokers before Kafka 2.8.
     """
 
     def __init__(self, cluster: Cluster, logs: Mapping[str, LogId]) -> None:
         self._cluster = cluster
         self.logs = logs
         """Those that the ledger's positions belong to, by topic."""
-        self._asked: Asked | None = self._ask() if logs else None
-        self._confirmed = not logs
+        self._expected = {topic: log_id for topic, log_id in logs.items() if log_id.topic_id}
+        self._asked: Asked | None = self._ask() if self._expected else None
+        self._confirmed = not self._expected
 
     def confirm(self) -> None:
         """Wait for the answer; after a failure, ask again.
@@ -62,7 +64,7 @@ class Check:
         if self._confirmed:
             return
         asked, self._asked = self._asked or self._ask(), None
-        names = ", ".join(sorted(self.logs))
+        names = ", ".join(sorted(self._expected))
         if not asked.done(_PATIENCE):
             self._cluster.reconnect()
             raise Unavailable(
@@ -80,13 +82,13 @@ class Check:
                 f"Kafka does not confirm that records of {names} are still of the same topic: "
                 f"{error.args[0].str()}"
             ) from None
-        for topic, expected in self.logs.items():
+        for topic, expected in self._expected.items():
             if topic in found and expected.contradicts(found[topic]):
                 raise Recreated(f"topic {topic} was created again")
         self._confirmed = True
 
     def _ask(self) -> Asked:
-        return self._cluster.ask_topics(self.logs)
+        return self._cluster.ask_topics(self._expected)
 
 
 class LogWatch:
@@ -105,13 +107,12 @@ class LogWatch:
         self._asked, self._asked_at = None, time.monotonic()
 
     def check(self, topics: Collection[str], fetched: Callable[[str], LogId]) -> Check:
-        """Begin to ask about topics whose records have just come. Those whose ids are not known, as
-        of brokers before Kafka 2.8, are not asked about.
+        """Begin to ask about topics whose records have just come.
 
         Raises:
             Recreated: the consumer has ``fetched`` another topic.
         """
-        known = {t: self._logs[t] for t in topics if t in self._logs and self._logs[t].topic_id}
+        known = {t: self._logs[t] for t in topics if t in self._logs}
         for topic, expected in known.items():
             if expected.contradicts(fetched(topic)):
                 raise Recreated(f"the topic {topic} in Kafka is not the one that the ledger knows")

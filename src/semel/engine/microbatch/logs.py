@@ -66,6 +66,17 @@ class KnownLogs:
             self._logs[entry.topic] = entry.log
             self._reached[entry.topic_partition] = entry
 
+    def add(self, entries: Collection[LedgerEntry]) -> None:
+        """Take the ledger's entries of partitions that have appeared.
+
+        Raises:
+            LogChanged: they are not of the logs that the topics' other entries are of.
+        """
+        for entry in entries:
+            if self._logs.get(entry.topic, entry.log).contradicts(entry.log):
+                raise LogChanged(f"topic {entry.topic} was created again")
+        self.expect(entries)
+
     def pin(self, ranges: Sequence[OffsetRange]) -> Pinned:
         """Ask Kafka for the logs of a batch that has not been read yet.
 

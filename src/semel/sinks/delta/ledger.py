@@ -13,7 +13,7 @@ cannot be those of positions, because no topic has an empty name.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,6 +65,9 @@ class DeltaLedger:
         self._seen: dict[int, Setback | None] = {}
         """For each version since the last commit (``_seen_since``), what removed that commit."""
         self._seen_since = -1
+        self._logs: dict[TopicPartition, LogId] = {}
+        self._logs_of: int | None = None
+        """The connector's commit since which these have been the logs."""
 
     def _name(self, *parts: object) -> str:
         return ":".join(["semel", self._connector, *map(str, parts)])
@@ -94,10 +97,18 @@ class DeltaLedger:
     def _place(self, tp: TopicPartition) -> LedgerEntry | None:
         """The stored position and its log."""
         position = self.position(tp)
-        return None if position is None else first(tp, position, LogId(**self._log(tp)))
+        return None if position is None else first(tp, position, self._log(tp))
 
-    def _log(self, tp: TopicPartition) -> dict[str, str]:
-        return {f: self._text(f"{self._name(*tp)}:{n}") for n, f in _TEXTS.items()}
+    def _log(self, tp: TopicPartition) -> LogId:
+        """The log of the position. Only the connector changes it, and it marks each commit: until
+        the next one it need not be read again, which would take long."""
+        if self._logs_of != self.committed:
+            self._logs, self._logs_of = {}, self.committed
+        if tp not in self._logs:
+            name = self._name(*tp)
+            facts = {f: self._text(f"{name}:{n}") for n, f in _TEXTS.items()}
+            self._logs[tp] = LogId(**facts)
+        return self._logs[tp]
 
     def entries(self, topic: str) -> list[LedgerEntry]:
         """The entries of a topic, by partition."""
@@ -109,7 +120,7 @@ class DeltaLedger:
             name = self._name(topic, partition)
             at = datetime.fromtimestamp(self._count(f"{name}:time") / 1000, UTC)
             facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
-            facts |= self._log(TopicPartition(topic, partition))
+            facts |= self._log(TopicPartition(topic, partition))._asdict()
             facts |= {f: self._epoch(name, n, position) for n, f in _EPOCHS.items()}
             facts["updated_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
             start = self._count(f"{name}:start")
@@ -194,11 +205,21 @@ class DeltaLedger:
         Raises:
             CommitConflict, TransientError: see :meth:`Table.append`.
         """
+        self.commit_by(lambda identifiers: self._table.append(actions, identifiers), moved)
+
+    def commit_by(
+        self, write: Callable[[Mapping[str, int]], None], moved: Mapping[str, int]
+    ) -> None:
+        """Let ``write`` commit identifiers to the table, together with what else it writes. Raises
+        what it raises."""
         before, moved = self._table.version, self.marked(moved)
-        self._table.append(actions, moved)
+        keeps_logs = self._logs_of == self.committed and not any(map(_is_of_log, moved))
+        write(moved)
         if self._version == before and self._table.version == before + 1:
             self._numbers |= moved  # the new version is this commit: nothing to read again
             self._version = before + 1
+            if keeps_logs:
+                self._logs_of = self.committed
 
     def moved(self, advances: Sequence[Advance]) -> dict[str, int]:
         """The identifiers to commit with the results of ``advances``."""
@@ -281,6 +302,11 @@ class DeltaLedger:
         return {
             self._name(e.topic, e.partition): _FORGOTTEN for t in topics for e in self.entries(t)
         }
+
+
+def _is_of_log(name: str) -> bool:
+    """Whether an identifier may be part of an id of a log."""
+    return any(f":{fact}:" in name for fact in _TEXTS)
 
 
 def _reason(number: int) -> str:

@@ -302,7 +302,7 @@ class DeltaSink(StagingSink):
             hit("sink.before_commit")
             try:
                 if files and files[0].key:
-                    merge(table, files, ledger.marked(moved))
+                    ledger.commit_by(partial(merge, table, files), moved)
                     delete(table.filesystem(), [f.path for f in files])
                 elif files or moved:
                     ledger.commit([f.action() for f in files], moved)

@@ -249,11 +249,13 @@ class IcebergLedger:
 
 def _seen(stored: LedgerEntry | None, advance: Advance, *, lags: bool) -> LedgerEntry | None:
     """A table's entry for the ledger rule: its position is not beyond the range's end and, if the
-    table lags, not before its beginning. A hole may begin before the table's position."""
+    table lags, not before its beginning. A hole may begin before the table's position. Its log is
+    left out, because a table may learn of another one later than the connector's ledger, which has
+    been judged before."""
     wanted = advance.range
     if stored is None:
         return first(wanted.topic_partition, wanted.from_offset) if lags else None
     position = max(stored.position, wanted.from_offset) if lags else stored.position
     if advance.lost and wanted.from_offset < position < wanted.until_offset:
         position = wanted.from_offset
-    return replace(stored, position=min(position, wanted.until_offset))
+    return first(wanted.topic_partition, min(position, wanted.until_offset))

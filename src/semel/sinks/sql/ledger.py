@@ -121,7 +121,7 @@ class SqlLedger(Ledger):
             f"(topic = {self._literal(tp.topic)} AND {quote('partition')} = {tp.partition})"
             for tp in sorted(wanted)
         )
-        names = ("topic", "partition", "position", "cluster_id", "topic_id")
+        names = ("topic", "partition", "cluster_id", "topic_id", "position")
         where = f"{self._mine} AND ({only or '1 = 0'})"
         rows = self._dialect.query(self._dialect.held(names, OFFSETS, where)).to_pylist()
         return {e.topic_partition: e for e in map(placed, rows)}
