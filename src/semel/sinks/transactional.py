@@ -2,7 +2,8 @@
 
 A sink implements how the store begins and ends a transaction, stores ledger entries and takes rows.
 This class has the ledger rule, the order of results and positions, replays, and the failpoints at
-which tests kill a process.
+which tests kill a process. :mod:`semel.sinks.sql.base` does the same for databases, where the
+compare-and-set is a statement, and retries depend on what the database refuses.
 """
 
 from __future__ import annotations
