@@ -351,6 +351,31 @@ class TestFiles:
         assert report.final.records > 1000
 
 
+class TestLines:
+    """A file of lines."""
+
+    config = MappingProxyType(
+        {
+            "name": "drill",
+            "connector.class": "FileStreamSink",
+            "file": "/nowhere/lines.txt",
+            "topics": "drill",
+            "tasks.max": "2",
+            "value.converter.schemas.enable": "false",
+        }
+    )
+
+    @pytest.mark.long
+    @pytest.mark.integration
+    def test_faults_lose_nothing_and_write_nothing_twice(self) -> None:
+        kinds = [Kind.WORKER_KILL, Kind.ZOMBIE, Kind.TOPIC_RECREATED, Kind.DISK_FULL]
+        report = drill.drill(self.config, 4, 1, kinds=kinds)
+        assert {r.fault.kind for r in report.results} == set(kinds)
+        assert (report.lost, report.duplicated, report.kept) == (0, 0, True)
+        assert report.final is not None
+        assert report.final.records > 1000
+
+
 class TestLakes:
     """Connectors whose tables others may write, too."""
 

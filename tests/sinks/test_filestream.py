@@ -24,7 +24,14 @@ from semel.sinks.filestream.sink import FileStreamSink
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import points  # noqa: F401
-from tests.engine.harness import LocalSpark, assert_promise_kept, caught_up, some, wait_until
+from tests.engine.harness import (
+    LocalSpark,
+    assert_promise_kept,
+    caught_up,
+    recreate,
+    some,
+    wait_until,
+)
 from tests.patience import PATIENCE
 
 PROCESSES = multiprocessing.get_context("spawn")
@@ -250,6 +257,11 @@ def test_a_process_that_is_frozen_while_it_writes_is_reported(
     started.commit(advance(2, 3), Commit([records(2, b"c")]))
 
 
+def test_provenance_is_refused_because_lines_have_no_columns(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"provenance=true: a line has no columns .*Remove"):
+        sink(tmp_path, provenance="true")
+
+
 def test_a_ledger_of_a_newer_version_is_refused(started: FileStreamSink, tmp_path: Path) -> None:
     ledger = tmp_path / "lines.txt.semel-ledger"
     ledger.write_text(json.dumps({**json.loads(ledger.read_text()), "version": 2}))
@@ -323,3 +335,42 @@ def test_the_audit_refuses_lines_that_another_program_has_changed(
         file.write(b"L")
     with pytest.raises(ServiceError, match="another program has changed its lines"):
         audit(made)
+
+
+@pytest.mark.integration
+def test_the_audit_knows_lines_of_a_former_topic_and_offsets_that_were_never_read(
+    topic: MakeTopic,
+    produce: Produce,
+    kafka: Kafka,
+    tmp_path: Path,
+) -> None:
+    source = topic()
+    produce(source, ["former"] * 5)
+    keys = {
+        "topics": source,
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "topic.recreated": "earliest",
+        "offset.out.of.range": "earliest",
+    }
+    made = config(tmp_path, **keys)
+    caught_up(made)
+    recreate(kafka, source)
+    produce(source, ["present"] * 3)
+    caught_up(made)
+    kafka.delete_records(source, {0: 3})
+    produce(source, ["more"] * 4)
+    kafka.delete_records(source, {0: 5})
+    caught_up(made)
+    assert lines(tmp_path) == b"former\n" * 5 + b"present\n" * 3 + b"more\n" * 2
+    report = audit(made)
+    assert (report.lost, report.duplicated) == (0, 0)
+    (found,) = report.partitions
+    assert found.unknown == 3  # beyond what the removed offsets may have held
+    stored = json.loads((tmp_path / "lines.txt.semel-ledger").read_text())["holes"]["c"]
+    assert [(h["from_offset"], h["until_offset"], h["reason"]) for h in stored] == [
+        (0, 5, "topic created again"),
+        (3, 5, "removed by retention"),
+    ]
+    sink(tmp_path).set_positions(firsts({TopicPartition(source, 0): 7}))
+    assert not sink(tmp_path).snapshot([source]).holes

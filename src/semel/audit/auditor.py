@@ -21,6 +21,7 @@ from semel.audit.offsets import (
     overwritten,
     times_of,
     unmade,
+    unnamed_failures,
     wants_times,
     within,
 )
@@ -304,8 +305,11 @@ class Auditor:
             unread = max(0, kafka - entry.records_read)
             twice = max(0, entry.records_read - kafka - expired)
             unknown = max(0, kafka + expired - entry.records_read - unread)
-            if tp.topic in self._compacted:
-                twice, unknown = 0, unknown + twice
+            # Records of a log that is gone were read, too.
+            gone = self._holes_of(tp, RECREATED, TRUNCATED)
+            former = sum(h.until_offset - h.from_offset for h in gone)
+            doubtful = twice if tp.topic in self._compacted else min(twice, former)
+            twice, unknown = twice - doubtful, unknown + doubtful
             lost, duplicated, odd = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0, 0))
             found.append(
                 PartitionAudit(
@@ -348,7 +352,7 @@ class Auditor:
                 found[target] = self._compared(target, mine[0], entries)
                 continue
             live = self._replacing.live(self._target(mine[0])) or LiveKeys(0, 0)
-            verdict = judge(rows, live, self._failed(mine[0], entries))
+            verdict = judge(rows, live, unnamed_failures(self._snapshot, mine[0], entries))
             found[target] = verdict.lost, 0, verdict.unknown
             if verdict.why:
                 self.not_judged.append(f"{target}: {verdict.why}")
@@ -365,19 +369,13 @@ class Auditor:
             self.not_judged.append(f"{target}: its keys cannot be compared: {why}")
             return 0, 0, 0
         filtered = sum(e.records_filtered for e in entries)
-        excused = min(found.missing, filtered + self._failed(topic, entries))
+        excused = min(found.missing, filtered + unnamed_failures(self._snapshot, topic, entries))
         if found.stray:  # not duplicated: they may have been there before
             self.not_judged.append(
                 f"{target}: {found.stray} of its {stored.num_rows} rows have keys that no record "
                 "in Kafka writes"
             )
         return found.missing - excused, 0, excused + found.stray + found.unsure
-
-    def _failed(self, topic: str, entries: Sequence[LedgerEntry]) -> int:
-        """The number of records that failed without a dead letter that names them."""
-        dead = self._snapshot.dead.get(topic)
-        named = sum(int((offsets_of(dead, e.partition) < e.position).sum()) for e in entries)
-        return max(0, sum(e.records_failed for e in entries) - named)
 
     def _why_not(
         self, target: str, topics: Sequence[str], rows: int | None, *, converts: bool

@@ -14,6 +14,7 @@ from semel.ledger import (
     TAKEN_OVER,
     TRUNCATED,
     Hole,
+    LedgerEntry,
     OffsetRange,
     TopicPartition,
 )
@@ -186,3 +187,10 @@ def by_number(snapshot: Snapshot, topics: Collection[str], surplus: int) -> tupl
     before = sum(h.until_offset - h.from_offset for h in holes)
     odd = min(max(0, surplus), before)
     return max(0, -surplus), max(0, surplus) - odd, odd
+
+
+def unnamed_failures(snapshot: Snapshot, topic: str, entries: Sequence[LedgerEntry]) -> int:
+    """The number of records that failed without a dead letter that names them."""
+    dead = snapshot.dead.get(topic)
+    named = sum(int((offsets_of(dead, e.partition) < e.position).sum()) for e in entries)
+    return max(0, sum(e.records_failed for e in entries) - named)

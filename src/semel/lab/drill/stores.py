@@ -222,7 +222,9 @@ def _place_of_files(raw: Mapping[str, str], where: str) -> dict[str, str]:
 def _file_stream(_raw: Mapping[str, str], directory: Path) -> Store:
     disk = Disk(directory / "lines")
     where = {"file": str(disk.directory / "lines.txt"), "file.directory": ""}
-    return Store(where, _OF_ANY | _OF_DISKS, places=OF_FILE_STREAM, one_writer=True, disk=disk)
+    counted = {"provenance": "false"}  # lines have none
+    faults = _OF_ANY | _OF_DISKS
+    return Store(where, faults, counted, places=OF_FILE_STREAM, one_writer=True, disk=disk)
 
 
 # Servers

@@ -22,6 +22,7 @@ _UNCLEAR = (
     KafkaError._TRANSPORT,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NOT_LEADER_FOR_PARTITION,  # a client keeps the leaders it knows until it asks again
+    KafkaError._NOENT,  # deleting records, while a new topic has no leaders
 )
 """Errors after which the request may have been carried out nevertheless."""
 

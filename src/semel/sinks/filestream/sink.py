@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig, absolute, read
-from semel.errors import ConfigError, Problem, ServiceError, Unavailable
+from semel.errors import ConfigError, Problem, ServiceError, Unavailable, misconfigured
 from semel.failpoints import hit
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.records import OFFSET, PARTITION, Commit, Records, one_array
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -42,7 +42,8 @@ _BLOCK = 8 * 1024 * 1024
 
 @dataclass
 class _State:
-    """What the ledger says about the file, and the positions of each connector that writes to it.
+    """What the ledger says about the file, and the positions and holes of each connector that
+    writes to it.
 
     ``length`` and ``checksum`` (CRC-32) are those of its lines, ``lines`` counts them by topic, and
     ``inode`` tells it from a file that has taken its place.
@@ -54,6 +55,7 @@ class _State:
     inode: int = 0
     lines: dict[str, int] = field(default_factory=dict)
     connectors: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    holes: dict[str, list[dict[str, object]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -83,6 +85,12 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         self._config = read(FileStreamSinkConfig, raw)
         self._path = Path(self._config.directory or ".", self._config.file).absolute()
         self._ledger = self._path.with_name(self._path.name + _LEDGER)
+        if connector.provenance:
+            raise misconfigured(
+                "provenance",
+                f"connector {connector.name}: provenance=true: a line has no columns for the "
+                "origin of its record. Remove provenance: the audit compares the number of lines",
+            )
         master = raw.get("spark.master", "local")
         if not master.startswith("local"):
             raise ConfigError(
@@ -244,6 +252,9 @@ class FileStreamSink(TransactionalSink[_Transaction]):
                 self.forget_entries(transaction)
             else:
                 self.write_entries(transaction, entries)
+                moved = {e.topic_partition for e in entries}
+                left = [h for h in self._holes(transaction) if h.topic_partition not in moved]
+                self._keep_holes(transaction, left)
 
     def adopt(self, entries: Collection[LedgerEntry]) -> None:
         with self.transaction(writing=True) as transaction:
@@ -255,6 +266,17 @@ class FileStreamSink(TransactionalSink[_Transaction]):
 
     def forget_entries(self, transaction: _Transaction) -> None:
         transaction.state.connectors.pop(self._connector.name, None)
+        transaction.state.holes.pop(self._connector.name, None)
+
+    def write_holes(self, transaction: _Transaction, holes: Collection[Hole]) -> None:
+        self._keep_holes(transaction, [*self._holes(transaction), *holes])
+
+    def _holes(self, transaction: _Transaction) -> list[Hole]:
+        stored = transaction.state.holes.get(self._connector.name, ())
+        return [Hole(**facts) for facts in stored]  # type: ignore[arg-type]
+
+    def _keep_holes(self, transaction: _Transaction, holes: Collection[Hole]) -> None:
+        transaction.state.holes[self._connector.name] = [asdict(hole) for hole in holes]
 
     # Lines
 
@@ -275,9 +297,11 @@ class FileStreamSink(TransactionalSink[_Transaction]):
                     changed = _checksum(file, state.length) != state.checksum
                 if changed:
                     raise ServiceError(f"{self._where}: another program has changed its lines")
-        entries = self.read_entries(_Transaction(state))
+        seen = _Transaction(state)
+        entries = self.read_entries(seen)
         return Snapshot(
             [entries[tp] for tp in sorted(entries)],
+            self._holes(seen),
             rows={topic: state.lines.get(topic, 0) for topic in topics},
             targets={topic: topic for topic in topics},
         )
