@@ -19,6 +19,7 @@ from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
 from semel.lab.embedded import Kafka
 from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
 from semel.planning import plan
+from semel.planning.facts import facts_of
 from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
 from semel.sinks.filestream.sink import FileStreamSink
 from tests import matrix
@@ -257,9 +258,10 @@ def test_a_process_that_is_frozen_while_it_writes_is_reported(
     started.commit(advance(2, 3), Commit([records(2, b"c")]))
 
 
-def test_provenance_is_refused_because_lines_have_no_columns(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"provenance=true: a line has no columns .*Remove"):
-        sink(tmp_path, provenance="true")
+def test_provenance_is_refused_because_lines_have_no_room_for_it(tmp_path: Path) -> None:
+    assert facts_of(plan(config(tmp_path)))["audit"] == "by counts"
+    with pytest.raises(ConfigError, match=r"provenance=true: .* has no room .*Remove provenance"):
+        plan(config(tmp_path, provenance="true"))
 
 
 def test_a_ledger_of_a_newer_version_is_refused(started: FileStreamSink, tmp_path: Path) -> None:

@@ -97,11 +97,12 @@ def audit_(
     else:
         out = console()
         out.print(audit_table(report))
-        how = (
-            "record by record, by the provenance columns"
-            if report.exact
-            else "by keys or counts (provenance=true makes it exact to the record)"
-        )
+        if report.exact:
+            how = "record by record, by the provenance columns"
+        elif planned.sink.capabilities.traces:
+            how = "by keys or counts (provenance=true makes it exact to the record)"
+        else:
+            how = "by counts"
         out.print(
             f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
             f"{f', {report.changed} changed of {report.compared or 0} compared' if values else ''} "

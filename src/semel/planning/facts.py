@@ -88,10 +88,16 @@ def _of_sink(planned: Plan) -> dict[str, Any]:
         "delivery": str(guarantee),
         "because": guarantee.why,
         "bad records": bad,
-        "audit": "record by record, by the provenance of each row"
-        if connector.provenance
-        else "by keys or counts; provenance=true makes it exact to the record",
+        "audit": _audited(planned),
         "engine": planned.engine,
         "tasks": connector.tasks_max,
         "warnings": planned.warnings or ["none"],
     }
+
+
+def _audited(planned: Plan) -> str:
+    if planned.connector.provenance:
+        return "record by record, by the provenance of each row"
+    if not planned.sink.capabilities.traces:
+        return "by counts"
+    return "by keys or counts; provenance=true makes it exact to the record"

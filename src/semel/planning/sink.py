@@ -132,6 +132,8 @@ def _gathered(
             if guarantee.mechanism is delivery.Mechanism.TRANSACTIONAL:
                 transactional(sink)
         with problems.caught(mine):
+            _check_provenance(connector, sink)
+        with problems.caught(mine):
             engine = _checked_engine(connector, sink, transform)
             _check_chain(connector, sink, chain, engine)
             warnings += _without_effect(connector, engine)
@@ -188,6 +190,17 @@ def _checked_engine(
             + (", and give the transform a pyarrow.RecordBatch" if transform else ""),
         )
     return engine
+
+
+def _check_provenance(connector: ConnectorConfig, sink: Sink) -> None:
+    """Raises ConfigError: an audit would look for the origin of records where it cannot be."""
+    if connector.provenance and not sink.capabilities.traces:
+        raise misconfigured(
+            "provenance",
+            f"connector {connector.name}: provenance=true: what the {connector.connector_class} "
+            "sink writes has no room for the origin of records. Remove provenance: the audit then "
+            "compares counts",
+        )
 
 
 def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, engine: str) -> None:

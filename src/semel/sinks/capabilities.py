@@ -40,6 +40,9 @@ class Capabilities:
     takes_dead_letters: bool = False
     """The sink writes the dead letters of a topic, too, together with the results."""
 
+    traces: bool = True
+    """Rows can hold the origin of their records (``provenance``)."""
+
     commits_dead_letters_first: bool = False
     """Dead letters go to their table in a separate commit, before the results."""
 

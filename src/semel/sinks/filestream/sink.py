@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig, absolute, read
-from semel.errors import ConfigError, Problem, ServiceError, Unavailable, misconfigured
+from semel.errors import ConfigError, Problem, ServiceError, Unavailable
 from semel.failpoints import hit
 from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.records import OFFSET, PARTITION, Commit, Records, one_array
@@ -77,6 +77,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         uses_key=False,
         takes_text=True,
         takes_tombstones=True,
+        traces=False,
     )
 
     def __init__(self, connector: ConnectorConfig) -> None:
@@ -85,12 +86,6 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         self._config = read(FileStreamSinkConfig, raw)
         self._path = Path(self._config.directory or ".", self._config.file).absolute()
         self._ledger = self._path.with_name(self._path.name + _LEDGER)
-        if connector.provenance:
-            raise misconfigured(
-                "provenance",
-                f"connector {connector.name}: provenance=true: a line has no columns for the "
-                "origin of its record. Remove provenance: the audit compares the number of lines",
-            )
         master = raw.get("spark.master", "local")
         if not master.startswith("local"):
             raise ConfigError(
