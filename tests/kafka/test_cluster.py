@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
+import semel.kafka.cluster
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.kafka import cluster as kafka
 from semel.kafka.clients import IDEMPOTENCE, is_idempotent
@@ -106,8 +107,36 @@ def test_a_topic_whose_creation_nobody_confirms_may_be_there_later(
 
     monkeypatch.setattr(AdminClient, "create_topics", create)
     monkeypatch.setattr(Cluster, "topics", lambda _self: {})
+    monkeypatch.setattr(semel.kafka.cluster, "_CREATES_FOR", 0.0)
     with pytest.raises(error):
         Cluster({"bootstrap.servers": "localhost:1"}).create_topic("t", 1)
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        KafkaError(KafkaError._DESTROY_BROKER),
+        KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."),
+    ],
+)
+def test_a_topic_is_created_once_what_keeps_it_from_that_has_passed(
+    passing: KafkaError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def create(_client: AdminClient, topics: list[Any], **_keys: Any) -> dict[str, Future[None]]:
+        asked.append(topics)
+        future: Future[None] = Future()
+        if len(asked) == 1:
+            future.set_exception(KafkaException(passing))
+        else:
+            future.set_result(None)
+        return {topics[0].topic: future}
+
+    monkeypatch.setattr(AdminClient, "create_topics", create)
+    monkeypatch.setattr(Cluster, "topics", lambda _self: {})
+    Cluster({"bootstrap.servers": "localhost:1"}).create_topic("t", 1)
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", "t", "T", "1", "false", "f", "0"])

@@ -374,5 +374,8 @@ def test_the_audit_knows_lines_of_a_former_topic_and_offsets_that_were_never_rea
         (0, 5, "topic created again"),
         (3, 5, "removed by retention"),
     ]
+    with_holes = dict(json.loads((tmp_path / "lines.txt.semel-ledger").read_text()))
     sink(tmp_path).set_positions(firsts({TopicPartition(source, 0): 7}))
+    without = json.loads((tmp_path / "lines.txt.semel-ledger").read_text())
+    assert with_holes.keys() - without.keys() == {"holes"}, "older versions know none"
     assert not sink(tmp_path).snapshot([source]).holes

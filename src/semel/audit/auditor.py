@@ -305,11 +305,12 @@ class Auditor:
             unread = max(0, kafka - entry.records_read)
             twice = max(0, entry.records_read - kafka - expired)
             unknown = max(0, kafka + expired - entry.records_read - unread)
-            # Records of a log that is gone were read, too.
+            # Records of logs that are gone count as read, too, and hide others that were not.
             gone = self._holes_of(tp, RECREATED, TRUNCATED)
             former = sum(h.until_offset - h.from_offset for h in gone)
-            doubtful = twice if tp.topic in self._compacted else min(twice, former)
-            twice, unknown = twice - doubtful, unknown + doubtful
+            unbounded = tp.topic in self._compacted or self._holes_of(tp, RECREATED)
+            doubtful = twice if unbounded else min(twice, former)
+            twice, unknown = twice - doubtful, max(unknown + doubtful, min(former, kafka))
             lost, duplicated, odd = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0, 0))
             found.append(
                 PartitionAudit(

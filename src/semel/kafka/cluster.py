@@ -27,7 +27,7 @@ from semel.errors import SemelError, ServiceError, TopicMissing, TransientError
 from semel.kafka import leaders
 from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.clients import QUIET
-from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, failure
+from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, all_silent, failure
 from semel.kafka.logids import Asked, known_cluster_id
 from semel.ledger import LogId, TopicPartition
 
@@ -36,6 +36,8 @@ _AT_FIRST = 2.0
 """Seconds that a leader gets to answer at first. A client keeps waiting for a leader that has gone;
 a new client asks the current one."""
 _PAUSE, _LEADERS_PAUSE = 0.1, 0.5
+_CREATES_FOR = 5.0
+"""Seconds for which the creation of a topic is tried again after an error that may pass."""
 _GONE_AFTER, _GONE_TIMES = 3.0, 3
 """How long, in seconds, and how often a broker must deny a partition before it is believed: it may
 learn of a new one later than its clients."""
@@ -244,20 +246,26 @@ class Cluster:
         if name in self.topics():
             return
         topic = NewTopic(name, partitions, replication, config=dict(config or {}))
-        try:
-            admin = self._admin
-            answer = admin.create_topics(
-                [topic], operation_timeout=_TIMEOUT, request_timeout=_TIMEOUT
-            )
-            answer_of(admin, answer[name], _TIMEOUT)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+        began = time.monotonic()
+        while True:
+            try:
+                admin = self._admin
+                answer = admin.create_topics(
+                    [topic], operation_timeout=_TIMEOUT, request_timeout=_TIMEOUT
+                )
+                answer_of(admin, answer[name], _TIMEOUT)
                 return
-            failed = TransientError if code in MAY_PASS else ServiceError
-            raise failed(
-                f"cannot create topic {name} in Kafka at {self._servers}: {error.args[0].str()}"
-            ) from None
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                passes = cause.code() in MAY_PASS or all_silent(cause)
+                if not passes or time.monotonic() - began > _CREATES_FOR:
+                    failed = TransientError if passes else ServiceError
+                    raise failed(
+                        f"cannot create topic {name} in Kafka at {self._servers}: {cause.str()}"
+                    ) from None
+                time.sleep(_PAUSE)
 
     def largest_batch(self, topic: str) -> int | None:
         """The largest batch, in bytes, that a topic accepts; None if this user may not ask."""

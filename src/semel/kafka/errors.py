@@ -16,6 +16,7 @@ from semel.errors import (
 MAY_PASS = (
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,  # the client has learned of a broker under another address
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NETWORK_EXCEPTION,
@@ -97,6 +98,12 @@ FAILED_BEFORE = (KafkaError._STATE, KafkaError._FATAL, KafkaError._INCONSISTENT)
 failed delivery."""
 FAILED_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._INVALID_DIFFERENT_RECORD)
 """A record was not sent, or not taken, because of others."""
+
+
+def all_silent(error: KafkaError) -> bool:
+    """Whether no broker may lead a partition because all were silent for too long ("fenced"). Their
+    next heartbeat ends that."""
+    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
 
 
 def failure(servers: str, error: KafkaException) -> SemelError:

@@ -96,9 +96,13 @@ def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read
 def test_a_partition_that_appears_in_another_log_than_the_topics_others_is_not_read() -> None:
     known = KnownLogs(Cluster({"bootstrap.servers": "none:9092"}))
     former, present = LogId("k", "former"), LogId("k", "present")
-    known.add([first(TopicPartition("t", 0), 5, former)])
+    known.add([first(TopicPartition("t", 0), 5, former), first(TopicPartition("t", 1), 0)])
     with pytest.raises(LogChanged, match="topic t was created again"):
-        known.add([first(TopicPartition("t", 1), 0, present)])
+        known.add([first(TopicPartition("t", 2), 0, present)])
+    with pytest.raises(LogChanged, match="topic u was created again"):
+        known.add(
+            [first(TopicPartition("u", n), 0, log) for n, log in enumerate([former, present])]
+        )
 
 
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])

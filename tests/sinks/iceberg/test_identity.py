@@ -14,6 +14,7 @@ from semel.ledger import (
     TRUNCATED,
     Hole,
     LedgerEntry,
+    LogId,
     Outcome,
     Rebase,
     TopicPartition,
@@ -36,6 +37,20 @@ def held(sink: IcebergSink) -> LedgerEntry:
 
 def letter(offset: int, value: bytes) -> DeadLetter:
     return DeadLetter("t", 0, offset, None, value, (), 5, "STAGE", "E", "why")
+
+
+def learn(warehouse: Warehouse, name: str, log: LogId, **facts: int) -> None:
+    """Move a table's entry to a log by hand."""
+    table = warehouse.catalog.load_table(name)
+    known = json.loads(table.properties["semel:c:t:0"])
+    known |= {"cluster": log.cluster_id, "topic": log.topic_id, **facts}
+    with table.transaction() as transaction:
+        transaction.set_properties({"semel:c:t:0": json.dumps(known)})
+
+
+def learned_log(warehouse: Warehouse, name: str) -> LogId:
+    known = json.loads(warehouse.catalog.load_table(name).properties["semel:c:t:0"])
+    return LogId(known["cluster"], known["topic"])
 
 
 def begin_another_log(sink: IcebergSink) -> None:
@@ -146,15 +161,30 @@ def test_tables_that_know_different_logs_take_the_records_of_the_ledgers_log(
     """A table that was left out for a while learns late that the topic was created again."""
     sink = warehouse.sink(keys=BOTH)
     sink.commit([advance(0, 10)], values(0, 10))
-    for name, log in (("db.a", PRESENT), ("db.b", FORMER)):
-        table = warehouse.catalog.load_table(name)
-        facts = json.loads(table.properties["semel:c:t:0"])
-        facts |= {"cluster": log.cluster_id, "topic": log.topic_id}
-        with table.transaction() as transaction:
-            transaction.set_properties({"semel:c:t:0": json.dumps(facts)})
+    learn(warehouse, "db.a", PRESENT)
+    learn(warehouse, "db.b", FORMER)
     sink = warehouse.sink(keys=BOTH)
     assert held(sink).log == PRESENT
     for log, outcome in ((PRESENT, Outcome.APPLIED), (PRESENT, Outcome.REPLAYED)):
         assert sink.commit([replace(advance(10, 20), log=log)], values(10, 20)) is outcome
     with pytest.raises(LedgerConflict, match="in another log"):
         sink.commit([replace(advance(20, 30), log=FORMER)], values(20, 30))
+    logs = {name: learned_log(warehouse, name) for name in ("db.a", "db.b")}
+    assert logs == {"db.a": PRESENT, "db.b": PRESENT}
+
+
+def test_a_table_that_is_ahead_in_another_log_stops_the_connector(warehouse: Warehouse) -> None:
+    """It was left out, and the topic created again meanwhile: it would take new offsets for those
+    that it has."""
+    sink = warehouse.sink(keys=BOTH)
+    sink.commit([advance(0, 10)], values(0, 10))
+    learn(warehouse, "db.a", PRESENT, position=4)
+    learn(warehouse, "db.b", FORMER)
+    sink = warehouse.sink(keys=BOTH)
+    assert (held(sink).log, held(sink).position) == (PRESENT, 4)
+    with pytest.raises(ConfigError, match=r"table .*db.b.* is at 10 .*offsets set FILE t-0=4$"):
+        sink.commit([replace(advance(4, 8), log=PRESENT)], values(4, 8))
+    sink.set_positions([replace(held(sink), **PRESENT._asdict())])
+    sink = warehouse.sink(keys=BOTH)
+    commit = [replace(advance(4, 8), log=PRESENT)]
+    assert sink.commit(commit, values(4, 8)) is Outcome.APPLIED

@@ -17,7 +17,7 @@ from semel.engine.batch import Batch
 from semel.engine.epochs import diverged
 from semel.errors import LogChanged
 from semel.kafka.cluster import Cluster
-from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
+from semel.ledger import UNKNOWN_LOG, LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,14 @@ class KnownLogs:
         Raises:
             LogChanged: they are not of the logs that the topics' other entries are of.
         """
+        logs = dict(self._logs)
         for entry in entries:
-            if self._logs.get(entry.topic, entry.log).contradicts(entry.log):
+            known = logs.get(entry.topic, UNKNOWN_LOG)
+            if known.contradicts(entry.log):
                 raise LogChanged(f"topic {entry.topic} was created again")
+            logs[entry.topic] = known.completed(entry.log)
         self.expect(entries)
+        self._logs = logs
 
     def pin(self, ranges: Sequence[OffsetRange]) -> Pinned:
         """Ask Kafka for the logs of a batch that has not been read yet.

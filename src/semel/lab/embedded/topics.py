@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from semel.errors import ServiceError
 from semel.kafka.answers import answers_of
+from semel.kafka.errors import all_silent
 from semel.lab.embedded.process import comes_true
 
 ADMIN_TIMEOUT = 120.0
@@ -20,6 +21,7 @@ _UNCLEAR = (
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NOT_LEADER_FOR_PARTITION,  # a client keeps the leaders it knows until it asks again
     KafkaError._NOENT,  # deleting records, while a new topic has no leaders
@@ -111,7 +113,7 @@ def _carry_out(
             if unclear and error.code() == already_done:
                 return
             unclear = unclear or error.code() in _UNCLEAR
-            if late or not (error.code() in _UNCLEAR or _fenced(error)):
+            if late or not (error.code() in _UNCLEAR or all_silent(error)):
                 raise ServiceError(f"Kafka refuses to {what}: {failure}") from failure
             if error.code() == KafkaError.NOT_LEADER_FOR_PARTITION:
                 with suppress(KafkaException):
@@ -135,9 +137,3 @@ def _await_partitions(admin: Admin, topic: str, partitions: int) -> None:
             f"Kafka does not show topic {topic} with {partitions} partitions after "
             f"{ADMIN_TIMEOUT:.0f} s."
         )
-
-
-def _fenced(error: KafkaError) -> bool:
-    """Whether no broker may lead a partition because all were silent for too long. Their next
-    heartbeat ends that."""
-    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()

@@ -161,19 +161,19 @@ class FileStreamSink(TransactionalSink[_Transaction]):
 
     def _state(self) -> _State:
         try:
-            state = _State(**json.loads(self._ledger.read_bytes()))
+            facts = json.loads(self._ledger.read_bytes())
+            if facts["version"] > _VERSION:
+                raise ServiceError(
+                    f"{self._where}: its ledger {self._ledger} is of version {facts['version']}, "
+                    "which a newer semel has written. Upgrade this one"
+                )
+            return _State(**facts)
         except FileNotFoundError:
             return _State()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise ServiceError(
                 f"{self._where}: its ledger {self._ledger} is damaged: {error}"
             ) from None
-        if state.version > _VERSION:
-            raise ServiceError(
-                f"{self._where}: its ledger {self._ledger} is of version {state.version}, which a "
-                "newer semel has written. Upgrade this one"
-            )
-        return state
 
     def _append(self, transaction: _Transaction) -> None:
         state = transaction.state
@@ -219,7 +219,10 @@ class FileStreamSink(TransactionalSink[_Transaction]):
     def _replace(self, state: _State) -> None:
         new = self._ledger.with_name(self._ledger.name + ".new")
         with new.open("w") as file:
-            json.dump(asdict(state), file)
+            facts = asdict(state)
+            if not state.holes:  # the first version knew none
+                del facts["holes"]
+            json.dump(facts, file)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._ledger)
@@ -247,15 +250,14 @@ class FileStreamSink(TransactionalSink[_Transaction]):
                 self.forget_entries(transaction)
             else:
                 self.write_entries(transaction, entries)
-                moved = {e.topic_partition for e in entries}
-                left = [h for h in self._holes(transaction) if h.topic_partition not in moved]
-                self._keep_holes(transaction, left)
+                self._forget_holes(transaction, entries)
 
     def adopt(self, entries: Collection[LedgerEntry]) -> None:
         with self.transaction(writing=True) as transaction:
             if self._path.exists():
                 transaction.state = self._adopting(transaction.state)
             self.write_entries(transaction, entries)
+            self._forget_holes(transaction, entries)
             for topic in {e.topic for e in entries}:  # whose lines are counted from here on
                 transaction.state.lines[topic] = _counted(transaction.state, topic)
 
@@ -271,7 +273,15 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         return [Hole(**facts) for facts in stored]  # type: ignore[arg-type]
 
     def _keep_holes(self, transaction: _Transaction, holes: Collection[Hole]) -> None:
-        transaction.state.holes[self._connector.name] = [asdict(hole) for hole in holes]
+        transaction.state.holes.pop(self._connector.name, None)
+        if holes:
+            transaction.state.holes[self._connector.name] = [asdict(hole) for hole in holes]
+
+    def _forget_holes(self, transaction: _Transaction, entries: Collection[LedgerEntry]) -> None:
+        """Entries that do not continue former ones have no holes."""
+        new = {e.topic_partition for e in entries}
+        left = [h for h in self._holes(transaction) if h.topic_partition not in new]
+        self._keep_holes(transaction, left)
 
     # Lines
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from semel.errors import ServiceError
+from semel.errors import ConfigError, ServiceError
 from semel.ledger import (
     RETENTION,
     Advance,
@@ -147,11 +147,25 @@ class IcebergLedger:
         between its position and the range.
 
         Raises:
+            ConfigError: it holds the offsets of another log.
             LedgerConflict: see :func:`semel.ledger.judge`.
         """
         stored = {tp: e.entry for tp, e in self._known().items()}
+        for a in advances:
+            e = stored.get(a.range.topic_partition)
+            if e is not None and e.position > a.range.from_offset and e.log.contradicts(a.log):
+                raise self._ahead(e, a)
         seen = [_seen(stored.get(a.range.topic_partition), a, lags=lags) for a in advances]
         return judge(self._connector, {e.topic_partition: e for e in seen if e}, advances)
+
+    def _ahead(self, entry: LedgerEntry, advance: Advance) -> ConfigError:
+        tp = entry.topic_partition
+        return ConfigError(
+            f"connector {self._connector}: table {self._table.where} is at {entry.position} for "
+            f"{tp} in another log ({entry.log}) than the connector ({advance.log}): topic "
+            f"{tp.topic} was created again while the table was left out. To continue without what "
+            f"the table missed, run: semel offsets set FILE {tp}={advance.range.from_offset}"
+        )
 
     def moved(
         self, advances: Sequence[Advance], elsewhere: Mapping[TopicPartition, int]
@@ -165,6 +179,8 @@ class IcebergLedger:
             e = known.entry
             begins, ends = max(e.position, a.range.from_offset), a.range.until_offset
             entry = e.after(replace(a, lost=ends - begins if a.lost else 0), "")
+            # The table may have been left out when the others learned of their log.
+            entry = replace(entry, **a.log.completed(e.log)._asdict())
             holes = (*known.holes, (begins, ends, a.cause)) if a.lost else known.holes
             more = known.elsewhere + elsewhere.get(tp, 0)
             found[self._name(tp)] = _Entry(entry, holes, more).text()
@@ -250,8 +266,7 @@ class IcebergLedger:
 def _seen(stored: LedgerEntry | None, advance: Advance, *, lags: bool) -> LedgerEntry | None:
     """A table's entry for the ledger rule: its position is not beyond the range's end and, if the
     table lags, not before its beginning. A hole may begin before the table's position. Its log is
-    left out, because a table may learn of another one later than the connector's ledger, which has
-    been judged before."""
+    left out, because a table that is not ahead may still have to learn of it."""
     wanted = advance.range
     if stored is None:
         return first(wanted.topic_partition, wanted.from_offset) if lags else None
