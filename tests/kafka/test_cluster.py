@@ -119,7 +119,7 @@ def test_a_topic_whose_creation_nobody_confirms_may_be_there_later(
         KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."),
     ],
 )
-def test_a_topic_is_created_once_what_keeps_it_from_that_has_passed(
+def test_creating_a_topic_outlives_transient_errors(
     passing: KafkaError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

@@ -15,6 +15,7 @@ from semel.audit.offsets import (
     Seen,
     beyond_kafka,
     by_number,
+    extent,
     letters,
     mismatched,
     offsets_of,
@@ -306,9 +307,9 @@ class Auditor:
             twice = max(0, entry.records_read - kafka - expired)
             unknown = max(0, kafka + expired - entry.records_read - unread)
             # Records of logs that are gone count as read, too, and hide others that were not.
-            gone = self._holes_of(tp, RECREATED, TRUNCATED)
-            former = sum(h.until_offset - h.from_offset for h in gone)
-            unbounded = tp.topic in self._compacted or self._holes_of(tp, RECREATED)
+            recreated, cut = self._holes_of(tp, RECREATED), self._holes_of(tp, TRUNCATED)
+            former = extent([*recreated, *cut])
+            unbounded = tp.topic in self._compacted or recreated
             doubtful = twice if unbounded else min(twice, former)
             twice, unknown = twice - doubtful, max(unknown + doubtful, min(former, kafka))
             lost, duplicated, odd = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0, 0))

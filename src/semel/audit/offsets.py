@@ -179,12 +179,17 @@ def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:
     return any("timestamp" in t.column_names for t in given)
 
 
+def extent(holes: Collection[Hole]) -> int:
+    """The number of offsets in holes."""
+    return sum(h.until_offset - h.from_offset for h in holes)
+
+
 def by_number(snapshot: Snapshot, topics: Collection[str], surplus: int) -> tuple[int, int, int]:
     """The rows of a target that are lost, duplicated and not judged, by how many more it has than
     the ledger counts. Some may be from before another program handed the connector over: the ledger
     began to count again then."""
     holes = [h for h in snapshot.holes if h.reason == TAKEN_OVER and h.topic in topics]
-    before = sum(h.until_offset - h.from_offset for h in holes)
+    before = extent(holes)
     odd = min(max(0, surplus), before)
     return max(0, -surplus), max(0, surplus) - odd, odd
 

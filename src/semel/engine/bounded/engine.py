@@ -236,7 +236,7 @@ class BoundedEngine:
         damage.check_tolerated(self._connector, position)
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
-            advances = of_logs(batch.advances, {tp.topic: entry.log})
+            advances = batch.of({tp.topic: entry.log}).advances
             self._retrying(advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
 

@@ -47,7 +47,7 @@ from semel.engine.retry import Retries
 from semel.errors import BadRecord, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
-from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
+from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.staging import StagingSink
 
@@ -125,7 +125,7 @@ class MicroBatches:
         tp = damage.topic_partition
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
-            self._deliverer.deliver(of_logs(batch.advances, {tp.topic: log_id}), batch.commit)
+            self._deliverer.deliver(batch.of({tp.topic: log_id}).advances, batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 

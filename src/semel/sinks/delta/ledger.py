@@ -67,7 +67,7 @@ class DeltaLedger:
         self._seen_since = -1
         self._logs: dict[TopicPartition, LogId] = {}
         self._logs_of: int | None = None
-        """The connector's commit since which these have been the logs."""
+        """The connector's commit as of which they are known."""
 
     def _name(self, *parts: object) -> str:
         return ":".join(["semel", self._connector, *map(str, parts)])

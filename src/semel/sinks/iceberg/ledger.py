@@ -134,9 +134,6 @@ class IcebergLedger:
             for begins, ends, reason in e.holes
         ]
 
-    def positions(self) -> dict[TopicPartition, int]:
-        return {tp: e.entry.position for tp, e in self._known().items()}
-
     def elsewhere(self) -> dict[TopicPartition, int]:
         """The number of records whose rows are in other tables."""
         return {tp: e.elsewhere for tp, e in self._known().items()}
