@@ -4,7 +4,6 @@ floor above and never from a room beside it."""
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -124,27 +123,6 @@ def test_no_import_goes_up_or_sideways() -> None:
         if room(name) != room(other) and floor_of[room(name)] <= floor_of[room(other)]
     ]
     assert not wrong, "\n".join(wrong)
-
-
-LONGEST = 400
-
-
-def test_no_module_is_longer_than_400_lines() -> None:
-    lengths = {name: len(path.read_text().splitlines()) for name, path in modules()}
-    too_long = {name: n for name, n in lengths.items() if n > LONGEST}
-    assert not too_long, f"split by reason to change: {too_long}"
-
-
-ALIKE = 5
-
-
-def test_five_modules_with_one_prefix_are_a_folder() -> None:
-    prefixes = Counter(
-        f"{path.parent.relative_to(SOURCE)}/{path.stem.partition('_')[0]}"
-        for _, path in modules()
-        if not path.stem.startswith("_")
-    )
-    assert not [prefix for prefix, count in prefixes.items() if count >= ALIKE]
 
 
 SHARED = 6
