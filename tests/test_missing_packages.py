@@ -101,6 +101,19 @@ def test_a_plugin_whose_modules_import_a_missing_package_names_it(
     assert f"needs the package {module}: pip install 'semel[{extra}]'" in ended.stdout
 
 
+def test_protobuf_names_its_missing_package() -> None:
+    program = (
+        "import sys; sys.modules['google.protobuf'] = None; from semel.converters import find\n"
+        "try: find('io.confluent.connect.protobuf.ProtobufConverter', where='value.converter')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stdout.startswith("ConfigError")
+    assert "grpcio-tools: pip install 'semel[registry]'" in ended.stdout
+
+
 def test_the_packages_of_services_and_demo_are_asked_for_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -200,7 +200,10 @@ def messages(draw: st.DrawFn, name: str, file: File) -> Message:
         elif made.label == "repeated" and kind not in ("string", "bytes", "message"):
             made.packed = draw(st.sampled_from([None, True, False]))
         found.fields.append(made)
-    return found
+    # The fields of a oneof stand together.
+    first = {f.oneof or f.name: n for n, f in reversed([*enumerate(found.fields)])}
+    ordered = sorted(found.fields, key=lambda f: first[f.oneof or f.name])
+    return Message(name, ordered)
 
 
 @st.composite

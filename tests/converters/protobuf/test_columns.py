@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from semel.converters.protobuf import contents, rows
+from semel.converters.protobuf.compiler import compiled
 from semel.converters.protobuf.indexes import split
 from semel.converters.protobuf.link import Linked
 from semel.converters.protobuf.schema import Node
-from semel.converters.protobuf.serialized import file_of
 from semel.converters.registry.framing import framed, unframed
 from tests.converters.protobuf.schemas import File, expected, files, filled, with_maps
 
@@ -26,7 +26,7 @@ SLOW = settings(
 
 
 def node_of(text: str) -> Node:
-    linked = Linked(file_of(text), {})
+    linked = Linked(compiled(text))
     return linked.root(linked.name_of((0,)))
 
 

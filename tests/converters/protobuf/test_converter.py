@@ -117,11 +117,91 @@ def test_a_schema_that_cannot_be_used_is_reported() -> None:
     made = converter(broken)
     decoded = made.decode(pa.array([message(b"", n) for n in broken]))
     reasons = [f.message for f in decoded.failures]
-    assert reasons[0] == "schema 1: not a Protobuf schema: line 1: it ends too early"
+    assert reasons[0] == (
+        "schema 1: not a Protobuf schema: line 1: Reached end of input in message definition "
+        "(missing '}')."
+    )
     assert "it imports 'other.proto', which is not registered as a reference" in reasons[1]
-    assert reasons[2] == "schema 3: message Row refers to Other, which is not defined"
-    assert "groups are not read" in reasons[3]
-    assert "line 3: expected a whole number, but found 'x'" in reasons[4]
+    assert reasons[2] == 'schema 3: not a Protobuf schema: line 2: "Other" is not defined.'
+    assert "field g: groups and delimited messages are not read" in reasons[3]
+    assert "line 3: Expected field number." in reasons[4]
+
+
+HOSTILE = {
+    "slashes": ("/" * 200 + "\n") * 2000 + HEAD + "message Row { int32 id = }",
+    "nested messages": HEAD + "message A {" * 100_000 + "}" * 100_000,
+    "nested options": """
+        import "google/protobuf/descriptor.proto";
+        message A { optional A a = 1; }
+        extend google.protobuf.FieldOptions { optional A o = 50000; }
+        message R { optional int32 x = 1 [(o) = { %s }]; }
+    """
+    % ("a {" * 200_000 + "}" * 200_000),
+    "a surrogate": HEAD + "message Row { int32 \udc80 = 1; }",
+    "a NUL": HEAD + "message Row { int32 id\0 = 1; }",
+    "a file of the machine": HEAD + 'import "/etc/passwd"; message Row {}',
+    "a file outside": HEAD + 'import "../in.set"; message Row {}',
+    "base64 of nothing": base64.b64encode(b"\xff" * 100).decode(),
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_schema_is_refused_in_words(text: str) -> None:
+    decoded = converter({1: text}).decode(pa.array([message(b"")]))
+    (failure,) = decoded.failures
+    assert failure.message.startswith("schema 1: ")
+    assert len(failure.message) < 300
+
+
+@pytest.mark.parametrize("name", ["../schema.proto", "/tmp/x.proto", "a//b.proto", "a\0b", ""])
+def test_a_reference_names_a_file_of_its_own(name: str) -> None:
+    made = converter({1: HEAD + "message Row { int32 id = 1; }"}, (name, HEAD))
+    (failure,) = made.decode(pa.array([message(b"")])).failures
+    assert f"a reference with the name {name!r}" in failure.message
+
+
+VALID = {
+    "slashes": "/" * 200 + "\n" + HEAD + "message Row { int32 id = 1; }",
+    "a byte order mark": "\ufeff" + HEAD + "message Row { int32 id = 1; }",
+    "edition 2024": 'edition = "2024"; message Row { int32 id = 1; }',
+    "options": """
+        syntax = "proto2";
+        import "google/protobuf/descriptor.proto";
+        import "google/protobuf/any.proto";
+        message Facts { optional float f = 1; optional google.protobuf.Any any = 2; }
+        extend google.protobuf.FieldOptions { optional Facts facts = 50000; }
+        message Row {
+          optional int32 id = 1 [(facts) = {  # a comment
+            f: 1.5
+            any { [type.googleapis.com/Facts] { f: 2 } }
+          }];
+          optional int32 other = 2 [( . facts ) . f = 3];
+        }
+    """,
+    "Google's types": HEAD
+    + """
+        import "google/type/postal_address.proto";
+        import "google/protobuf/api.proto";
+        message Row { int32 id = 1; google.type.PostalAddress at = 2; }
+    """,
+}
+
+
+@pytest.mark.parametrize("text", VALID.values(), ids=VALID)
+def test_any_text_that_protoc_takes_is_read(text: str) -> None:
+    indexes = b"\x02\x02" if "message Facts" in text else b"\0"
+    (value,) = read(converter({1: text}), message(number(1, 5), indexes=indexes))
+    assert value["id"] == 5
+
+
+def test_a_text_may_refer_to_a_serialized_schema() -> None:
+    other = descriptor_pb2.FileDescriptorProto(name="o.proto", syntax="proto3", package="o")
+    other.message_type.add(name="Other").field.add(name="x", number=1, type=5, label=1)
+    serialized = base64.b64encode(other.SerializeToString()).decode()
+    text = HEAD + 'import "dir/o.proto"; message Row { o.Other other = 1; }'
+    made = converter({1: text}, ("dir/o.proto", serialized))
+    assert read(made, message(inside(1, number(1, 7)))) == [{"other": {"x": 7}}]
 
 
 def test_indexes_say_which_message_it_is() -> None:

@@ -13,20 +13,26 @@ import pyarrow.compute as pc
 
 from semel.config import LOW, Type, key
 from semel.converters.base import Converter
-from semel.converters.protobuf import columns, indexes, rows
-from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
-from semel.converters.protobuf.files import SchemaError
-from semel.converters.protobuf.link import Linked, Reading
-from semel.converters.protobuf.promotion import incompatible
-from semel.converters.protobuf.schema import Node
-from semel.converters.protobuf.serialized import file_of
-from semel.converters.protobuf.write import write
 from semel.converters.registry import config as keys
 from semel.converters.registry import mixed, registration
 from semel.converters.registry.client import PROTOBUF, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
+from semel.errors import ConfigError, Problem
+from semel.extras import require
+
+try:
+    from semel.converters.protobuf import columns, indexes, rows
+    from semel.converters.protobuf.compiler import SchemaError, compiled
+    from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
+    from semel.converters.protobuf.link import Linked, Reading
+    from semel.converters.protobuf.promotion import incompatible
+    from semel.converters.protobuf.schema import Node
+    from semel.converters.protobuf.write import write
+except ModuleNotFoundError as missing:
+    lacking = "Protobuf needs the package grpcio-tools: pip install 'semel[registry]'"
+    raise ConfigError(Problem("", lacking, not_installed=True)) from missing
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ class ProtobufConverter(RegistryConverter):
     ) -> Converter:
         given = cls.keys(config, where)
         return cls(
-            keys.registry(given, where),
+            _registry(given, where),
             where,
             reading=given.reading,
             registration=Registration.of(given, is_key=is_key, where=where),
@@ -154,8 +160,7 @@ class ProtobufConverter(RegistryConverter):
         return indexes.split(group)
 
     def _linked(self, schema: Schema) -> Linked:
-        references = {name: file_of(text) for name, text in schema.references}
-        return Linked(file_of(schema.text), references, self._reading)
+        return Linked(compiled(schema.text, schema.references), self._reading)
 
     def _reader(self, schema: Schema) -> Reader:
         linked = self._linked(schema)
@@ -184,7 +189,7 @@ class ProtobufConverter(RegistryConverter):
     def _writer(self, schema: Schema, derived: str | None) -> Writer:
         linked = self._linked(schema)
         if derived is not None:
-            wrong = list(incompatible(linked, Linked(file_of(derived), {}, self._reading)))
+            wrong = list(incompatible(linked, Linked(compiled(derived), self._reading)))
             if wrong:
                 raise ValueError(registration.unfit(schema, wrong))
 
@@ -227,7 +232,7 @@ class ApicurioProtobufConverter(ProtobufConverter):
     ) -> Converter:
         given = cls.keys(config, where)
         return cls(
-            keys.registry(given, where),
+            _registry(given, where),
             where,
             reading=given.reading,
             registration=Registration.of(given, is_key=is_key, where=where),
@@ -247,6 +252,12 @@ class ApicurioProtobufConverter(ProtobufConverter):
         whole = [part for part in parts if part.message != indexes.DAMAGED]
         damaged = [part for part in parts if part.message == indexes.DAMAGED]
         return [named for part in whole for named in indexes.split_by_name(part)] + damaged
+
+
+def _registry(given: ProtobufKeys, where: str) -> Registry:
+    packages = {"grpc_tools": "grpcio-tools", "google.type": "googleapis-common-protos"}
+    require(where, "registry", packages, key=where)
+    return keys.registry(given, where)
 
 
 def _name_of(kind: pa.DataType) -> str | None:

@@ -10,7 +10,6 @@ from urllib.parse import quote_plus
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.protobuf import known
 
 NAME = "ConnectDefault"
 _VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,7 +43,7 @@ def schema_of(kind: pa.DataType, writing: Writing) -> tuple[str, str]:
     """
     if pa.types.is_struct(kind):
         return _Writer(writing).file(kind)
-    return known.text(_WRAPPERS_FILE), wrapper_of(kind)
+    return _WRAPPER_MESSAGES, wrapper_of(kind)
 
 
 def wrapper_of(kind: pa.DataType) -> str:
@@ -234,3 +233,15 @@ _WRAPPERS = {
     "string": "google.protobuf.StringValue",
     "bytes": "google.protobuf.BytesValue",
 }
+_WRAPPER_MESSAGES = """syntax = "proto3";
+package google.protobuf;
+message DoubleValue { double value = 1; }
+message FloatValue { float value = 1; }
+message Int64Value { int64 value = 1; }
+message UInt64Value { uint64 value = 1; }
+message Int32Value { int32 value = 1; }
+message UInt32Value { uint32 value = 1; }
+message BoolValue { bool value = 1; }
+message StringValue { string value = 1; }
+message BytesValue { bytes value = 1; }
+"""

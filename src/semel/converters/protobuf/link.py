@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
 
 import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, OneofDescriptor
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
+from google.protobuf.message_factory import GetMessageClass
 
-from semel.converters.protobuf import files
-from semel.converters.protobuf.files import File, SchemaError
-from semel.converters.protobuf.known import known
+from semel.converters.protobuf.compiler import SchemaError
 from semel.converters.protobuf.schema import (
-    SCALARS,
     Enum,
     Field,
     Known,
@@ -36,6 +40,10 @@ _LOGICAL = {
     "google.type.Date": pa.date32(),
     "google.type.TimeOfDay": pa.time32("ms"),
 }
+_KINDS = {
+    number: FieldDescriptorProto.Type.Name(number).removeprefix("TYPE_").lower()
+    for number in FieldDescriptorProto.Type.values()
+}
 _NARROW = {"int8": pa.int8(), "int16": pa.int16()}
 _NARROWED = ("int32", "sint32", "sfixed32")
 
@@ -55,38 +63,17 @@ class Reading:
 
 
 class Linked:
-    """A file with all that it imports.
+    """A file, as Kafka Connect understands its messages."""
 
-    Args:
-        references: the files that a registry has for its imports, by the names used there.
-
-    Raises:
-        SchemaError: an imported file is missing.
-    """
-
-    def __init__(
-        self, file: File, references: Mapping[str, File], reading: Reading | None = None
-    ) -> None:
+    def __init__(self, file: FileDescriptor, reading: Reading | None = None) -> None:
         self.file = file
         self._reading = reading or Reading()
-        self._types: dict[str, tuple[files.Message | files.Enum, str]] = {}
-        self._seen: set[int] = set()
-        self._add(file, references)
         self._made: dict[str, Message] = {}
         self._open: set[str] = set()
 
-    def _add(self, file: File, references: Mapping[str, File]) -> None:
-        if id(file) in self._seen:
-            return
-        self._seen.add(id(file))
-        for name in file.imports:
-            found = references.get(name) or known(name)
-            if found is None:
-                raise SchemaError(
-                    f"it imports {name!r}, which is not registered as a reference of it"
-                )
-            self._add(found, references)
-        self._types |= {name: (found, file.syntax) for name, found in file.declared()}
+    @property
+    def _messages(self) -> list[Descriptor]:
+        return list(self.file.message_types_by_name.values())
 
     def name_of(self, indexes: Sequence[int]) -> str:
         """The full name of a message, by its indexes.
@@ -94,14 +81,13 @@ class Linked:
         Raises:
             SchemaError: there is no such message.
         """
-        messages, path = self.file.messages, [self.file.package] if self.file.package else []
+        messages, name = self._messages, self.file.package
         for index in indexes:
-            inner = [m for m in messages if not m.is_entry]
+            inner = [m for m in messages if not m.GetOptions().map_entry]
             if not 0 <= index < len(inner):
                 raise SchemaError(f"it has no message with the indexes {list(indexes)}")
-            path.append(inner[index].name)
-            messages = inner[index].messages
-        return ".".join(path)
+            name, messages = inner[index].full_name, list(inner[index].nested_types)
+        return str(name)
 
     def indexes_of(self, name: str | None) -> tuple[int, ...]:
         """The indexes of a message by its full name; without one, those of the first.
@@ -109,7 +95,7 @@ class Linked:
         Raises:
             SchemaError: it is not there.
         """
-        names = [f"{self.file.package}.{m.name}".lstrip(".") for m in self.file.messages]
+        names = [m.full_name for m in self._messages]
         if not names or (name is not None and name not in names):
             raise SchemaError(f"it has no message {name or ''}".rstrip())
         return (0 if name is None else names.index(name),)
@@ -120,126 +106,154 @@ class Linked:
         Raises:
             SchemaError: there is none.
         """
-        if name not in [m.name for m in self.file.messages]:
+        found = self.file.message_types_by_name.get(name)
+        if found is None:
             raise SchemaError(f"it has no message {name!r}")
-        return f"{self.file.package}.{name}".lstrip(".")
+        return str(found.full_name)
 
     def root(self, name: str) -> Node:
         """The message of a full name, or what it wraps."""
         self._made, self._open = {}, set()
-        message = self._message(name)
+        message = self._message(self.file.pool.FindMessageTypeByName(name))
         if name in WRAPPERS and self._reading.wrapper_for_raw_primitives:
             return Wrapped(message)
         return message
 
-    def _message(self, name: str) -> Message:
+    def _message(self, declared: Descriptor) -> Message:
+        name = declared.full_name
         if name not in self._made:
-            declared, syntax = self._types[name]
-            assert isinstance(declared, files.Message)
             self._open.add(name)
-            plain = declared.is_entry or name in WRAPPERS or name in (*_LOGICAL, DECIMAL)
-            fields = [(f, self._field(f, name, syntax, plain)) for f in declared.fields]
+            map_entry = declared.GetOptions().map_entry
+            plain = map_entry or name in WRAPPERS or name in (*_LOGICAL, DECIMAL)
+            fields = [(f, self._field(f, plain)) for f in declared.fields]
             self._open.discard(name)
             self._made[name] = Message(name, self._columns(declared, fields))
         return self._made[name]
 
     def _columns(
-        self, declared: files.Message, fields: Sequence[tuple[files.Field, Field]]
+        self, declared: Descriptor, fields: Sequence[tuple[FieldDescriptor, Field]]
     ) -> tuple[Field | Oneof, ...]:
         unions: list[Field | Oneof] = []
-        for number, name in enumerate(declared.oneofs):
-            members = tuple(field for f, field in fields if f.oneof == number)
+        for oneof in declared.oneofs:
+            members = tuple(field for f, field in fields if _oneof(f) == oneof)
+            if not members:  # it stands for proto3's optional
+                continue
             if self._reading.flatten_unions:
                 unions += members
             else:
-                shown = f"{name}_{number}" if self._reading.index_unions else name
+                index_unions = self._reading.index_unions
+                shown = f"{oneof.name}_{oneof.index}" if index_unions else oneof.name
                 unions.append(Oneof(shown, members))
-        found = (*unions, *(field for f, field in fields if f.oneof is None))
+        found = (*unions, *(field for f, field in fields if _oneof(f) is None))
         names = [column.name for column in found]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SchemaError(f"message {declared.name} has a field twice: {', '.join(twice)}")
         return found
 
-    def _field(self, field: files.Field, scope: str, syntax: str, plain: bool) -> Field:
+    def _field(self, field: FieldDescriptor, plain: bool) -> Field:
         reading = Reading() if plain else self._reading
-        node = self._node(field, scope, syntax)
-        repeated = field.label == "repeated"
-        member = field.oneof is not None
+        node = self._node(field)
+        repeated = field.is_repeated
+        oneof = _oneof(field)
         found = Field(field.name, field.number, node, repeated)
-        keyword = field.label == "optional" and (syntax != "editions")
-        optional = keyword and (syntax == "proto3" or reading.optional_for_proto2)
-        explicit = not repeated and (member or optional or (found.is_message and not plain))
+        proto2 = _is_proto2(field.file)
+        keyword = proto2 and not field.is_required
+        keyword = keyword or field.number in _optionals(field.containing_type)
+        optional = keyword and (not proto2 or reading.optional_for_proto2)
+        explicit = not repeated and (
+            oneof is not None or optional or (found.is_message and not plain)
+        )
         nullable = (
-            member
+            oneof is not None
             or explicit
             or repeated
             or isinstance(node, Enum)
             or not (reading.optional_for_nullables or reading.wrapper_for_nullables)
         )
-        always = found.is_message and not repeated and not member
+        always = found.is_message and not repeated and oneof is None
         always = always and (plain or (reading.struct_for_nulls and _has_struct(node)))
-        name = scope if member else None
         return replace(
             found,
             explicit=explicit and not always,
-            required=field.label == "required",
+            required=field.is_required,
             always=always,
             nullable=nullable,
-            oneof=f"{name}#{field.oneof}" if member else None,
-            default=None if repeated else _default(node, field),
+            oneof=oneof.full_name if oneof else None,
+            default=None if repeated else field.default_value,
         )
 
-    def _node(self, field: files.Field, scope: str, syntax: str) -> Node:
-        if field.type in SCALARS:
-            narrow = field.parameters.get("connect.type", "")
-            return Scalar(
-                field.type,
-                _NARROW.get(narrow) if field.type in _NARROWED else None,
-                strict=syntax != "proto2",
+    def _node(self, field: FieldDescriptor) -> Node:
+        if field.type == FieldDescriptor.TYPE_GROUP:
+            raise SchemaError(
+                f"field {field.name}: groups and delimited messages are not read. Make it a message"
             )
-        name = self._resolved(field.type, scope)
-        declared, where = self._types[name]
-        if isinstance(declared, files.Enum):
-            closed = where == "proto2"
-            values = tuple(declared.values)
-            return Enum(declared.name, values, closed, self._reading.int_for_enums)
+        if field.enum_type is not None:
+            enum = field.enum_type
+            values = tuple((value.name, value.number) for value in enum.values)
+            return Enum(enum.name, values, enum.is_closed, self._reading.int_for_enums)
+        if field.message_type is None:
+            kind = _KINDS[field.type]
+            narrow = _parameters(field).get("connect.type", "") if kind in _NARROWED else ""
+            return Scalar(kind, _NARROW.get(narrow), strict=not _is_proto2(field.file))
+        name = field.message_type.full_name
         if name in self._open:
             return Recursion(name, self._made)
-        message = self._message(name)
-        if field.label == "repeated" and _is_entry(declared):
+        message = self._message(field.message_type)
+        if field.is_repeated and _is_entry(field.message_type):
             key, value = (replace(f, explicit=False, always=f.is_message) for f in message.fields)
             return Map(replace(message, columns=(key, value)))
         if name in _LOGICAL:
             return Known(name.rpartition(".")[2], message, _LOGICAL[name])
         if name == DECIMAL:
-            return Known("Decimal", message, _decimal(field.parameters))
+            return Known("Decimal", message, _decimal(_parameters(field)))
         if name in WRAPPERS and self._reading.wrapper_for_nullables:
             return Wrapped(message)
         return message
 
-    def _resolved(self, name: str, scope: str) -> str:
-        if name.startswith("."):
-            candidates = [name[1:]]
-        else:
-            parts = scope.split(".")
-            candidates = [".".join([*parts[:n], name]) for n in range(len(parts), -1, -1)]
-        for candidate in candidates:
-            if candidate in self._types:
-                return candidate
-        raise SchemaError(f"message {scope} refers to {name}, which is not defined")
+
+@lru_cache
+def _optionals(message: Descriptor) -> frozenset[int]:
+    """The numbers of fields that proto3 declares with ``optional``."""
+    found = DescriptorProto()
+    message.CopyToProto(found)
+    return frozenset(field.number for field in found.field if field.proto3_optional)
+
+
+def _oneof(field: FieldDescriptor) -> OneofDescriptor | None:
+    """The oneof of a field, if it has one that is written in the file."""
+    return None if field.number in _optionals(field.containing_type) else field.containing_oneof
+
+
+@lru_cache
+def _is_proto2(file: FileDescriptor) -> bool:
+    found = FileDescriptorProto()
+    file.CopyToProto(found)
+    return found.syntax in ("", "proto2") and not found.edition
+
+
+def _parameters(field: FieldDescriptor) -> Mapping[str, str]:
+    """What ``(confluent.field_meta)`` says of a field."""
+    pool = field.file.pool
+    try:
+        meta = pool.FindExtensionByName("confluent.field_meta")
+    except KeyError:
+        return {}
+    kind = GetMessageClass(pool.FindMessageTypeByName("google.protobuf.FieldOptions"))
+    options = kind.FromString(field.GetOptions().SerializeToString())
+    return dict(options.Extensions[meta].params)
 
 
 def _has_struct(node: Node) -> bool:
     return isinstance(node, (Message, Wrapped, Known))
 
 
-def _is_entry(message: files.Message) -> bool:
+def _is_entry(message: Descriptor) -> bool:
     """Whether a message is a map entry as Kafka Connect writes it, with these two fields."""
-    if message.is_entry:
+    if message.GetOptions().map_entry:
         return True
     named = [f.name for f in message.fields] == ["key", "value"]
-    single = all(f.label != "repeated" and f.oneof is None for f in message.fields)
+    single = all(not f.is_repeated and _oneof(f) is None for f in message.fields)
     return message.name.endswith("Entry") and named and single
 
 
@@ -251,27 +265,3 @@ def _decimal(parameters: Mapping[str, str]) -> pa.DataType:
     if not {"precision", "scale"} & set(parameters):
         return pa.decimal128(*PLAIN_DECIMAL)
     return pa.decimal128(min(max(number("precision", 38), 1), 38), number("scale", 0))
-
-
-def _default(node: Node, field: files.Field) -> Any:
-    given = field.default
-    if isinstance(node, Enum):
-        numbers = dict(node.values)
-        if given is not None and given not in numbers:
-            raise SchemaError(f"field {field.name}: its default {given} is not one of its values")
-        return node.values[0][1] if given is None else numbers[given]
-    if not isinstance(node, Scalar):
-        return None
-    zero = SCALARS[node.kind][2]
-    if given is None:
-        return zero
-    try:
-        if isinstance(zero, bytes):
-            return str(given).encode("latin-1")
-        if isinstance(zero, str):
-            return str(given)
-        if isinstance(zero, bool):
-            return given == "true"
-        return float(given) if isinstance(zero, float) else int(given, 0)
-    except ValueError:
-        raise SchemaError(f"field {field.name}: its default {given!r} cannot be read") from None
