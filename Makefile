@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
+SECONDS ?= 60
 # Four even on two cores: the tests mostly wait for servers and processes.
 WORKERS ?= 4
 
@@ -12,7 +13,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-source test long sample matrix lint format bench drill requirements clean
+.PHONY: help demo demo-source test long sample fuzz matrix lint format bench drill requirements clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +39,9 @@ long: $(VENV)/.ready ## Run the tests that `make test` leaves out: more cases, a
 
 sample: $(VENV)/.ready ## Run a random sample of the long tests, a different one for each SEED
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --sample $(SEED)
+
+fuzz: $(VENV)/.ready ## Try generated schemas, bytes, files and configurations (SECONDS for each kind, SEED)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist load tests/fuzz --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED)
 
 matrix: $(VENV)/.ready ## Run the crash tests of each sink and delivery, and write docs/guarantees.md
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --matrix

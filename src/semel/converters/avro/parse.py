@@ -103,10 +103,16 @@ class _Parser:
         inner = full.rpartition(".")[0]
         node: Node
         if kind == "fixed":
-            size = int(schema["size"])
+            size = schema["size"]
+            if not isinstance(size, int) or size < 0:
+                raise SchemaError(f"fixed {full}: size {size!r} is no number of bytes")
             node = _decimal(schema, size) or Fixed(size)
         elif kind == "enum":
-            node = Enum(tuple(schema["symbols"]))
+            symbols = schema["symbols"]
+            named = isinstance(symbols, list) and all(isinstance(s, str) for s in symbols)
+            if not named or not symbols:
+                raise SchemaError(f"enum {full}: its symbols are not a list of names")
+            node = Enum(tuple(symbols))
         else:
             self._open.add(full)
             fields = tuple(self._field(f, inner) for f in schema["fields"])
@@ -126,7 +132,18 @@ class _Parser:
             inner = [s for s in schema["type"] if isinstance(s, dict)]
             default = next((s["connect.default"] for s in inner if "connect.default" in s), None)
         nullable = isinstance(node, Union) and len(node.values) == 1 and self._defaults
-        return Field(schema["name"], node, default if nullable else None, schema.get("default"))
+        name = schema["name"]
+        if not isinstance(name, str):
+            raise SchemaError(f"a field's name is {json.dumps(name)[:80]}")
+        field = Field(name, node, default if nullable else None, schema.get("default"))
+        try:
+            field.check_defaults()
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise SchemaError(
+                f"field {name}: its default {json.dumps(default)[:80]} does not fit its type: "
+                f"{error}"
+            ) from None
+        return field
 
     def _branch_name(self, schema: Any, space: str) -> str:
         """The field of Kafka Connect's struct for a union."""

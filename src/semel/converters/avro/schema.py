@@ -139,10 +139,18 @@ class Field:
     given: Any = None
     """The default that the schema gives, whatever it is."""
 
-    @property
+    def check_defaults(self) -> None:
+        """Raise an error of Arrow or Python if a default does not fit the type."""
+        _ = self.written_default, self._filling
+
+    @cached_property
     def written_default(self) -> pa.Scalar | None:
         """The value to write for a missing field; None if that is null, or an error."""
         return None if self.given is None else _default(self.node, self.given)
+
+    @cached_property
+    def _filling(self) -> pa.Scalar | None:
+        return None if self.default is None else _default(self.node, self.default)
 
     @property
     def arrow(self) -> pa.Field:
@@ -151,10 +159,9 @@ class Field:
 
     def filled(self, values: pa.Array) -> pa.Array:
         """Kafka Connect's ``Struct.get`` returns a field's default for null."""
-        if self.default is None or not values.null_count:
+        if self._filling is None or not values.null_count:
             return values
-        found = _default(self.node, self.default)
-        return values if found is None else pc.fill_null(values, found)
+        return pc.fill_null(values, self._filling)
 
 
 @dataclass(frozen=True)

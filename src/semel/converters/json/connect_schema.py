@@ -124,12 +124,15 @@ def _is_nested(schema: Any) -> bool:
 
 
 def _is_whole(schema: Any) -> bool:
-    return _is_nested(schema) or (isinstance(schema, dict) and schema.get("type") in _PRIMITIVES)
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return _is_nested(schema) or (isinstance(kind, str) and kind in _PRIMITIVES)
 
 
 def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
-    kind = schema.get("type")
-    logical = schema.get("name")
+    kind, logical = schema.get("type"), schema.get("name")
+    if not isinstance(kind, str):
+        raise SchemaError(f"field {name}: unknown type {json.dumps(kind)[:80]}")
+    logical = logical if isinstance(logical, str) else None
     if kind == "array":
         items = _object(schema.get("items"), f"field {name}: the items of an array")
         item, readings = _type(name, items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.framing import Framed, framed, unframed
 from semel.converters.registry.registration import Registration
-from semel.errors import ConfigError
+from semel.errors import ConfigError, SemelError
 from semel.records import DATA_EXCEPTION
 
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
@@ -75,7 +75,7 @@ class RegistryConverter(Converter):
         """How values of a schema are read.
 
         Raises:
-            ValueError: the schema cannot be used.
+            ValueError: the schema cannot be used. Any other error means the same.
         """
 
     @abstractmethod
@@ -166,14 +166,14 @@ class RegistryConverter(Converter):
             if isinstance(reader, str):
                 failures += [Failure(row, _SERIALIZATION, reader) for row in group.rows.tolist()]
                 continue
-            found = reader(group)
-            rows = group.rows if found.rows is None else group.rows[np.asarray(found.rows)]
-            if len(rows):
-                parts.append(Part(pa.array(rows), found.values))
-            failures += [
-                Failure(int(group.rows[n]), DATA_EXCEPTION, f"schema {group.schema_id}: {why}")
-                for n, why in (found.refused or {}).items()
-            ]
+            for part, found in _read(reader, group):
+                rows = part.rows if found.rows is None else part.rows[np.asarray(found.rows)]
+                if len(rows):
+                    parts.append(Part(pa.array(rows), found.values))
+                failures += [
+                    Failure(int(part.rows[n]), DATA_EXCEPTION, f"schema {part.schema_id}: {why}")
+                    for n, why in (found.refused or {}).items()
+                ]
         block, more = together(parts, len(values), self._last)
         self._last = block.type
         return Decoded(block, sorted([*failures, *more], key=lambda f: f.index))
@@ -199,8 +199,12 @@ class RegistryConverter(Converter):
             )
         try:
             return self._reader(schema)
+        except SemelError:
+            raise
         except ValueError as error:
             return f"schema {schema.id}: {error}"
+        except Exception as error:  # whatever a foreign text breaks
+            return f"schema {schema.id} cannot be used: {type(error).__name__}: {error}"
 
     def _foreign(self, row: int, value: bytes) -> Failure:
         if len(value) > 0 and value[0] == 0:
@@ -212,3 +216,21 @@ class RegistryConverter(Converter):
                 f"is JSON or text, set {self._where} to JsonConverter or StringConverter"
             )
         return Failure(row, _SERIALIZATION, why)
+
+
+def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
+    """What a group holds. If it cannot be read as a whole, it is halved, and so on: only a message
+    that cannot be read alone is refused."""
+    try:
+        yield group, reader(group)
+    except SemelError:
+        raise
+    except Exception as error:  # whatever foreign bytes break
+        half = len(group.rows) // 2
+        if not half:
+            why = f"it cannot be read: {type(error).__name__}: {error}"
+            yield group, Contents(pa.nulls(0), pa.array([], pa.int64()), {0: why})
+            return
+        order = np.arange(len(group.rows))
+        yield from _read(reader, group.only(order[:half]))
+        yield from _read(reader, group.only(order[half:]))

@@ -280,7 +280,10 @@ class OfCsv(OfBytes):
 
     def _named(self, head: bytes) -> list[str]:
         head = head.removeprefix(_MARK)
-        found = self._parsed(head, None).to_pylist()
+        try:
+            found = self._parsed(head, None).to_pylist()
+        except Unfit as error:
+            raise Broken(0, f"its header cannot be read: {error}") from None
         names = [str(v) for v in found[0].values()] if found else []
         if not self._fields and len(set(names)) == len(names):
             return names
