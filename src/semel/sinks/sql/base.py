@@ -15,7 +15,7 @@ from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
@@ -226,6 +226,10 @@ class DatabaseSink(Sink):
         with self._database.transaction(reading=True):
             return self._ledger.entries()
 
+    def holes(self) -> list[Hole]:
+        with self._database.transaction(reading=True):
+            return self._ledger.holes()
+
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         with self._database.transaction():
             return self._ledger.start(entries)
@@ -296,11 +300,11 @@ class DatabaseSink(Sink):
         database = self._database
         return prepare(self._config, table, arranged, records, database.compare, database.fit)
 
-    def _set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def _set_positions(self, entries: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         if entries is None:
-            self._ledger.forget()
+            self._ledger.forget(by)
         else:
-            self._ledger.set(entries)
+            self._ledger.set(entries, by, reason)
 
     def claim(self) -> None:
         self._database.claim()
