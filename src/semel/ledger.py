@@ -90,8 +90,10 @@ SET_BACK = "set back"
 RESET = "reset"
 UNKNOWN = "before the first position"
 
-NOT_HERE = (RETENTION, DAMAGED, SKIPPED, MOVED, TAKEN_OVER, UNKNOWN)
-"""Why a connector has not written the records of these offsets to its present target."""
+UNREAD = (RETENTION, DAMAGED, SKIPPED, TAKEN_OVER, UNKNOWN)
+"""Why a connector has not read the records of these offsets."""
+NOT_HERE = (*UNREAD, MOVED)
+"""Why it has not written them to its present target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +352,7 @@ def _moved(
         for h in again:  # what is not read again after all was still read once
             kept += _parts(h, outside(h.from_offset, h.until_offset, [passed] if passed else []))
         return entry, [(*s, "") for s in skipped], kept
-    unread = [h for h in holes if h.reason in NOT_HERE and h.reason != MOVED]
+    unread = [h for h in holes if h.reason in UNREAD]
     again_ = outside(max(to, old.start_position), old.position, unread)
     kept = [h for h in holes if h.reason not in NOT_HERE or h.until_offset <= to]
     kept += [
