@@ -22,6 +22,7 @@ from semel.sinks.kafka.entries import entry_of, facts_of
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, records, wait_until
 from tests.patience import PATIENCE
+from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.kafka.conftest import Config, Configure
 from tests.sinks.kafka.copying import assert_each_once, target
 from tests.sinks.otherlogs import check_refuses_another_log
@@ -273,8 +274,21 @@ def test_holes_and_the_log_of_a_position_are_kept(
     assert (found.position, found.topic_id) == (4, "U")
     holes = driver._ledger.topic.read(1).holes
     assert holes == (Hole(source, 0, 0, 10), hole)
-    driver.set_positions([LedgerEntry(source, 0, 0, 0)])
-    assert driver._ledger.topic.read(1).holes == ()
+    driver.set_positions([LedgerEntry(source, 0, 0, 0, topic_id="U")])
+    assert set(driver._ledger.topic.read(1).holes) == {hole}
+
+
+def test_what_was_read_before_positions_are_set_by_hand_stays_known(
+    topic: MakeTopic, configure: Configure, sink: MakeSink
+) -> None:
+    source = topic()
+    config = configure(source)
+    driver = sink(config)
+    driver.prepare([source])
+    driver.start([LedgerEntry(source, 0, 0, 0)])
+    driver.advance([Advance(OffsetRange(source, 0, 0, 10), read=10)])
+    driver.close()
+    check_keeps_what_was_read(lambda: sink(config), TopicPartition(source, 0), restarts=False)
 
 
 def test_records_of_the_former_log_are_refused_at_the_same_position(

@@ -18,13 +18,23 @@ import pytest
 
 from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import RECREATED, Hole, Outcome, Rebase, TopicPartition, firsts
+from semel.ledger import (
+    RECREATED,
+    RETENTION,
+    TRUNCATED,
+    Hole,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    firsts,
+)
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.files import LockFile
 from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
+from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records, released_at_last
@@ -153,16 +163,19 @@ def test_holes_are_recorded_with_the_position(make: MakeSink) -> None:
     assert sink.entries()[0].records_lost == 7
 
 
-def test_a_hole_at_the_beginning_of_a_former_one_moves_the_position_too(make: MakeSink) -> None:
+def test_holes_with_one_first_offset_keep_their_reasons(make: MakeSink) -> None:
     sink = started(make())
     sink.commit([advance(0, 7)], Commit([]))
     (old,) = sink.entries()
     former = Hole("t", 0, 0, 7, RECREATED)
     sink.rebase([Rebase(old, replace(old, position=0, topic_id="other"), former)])
     assert sink.commit([advance(0, 3, lost=3)], Commit([])) is Outcome.APPLIED
-    assert list(sink.snapshot([]).holes) == [former]
+    assert list(sink.snapshot([]).holes) == [Hole("t", 0, 0, 3), former]
     (entry,) = sink.entries()
     assert (entry.position, entry.records_lost) == (3, 3)
+    again = replace(entry, topic_id="third", position=0)
+    sink.rebase([Rebase(entry, again, Hole("t", 0, 0, 3, TRUNCATED))])
+    assert [h.reason for h in sink.holes()] == [RETENTION, TRUNCATED, RECREATED]
 
 
 def test_records_of_the_former_log_are_refused_at_the_same_position(make: MakeSink) -> None:
@@ -194,6 +207,11 @@ def test_positions_are_changed_by_hand_only_while_no_run_is_alive(make: MakeSink
     assert [e.position for e in other.entries()] == [3]
     other.set_positions(None)
     assert other.entries() == []
+
+
+def test_what_was_read_before_positions_are_set_by_hand_stays_known(make: MakeSink) -> None:
+    started(make()).commit([advance(0, 10)], Commit([]))
+    check_keeps_what_was_read(make, T0)
 
 
 def test_two_runs_may_be_alive_at_once(make: MakeSink) -> None:
