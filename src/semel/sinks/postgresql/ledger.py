@@ -177,13 +177,11 @@ class PostgresLedger(Ledger):
         if not self.exists():
             for statement in _CREATE:
                 self._connection.execute(statement)
-        if self._lacks():
-            self.upgrade = _ALTER
-            self._connection.execute(_ALTER)
-            if self._lacks_of_holes():
-                self.upgrade = _ALTER_HOLES
-                self._connection.execute(_ALTER_HOLES)
-            self.upgrade = ""
+        for name, statement in ((OFFSETS, _ALTER), (HOLES, _ALTER_HOLES)):
+            if self._lacks_columns(name):
+                self.upgrade = statement
+                self._connection.execute(statement)
+        self.upgrade = ""
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         """The compare-and-set. Updating first also locks the rows: a second writer waits here and

@@ -26,7 +26,7 @@ from semel.sinks.protocols import Named, settled
 from semel.sinks.sql import text_keys
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.ledger_tables import OFFSETS, Ledger
+from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger
 from semel.sinks.sql.names import Name, check_letters
 from semel.sinks.sql.prepare import Prepared, prepare
 from semel.sinks.sql.snapshot import take
@@ -165,9 +165,9 @@ class DatabaseSink(Sink):
         except ServiceError as error:
             if not self._ledger.upgrade:
                 raise
-            raise upgrade_refused(
-                self._connector.name, str(OFFSETS), self._ledger.upgrade, error
-            ) from None
+            upgrade = self._ledger.upgrade
+            table = HOLES if str(HOLES) in upgrade else OFFSETS
+            raise upgrade_refused(self._connector.name, str(table), upgrade, error) from None
 
     def _name(self, topic: str) -> Name:
         return table_name(self._connector, self._config, self.database_class, topic)

@@ -59,13 +59,13 @@ class SqlLedger(Ledger):
             columns = _fields("position", "start_position", *COUNTS, time="updated_at")
             self._dialect.create(OFFSETS, [*columns, *_ADDED], KEY)
             self._create_holes()
-        if self._lacks():
+        if self._lacks_columns(OFFSETS):
             added = ", ".join(map(self._dialect.definition, _ADDED))
             self.upgrade = f"ALTER TABLE {OFFSETS.quoted}, adding {added}"
             self._dialect.add_columns(OFFSETS, _ADDED)
-            if self._lacks_of_holes():
-                self._renew_holes()
-            self.upgrade = ""
+        if self._lacks_columns(HOLES):
+            self._renew_holes()
+        self.upgrade = ""
 
     def _create_holes(self) -> None:
         numbers, text = ("number", "from_offset", "until_offset"), ("reason",)
@@ -144,7 +144,7 @@ class SqlLedger(Ledger):
         there = {tp: e.position for tp, e in self._held(e.topic_partition for e in entries).items()}
         new = [e for e in entries if e.topic_partition not in there]
         if new:
-            names = ("position", "start_position", *COUNTS, *ADDED, "updated_at")
+            names = ("position", "start_position", *COUNTS, *ADDED[OFFSETS], "updated_at")
             rows = ", ".join(
                 f"({', '.join([*self._key(e.topic_partition), *self._values(e)])})" for e in new
             )
@@ -155,7 +155,7 @@ class SqlLedger(Ledger):
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._held(r.old.topic_partition for r in rebases)
         stored = {e.topic_partition: e for e in self.entries()}
-        names = ("position", "start_position", *COUNTS, *ADDED, "updated_at")
+        names = ("position", "start_position", *COUNTS, *ADDED[OFFSETS], "updated_at")
         for r in pending(self.connector, stored, rebases):
             values = zip(names, self._values(r.new), strict=True)
             self._dialect.execute(

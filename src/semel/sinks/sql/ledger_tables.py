@@ -30,12 +30,20 @@ from semel.sinks.sql.names import Name, quote
 OFFSETS, HOLES = Name(None, "semel_offsets"), Name(None, "semel_holes")
 KEY = ("connector", "topic", "partition")
 COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
-ADDED = ("cluster_id", "topic_id", "leader_epoch", "epoch_offset", "epoch_position", "target")
+ADDED = {
+    OFFSETS: (
+        "cluster_id",
+        "topic_id",
+        "leader_epoch",
+        "epoch_offset",
+        "epoch_position",
+        "target",
+    ),
+    HOLES: ("number", "recorded_by"),
+}
 """Columns that tables of the first version of semel lack. ``epoch_position`` is the position at
 which the two before it were written: a semel that does not know these columns moves only the
-position."""
-ADDED_TO_HOLES = ("number", "recorded_by")
-"""The same of holes; ``number`` tells those of a topic-partition apart."""
+position. ``number`` tells the holes of a topic-partition apart."""
 
 
 class Ledger(ABC):
@@ -74,19 +82,14 @@ class Ledger(ABC):
         return all(map(self._database.exists, (OFFSETS, HOLES)))
 
     def _lacks(self) -> bool:
-        """Whether the table was created by an older semel."""
+        """Whether one of the tables was created by an older semel."""
         if not self._complete:
-            table = self._database.find(OFFSETS)
-            self._complete = (
-                table is not None
-                and all(n in table.columns for n in ADDED)
-                and not self._lacks_of_holes()
-            )
+            self._complete = not self._lacks_columns(OFFSETS) and not self._lacks_columns(HOLES)
         return not self._complete
 
-    def _lacks_of_holes(self) -> bool:
-        table = self._database.find(HOLES)
-        return table is not None and any(n not in table.columns for n in ADDED_TO_HOLES)
+    def _lacks_columns(self, name: Name) -> bool:
+        table = self._database.find(name)
+        return table is None or any(n not in table.columns for n in ADDED[name])
 
     def entries(self, *, lock: str = "") -> list[LedgerEntry]:
         """Every entry of the connector; empty when the ledger does not exist yet. ``lock`` is what
@@ -95,9 +98,9 @@ class Ledger(ABC):
             return []
         names = ["topic", "partition", "position", "start_position", *COUNTS, "updated_at"]
         if not self._lacks():
-            names += ADDED
+            names += ADDED[OFFSETS]
         elif (table := self._database.find(OFFSETS)) is not None:
-            names += [n for n in ADDED if n in table.columns]
+            names += [n for n in ADDED[OFFSETS] if n in table.columns]
         rows = self._database.query(
             f"SELECT {_listed(names)} FROM {OFFSETS.quoted} "
             f"WHERE {self._mine} ORDER BY topic, {quote('partition')} {lock}"
