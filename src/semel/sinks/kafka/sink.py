@@ -17,6 +17,7 @@ from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
 from semel.ledger import (
     SKIPPED,
+    TAKEN_OVER,
     Advance,
     Hole,
     LedgerEntry,
@@ -181,9 +182,18 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
         if outdated or self._ledger.is_uneven(known):
             try:
-                self._transact(None, list(self._stored.values()))
+                self._transact(None, list(self._stored.values()), self._taken_over())
             except LedgerConflict as conflict:  # another run, which does this itself
                 log.info("%s", conflict)
+
+    def _taken_over(self) -> list[Hole]:
+        """What another program has copied, which commits offsets without semel's facts."""
+        new = [e for tp, e in self._stored.items() if tp not in self._ledger.stored.entries]
+        return [
+            Hole(*e.topic_partition, 0, e.position, TAKEN_OVER, at=now())
+            for e in new
+            if e.position and not e.updated_at
+        ]
 
     # The life of a run
 
