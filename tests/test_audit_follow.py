@@ -20,7 +20,7 @@ from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, Start, configure, lake, start
-from tests.engine.harness import caught_up, records, sql, wait_until
+from tests.engine.harness import caught_up, records, recreate, sql, wait_until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
@@ -295,6 +295,25 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     caught_up(config)
     watching.until(30)
     assert watching.end().lost == 0
+
+
+def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
+    kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
+) -> None:
+    source = topic()
+    produce(source, records(20))
+    config = configure(source, {"provenance": "false", "topic.recreated": "earliest"})
+    caught_up(config)
+    recreate(kafka, source)
+    produce(source, records(10, start=20))
+    caught_up(config)
+    watching = watch(config)
+    watching.until(10)
+    ended = watching.end()
+    assert (ended.lost, ended.duplicated, ended.broken) == (0, 0, False)
+    assert not ended.complete  # Kafka no longer has what was read from the former topic
+    sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id = 3')
+    assert watch(config).wait().lost == 1
 
 
 def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(

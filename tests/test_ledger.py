@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from semel.errors import LedgerConflict, TransientError
 from semel.ledger import (
+    RESET,
+    SKIPPED,
     Advance,
     Hole,
     LedgerEntry,
@@ -20,7 +22,9 @@ from semel.ledger import (
     Outcome,
     TopicPartition,
     firsts,
+    forgotten,
     judge,
+    set_by_hand,
 )
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
@@ -138,7 +142,16 @@ class Drivers(RuleBasedStateMachine):
         self.other = self.target.sink(f"{name}-other")
         self.model: dict[TopicPartition, int] = {}
         self.counts: dict[TopicPartition, list[int]] = {}
-        self.holes: set[tuple[str, int, int, int]] = set()
+        self.starts: dict[TopicPartition, int] = {}
+        self.holes: list[Hole] = []
+
+    def entries(self) -> dict[TopicPartition, LedgerEntry]:
+        found = {}
+        for tp, at in self.model.items():
+            read, written, lost = self.counts.get(tp, [0, 0, 0])
+            start = self.starts[tp]
+            found[tp] = LedgerEntry(*tp, at, start, read, written, records_lost=lost)
+        return found
 
     @initialize()
     def prepare(self) -> None:
@@ -149,6 +162,7 @@ class Drivers(RuleBasedStateMachine):
     def start(self, who: bool, positions: dict[TopicPartition, int]) -> None:
         if positions:
             self.model = {**positions, **self.model}
+            self.starts = {**positions, **self.starts}
             held = self.sinks[who].start(firsts(positions))
             assert held == {tp: self.model[tp] for tp in positions}
 
@@ -196,7 +210,7 @@ class Drivers(RuleBasedStateMachine):
         if verdict == "applied":
             for r in ranges:
                 self.counts.setdefault(r.topic_partition, [0, 0, 0])[2] += lost
-                self.holes.add((r.topic, r.partition, r.from_offset, r.until_offset))
+                self.holes.append(Hole(r.topic, r.partition, r.from_offset, r.until_offset))
 
     @rule(who=st.booleans(), ranges=batches())
     def guarded_write(self, who: bool, ranges: list[OffsetRange]) -> None:
@@ -207,15 +221,18 @@ class Drivers(RuleBasedStateMachine):
     @rule(who=st.booleans(), positions=st.dictionaries(st.sampled_from(PARTITIONS), OFFSETS))
     def set_by_hand(self, who: bool, positions: dict[TopicPartition, int]) -> None:
         self.sinks[who].set_positions(firsts(positions))
+        moved, self.holes = set_by_hand(self.entries(), self.holes, firsts(positions))
         self.model.update(positions)
-        for tp in positions:
-            self.counts.pop(tp, None)
-        self.holes = {h for h in self.holes if TopicPartition(h[0], h[1]) not in positions}
+        for e in moved:
+            counts = [e.records_read, e.rows_written, e.records_lost]
+            self.counts[e.topic_partition] = counts
+            self.starts[e.topic_partition] = e.start_position
 
     @rule(who=st.booleans())
     def forget(self, who: bool) -> None:
         self.sinks[who].set_positions(None)
-        self.model, self.counts, self.holes = {}, {}, set()
+        self.holes = forgotten(self.entries(), self.holes)
+        self.model, self.counts, self.starts = {}, {}, {}
 
     @invariant()
     def stored_is_what_the_model_says(self) -> None:
@@ -224,11 +241,8 @@ class Drivers(RuleBasedStateMachine):
         for e in entries:
             counts = self.counts.get(e.topic_partition, [0, 0, 0])
             assert [e.records_read, e.rows_written, e.records_lost] == counts
-        holes = {
-            (h.topic, h.partition, h.from_offset, h.until_offset)
-            for h in self.sinks[1].snapshot([]).holes
-        }
-        assert holes == self.holes
+            assert e.start_position == self.starts[e.topic_partition]
+        assert set(self.sinks[1].snapshot([]).holes) == set(self.holes)
 
     def teardown(self) -> None:
         others = self.other.entries()
@@ -476,20 +490,23 @@ def test_a_claim_ends_when_its_sink_is_closed(target: Target) -> None:
     once_let_go(lambda: admin.set_positions(None))
 
 
-def test_forgetting_removes_positions_and_holes(target: Target) -> None:
+def test_what_is_set_by_hand_keeps_what_was_read_before(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
     one, two = PARTITIONS[:2]
     sink.start(firsts({one: 0, two: 0}))
-    sink.advance([Advance(span(one, 0, 5), lost=5), Advance(span(two, 0, 5), lost=5)])
-    sink.set_positions(firsts({one: 2}))
-    assert [(e.topic_partition, e.position, e.records_lost) for e in sink.entries()] == [
-        (one, 2, 0),
-        (two, 5, 5),
-    ]
-    assert list(sink.snapshot([]).holes) == [Hole(*two, 0, 5)]
+    sink.advance([Advance(span(one, 0, 5), lost=5), Advance(span(two, 0, 5), read=5)])
+    sink.set_positions(firsts({one: 2, two: 9}), by="ann")
+    found = [(e.topic_partition, e.position, e.start_position) for e in sink.entries()]
+    assert found == [(one, 2, 0), (two, 9, 0)]
+    assert [(e.records_read, e.records_lost) for e in sink.entries()] == [(0, 2), (5, 0)]
+    skipped = Hole(*two, 5, 9, SKIPPED)
+    assert sink.holes() == [Hole(*one, 0, 2), skipped]
+    assert [h.by for h in sink.holes()] == ["", "ann"]
     sink.set_positions(firsts({}))
     assert len(sink.entries()) == 2
-    sink.set_positions(None)
+    sink.set_positions(None, by="bob")
     assert sink.entries() == []
-    assert list(sink.snapshot([]).holes) == []
+    assert sink.holes() == [Hole(*one, 0, 2, RESET), Hole(*two, 0, 9, RESET)]
+    assert {h.by for h in sink.holes()} == {"bob"}
+    assert all(h.at for h in sink.holes())

@@ -15,7 +15,7 @@ offsets with results in one transaction, and check that they are increasing with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
@@ -85,17 +85,30 @@ RECREATED = "topic created again"
 TRUNCATED = "log truncated"
 MOVED = "target changed"
 TAKEN_OVER = "taken over"
+SKIPPED = "skipped"
+SET_BACK = "set back"
+RESET = "reset"
+UNKNOWN = "before the first position"
+
+UNREAD = (RETENTION, DAMAGED, SKIPPED, TAKEN_OVER, UNKNOWN)
+"""Why a connector has not read the records of these offsets."""
+NOT_HERE = (*UNREAD, MOVED)
+"""Why it has not written them to its present target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Offsets whose records and rows cannot be compared, and why.
+    """Offsets at which a position did not just advance, and why.
 
-    :data:`RETENTION` and :data:`DAMAGED`: they were never read. :data:`RECREATED` and
-    :data:`TRUNCATED`: they were read from a log that is gone; the target may hold rows of them, and
-    rows of the records that have these offsets now. :data:`MOVED`: another target has their rows.
-    :data:`TAKEN_OVER`: they date from before the connector was taken over from another program. The
-    target may hold rows of them, written by that program or counted by the ledger before.
+    :data:`RETENTION`, :data:`DAMAGED` and :data:`SKIPPED`: they were never read, the last because
+    somebody set the position beyond them. :data:`RECREATED` and :data:`TRUNCATED`: they were read
+    from a log that is gone; the target may hold rows of them, and rows of the records that have
+    these offsets now. :data:`MOVED`: another target has their rows. :data:`TAKEN_OVER`: another
+    program has read them. :data:`SET_BACK`: they were read before the position was set back, and
+    are read again. :data:`RESET`: they were read before the ledger forgot its positions.
+    :data:`UNKNOWN`: they lie before a position that was set where the ledger had none.
+
+    ``by`` names who has set the position by hand; ``at`` is the time. Both may be empty.
     """
 
     topic: str
@@ -103,6 +116,8 @@ class Hole:
     from_offset: int
     until_offset: int
     reason: str = RETENTION
+    by: str = field(default="", compare=False)
+    at: str = field(default="", compare=False)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -155,8 +170,9 @@ def of_logs(advances: Iterable[Advance], logs: Mapping[str, LogId]) -> list[Adva
 
 
 def holes_of(moves: Iterable[Advance | Rebase]) -> list[Hole]:
-    """The holes that advances or rebases leave."""
-    return [move.hole for move in moves if move.hole is not None]
+    """The holes that advances or rebases leave now."""
+    at = now()
+    return [replace(move.hole, at=at) for move in moves if move.hole is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +294,114 @@ def pending(
 def rebased(rebases: Iterable[Rebase], at: str) -> list[LedgerEntry]:
     """The new entries, which replace the old ones."""
     return [replace(r.new, updated_at=at) for r in rebases]
+
+
+# By hand
+
+
+def set_by_hand(
+    stored: Mapping[TopicPartition, LedgerEntry],
+    holes: Iterable[Hole],
+    wanted: Iterable[LedgerEntry],
+    by: str = "",
+    reason: str = SKIPPED,
+) -> tuple[list[LedgerEntry], list[Hole]]:
+    """The entries once somebody has set their positions, and all holes of the ledger then. What
+    was read before stays known.
+
+    Of ``wanted``, only the positions and their logs count and, where the ledger has no entry yet,
+    ``start_position``: the first offset of the log. ``reason`` says why offsets that a position
+    passes over are not read.
+    """
+    entries, left = [], list(holes)
+    for new in wanted:
+        tp, old = new.topic_partition, stored.get(new.topic_partition)
+        mine = [h for h in left if h.topic_partition == tp]
+        left = [h for h in left if h.topic_partition != tp]
+        entry, spans, mine = _moved(old, mine, new)
+        at = now()
+        entries.append(replace(entry, updated_at=at))
+        left += mine
+        left += [Hole(*tp, a, b, why or reason, by, at) for a, b, why in spans]
+    return entries, left
+
+
+_Spans = list[tuple[int, int, str]]
+"""Offsets ``[from, until)``, and why they are a hole; empty where they are passed over."""
+
+
+def _moved(
+    old: LedgerEntry | None, holes: list[Hole], new: LedgerEntry
+) -> tuple[LedgerEntry, _Spans, list[Hole]]:
+    """An entry at its new position, the holes that this leaves, and what is left of others."""
+    to = new.position
+    if old is None:
+        before = outside(new.start_position, to, ())
+        return replace(new, start_position=to), [(*b, UNKNOWN) for b in before], holes
+    entry = replace(old, position=to, **new.log._asdict())
+    if new.log != old.log or to != old.position:
+        entry = replace(entry, leader_epoch=-1, epoch_offset=-1)
+    if old.log.contradicts(new.log) and to != old.position:
+        former = outside(old.start_position, old.position, ())
+        return replace(entry, start_position=to), [(*f, RECREATED) for f in former], holes
+    if to >= old.position:
+        again = [h for h in holes if h.reason == SET_BACK]
+        skipped = outside(old.position, to, again)
+        passed = Hole(*old.topic_partition, old.position, to) if to > old.position else None
+        kept = [h for h in holes if h.reason != SET_BACK]
+        for h in again:  # what is not read again after all was still read once
+            kept += _parts(h, outside(h.from_offset, h.until_offset, [passed] if passed else []))
+        return entry, [(*s, "") for s in skipped], kept
+    unread = [h for h in holes if h.reason in UNREAD]
+    again_ = outside(max(to, old.start_position), old.position, unread)
+    kept = [h for h in holes if h.reason not in NOT_HERE or h.until_offset <= to]
+    kept += [
+        replace(h, until_offset=to)
+        for h in holes
+        if h.reason in NOT_HERE and h.from_offset < to < h.until_offset
+    ]
+    lost = _lost(holes) - _lost(kept)  # these are counted when they are read again
+    entry = replace(
+        entry,
+        start_position=min(to, old.start_position),
+        records_lost=max(0, old.records_lost - lost),
+    )
+    return entry, [(*a, SET_BACK) for a in again_], kept
+
+
+def forgotten(
+    stored: Mapping[TopicPartition, LedgerEntry], holes: Iterable[Hole], by: str = ""
+) -> list[Hole]:
+    """All holes of a ledger once somebody has reset its positions: one for each partition, with
+    everything that may have left rows."""
+    spans = {tp: [(e.start_position, e.position)] for tp, e in stored.items()}
+    for h in holes:
+        if h.reason not in (RETENTION, DAMAGED, SKIPPED):
+            spans.setdefault(h.topic_partition, []).append((h.from_offset, h.until_offset))
+    found = []
+    for tp, mine in sorted(spans.items()):
+        start, until = min(a for a, _ in mine), max(b for _, b in mine)
+        if start < until:
+            found.append(Hole(*tp, start, until, RESET, by, now()))
+    return found
+
+
+def outside(start: int, until: int, holes: Iterable[Hole]) -> list[tuple[int, int]]:
+    """The parts of the offsets ``[start, until)`` that are in none of the holes."""
+    found = []
+    for hole in sorted(holes, key=lambda h: h.from_offset):
+        if start < (end := min(hole.from_offset, until)):
+            found.append((start, end))
+        start = max(start, hole.until_offset)
+    return [*found, (start, until)] if start < until else found
+
+
+def _parts(hole: Hole, spans: Iterable[tuple[int, int]]) -> list[Hole]:
+    return [replace(hole, from_offset=start, until_offset=until) for start, until in spans]
+
+
+def _lost(holes: Iterable[Hole]) -> int:
+    return sum(h.until_offset - h.from_offset for h in holes if h.reason in (RETENTION, DAMAGED))
 
 
 def _points_at(entry: LedgerEntry) -> tuple[object, ...]:

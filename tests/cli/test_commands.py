@@ -3,6 +3,7 @@
 # ruff: noqa: F401, F811
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -337,6 +338,12 @@ def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
 
     assert once_let_go("set", f"{source}-0=7").out == f"{source}-0 = 7\n"
     assert positions(config) == {TopicPartition(source, 0): 7}
+    (entry,) = json.loads(semel("offsets", "show", file, "--json").out)
+    (hole,) = entry["holes"]
+    assert (hole["from_offset"], hole["until_offset"], hole["reason"]) == (7, 10, "set back")
+    assert hole["by"] == getpass.getuser()
+    told = semel("offsets", "show", file).out
+    assert "set back" in told and hole["by"] in told and hole["at"] in told
     assert semel("offsets", "set", file, "nonsense").code == 2
     refusal = semel("offsets", "set", file, "another-0=7")
     assert (refusal.code, "does not read topic another" in refusal.err) == (2, True)

@@ -67,6 +67,8 @@ def test_a_damaged_batch_stops_each_engine_and_with_tolerance_is_passed_over(
     assert report.kept
     assert (report.lost, report.duplicated) == (0, 0)
     assert sum(p.retention for p in report.partitions) == 10
+    sql(url, f'DELETE FROM "{TOPIC}" WHERE id IN (SELECT id FROM "{TOPIC}" LIMIT 7)')
+    assert audit({**config, **tolerant}).lost == 7
 
     staged = lake(TOPIC, servers)
     with pytest.raises(BadRecord, match=STOPS):

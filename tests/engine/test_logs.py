@@ -235,6 +235,15 @@ def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_diverge_if_configure
     assert holes(log.config) == [Hole(log.topic, 0, 30, 50, "log truncated")]
     assert ids(log.config["connection.url"], log.topic) == [*range(50), *range(100, 170)]
 
+    assert audit(log.config).complete  # all rows are there, by their number
+    sql(log.config["connection.url"], f'DELETE FROM "{log.topic}" WHERE id BETWEEN 30 AND 49')
+    report = audit(log.config)
+    assert (report.lost, report.kept) == (0, False)
+    (line,) = report.not_judged
+    assert f"{log.tp}: offsets 30 to 49 were read from a part of the log that was cut off" in line
+    sql(log.config["connection.url"], f'DELETE FROM "{log.topic}" WHERE id < 30')
+    assert audit(log.config).lost == 30
+
 
 @pytest.mark.parametrize("store", some(["postgresql", "sqlite"], ["sqlite"]))
 def test_rows_that_records_replaced_before_they_were_cut_off_are_not_judged(

@@ -12,9 +12,16 @@ import pytest
 from httpx import Client
 
 from semel.connect.secrets import shown
+from semel.kafka.lag import lag as kafka_lag
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
-from tests.engine.harness import assert_nothing_lost_nothing_twice, records, some, wait_until
+from tests.engine.harness import (
+    assert_nothing_lost_nothing_twice,
+    records,
+    some,
+    sql,
+    wait_until,
+)
 from tests.rest.conftest import Worker
 
 pytestmark = pytest.mark.integration
@@ -98,6 +105,36 @@ def test_a_connector_lives_and_dies_by_requests(
         f"connector {name}: restart requested with its tasks",
         f"connector {name}: deleted",
     ]
+
+
+def test_rows_deleted_after_offsets_were_altered_are_lost(
+    worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+    assert api.post("/connectors", json={"name": name, "config": config}).status_code == 201
+    wait_until(lambda: offset(api, name) == 10)
+    assert api.put(f"/connectors/{name}/stop").status_code == 204
+    produce(source, records(5, 10))
+    place = {"kafka_topic": source, "kafka_partition": 0}
+    body = {"offsets": [{"partition": place, "offset": {"kafka_offset": 12}}]}
+    wait_until(lambda: api.patch(f"/connectors/{name}/offsets", json=body).status_code == 200)
+    base = f"/semel/connectors/{name}"
+    (entry,) = api.get(f"{base}/ledger").json()["entries"]
+    (hole,) = entry["holes"]
+    assert (hole["from_offset"], hole["until_offset"], hole["reason"]) == (10, 12, "skipped")
+    assert hole["by"].startswith("REST: ")
+    (lag,) = kafka_lag({"bootstrap.servers": config["bootstrap.servers"]}, name)
+    assert lag.position == 12
+    sql(config["connection.url"], f'DELETE FROM "{source}"')
+    assert api.post(f"{base}/audit").status_code == 202
+    wait_until(lambda: api.get(f"{base}/audit").json()["state"] == "DONE")
+    report = api.get(f"{base}/audit").json()["report"]
+    assert (report["lost"], report["kept"]) == (10, False)
+    assert [h["reason"] for h in report["holes"]] == ["skipped"]
 
 
 def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from semel.audit import audit
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
 from semel.lab.embedded import Kafka
-from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
+from semel.ledger import (
+    TAKEN_OVER,
+    Advance,
+    Hole,
+    OffsetRange,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    firsts,
+)
 from semel.planning import plan
 from semel.planning.facts import facts_of
 from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
@@ -34,6 +44,7 @@ from tests.engine.harness import (
     wait_until,
 )
 from tests.patience import PATIENCE
+from tests.sinks.byhand import check_keeps_what_was_read
 
 PROCESSES = multiprocessing.get_context("spawn")
 LINES = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -162,12 +173,18 @@ def test_lines_that_were_there_before_the_ledger_stay(tmp_path: Path) -> None:
     assert lines(tmp_path) == b"of\nanother\nc\n"
 
 
+def adopt(sink: FileStreamSink, position: int) -> None:
+    (entry,) = sink.entries()
+    hole = Hole(*entry.topic_partition, entry.position, position, TAKEN_OVER)
+    sink.adopt([Rebase(entry, replace(entry, position=position), hole)])
+
+
 def test_lines_of_another_program_stay_if_it_has_continued_the_connector(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
     with (tmp_path / "lines.txt").open("ab") as file:
         file.write(b"c\nd\n")
-    started.adopt(firsts({TopicPartition("t", 0): 4}))
+    adopt(started, 4)
     started.commit(advance(4, 5), Commit([records(4, b"e")]))
     assert lines(tmp_path) == b"a\nb\nc\nd\ne\n"
     with (tmp_path / "lines.txt").open("ab") as file:
@@ -177,7 +194,7 @@ def test_lines_of_another_program_stay_if_it_has_continued_the_connector(
     assert lines(tmp_path) == b"a\nb\nc\nd\ne\ne\n"
 
 
-def test_lines_from_before_another_program_continued_are_no_longer_counted(
+def test_lines_from_before_another_program_continued_stay_counted(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
     other = sink(tmp_path, name="other")
@@ -185,10 +202,19 @@ def test_lines_from_before_another_program_continued_are_no_longer_counted(
     move = Advance(OffsetRange("t", 1, 0, 1), read=1, written=1)
     other.commit([move], Commit([records(0, b"x")]))
     for first in (4, 6):
-        started.adopt(firsts({TopicPartition("t", 0): first}))
-        assert started.snapshot({"t"}).rows == {"t": 1}
+        before = started.snapshot({"t"}).rows["t"]
+        adopt(started, first)
+        assert started.snapshot({"t"}).rows == {"t": before}
         started.commit(advance(first, first + 1), Commit([records(first, b"e")]))
-        assert started.snapshot({"t"}).rows == {"t": 2}
+        assert started.snapshot({"t"}).rows == {"t": before + 1}
+    assert [(h.from_offset, h.until_offset) for h in started.holes()] == [(2, 4), (5, 6)]
+
+
+def test_what_was_read_before_positions_are_set_by_hand_stays_known(tmp_path: Path) -> None:
+    first = sink(tmp_path)
+    first.start(firsts({TopicPartition("t", 0): 0}))
+    first.advance([Advance(OffsetRange("t", 0, 0, 10), read=10)])
+    check_keeps_what_was_read(lambda: sink(tmp_path), TopicPartition("t", 0))
 
 
 def test_lines_that_a_killed_commit_has_left_go_if_a_user_sets_the_positions(
@@ -374,8 +400,3 @@ def test_the_audit_knows_lines_of_a_former_topic_and_offsets_that_were_never_rea
         (0, 5, "topic created again"),
         (3, 5, "removed by retention"),
     ]
-    with_holes = dict(json.loads((tmp_path / "lines.txt.semel-ledger").read_text()))
-    sink(tmp_path).set_positions(firsts({TopicPartition(source, 0): 7}))
-    without = json.loads((tmp_path / "lines.txt.semel-ledger").read_text())
-    assert with_holes.keys() - without.keys() == {"holes"}, "older versions know none"
-    assert not sink(tmp_path).snapshot([source]).holes

@@ -8,6 +8,9 @@ import pytest
 
 from semel.errors import ConfigError
 from semel.ledger import (
+    DAMAGED,
+    RECREATED,
+    SET_BACK,
     Advance,
     Hole,
     LedgerEntry,
@@ -58,6 +61,27 @@ def test_it_is_read_as_it_is_and_gets_the_new_columns_when_a_run_prepares(old: T
     assert entry(sink) == before
     sink.advance([Advance(OffsetRange(*TP, 8, 9), read=1, leader_epoch=4, epoch_offset=9)])
     assert (entry(sink).leader_epoch, entry(sink).epoch_offset) == (4, 9)
+
+
+def test_holes_get_the_new_columns_and_may_begin_at_one_offset(old: Target, database: str) -> None:
+    sql(
+        database,
+        "ALTER TABLE semel_holes DROP COLUMN number, DROP COLUMN recorded_by, "
+        "ADD PRIMARY KEY (connector, topic, partition, from_offset)",
+    )
+    sql(
+        database,
+        "INSERT INTO semel_holes SELECT connector, topic, partition, 5, 8, 'damaged in Kafka' "
+        "FROM semel_offsets",
+    )
+    sink = old.sink()
+    assert sink.holes() == [Hole(*TP, 5, 8, DAMAGED)]
+    sink.prepare([])
+    sink.set_positions(firsts({TP: 5}), "ann")
+    assert sink.holes() == [Hole(*TP, 5, 8, SET_BACK)]
+    new = replace(entry(sink), topic_id="i")
+    sink.rebase([Rebase(entry(sink), new, Hole(*TP, 5, 7, RECREATED))])
+    assert {h.reason for h in sink.holes()} == {SET_BACK, RECREATED}
 
 
 def test_who_may_not_alter_it_is_told_what_the_owner_can_run(old: Target, database: str) -> None:

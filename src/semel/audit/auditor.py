@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from semel.audit import holes
 from semel.audit.hashes import ChangedRow
 from semel.audit.keys import LiveKeys, judge
 from semel.audit.named import target_of
 from semel.audit.offsets import (
     Seen,
     beyond_kafka,
-    by_number,
-    extent,
     letters,
     mismatched,
     offsets_of,
@@ -35,7 +35,18 @@ from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
-from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
+from semel.ledger import (
+    NOT_HERE,
+    RECREATED,
+    RESET,
+    SET_BACK,
+    SKIPPED,
+    TRUNCATED,
+    UNKNOWN,
+    Hole,
+    LedgerEntry,
+    TopicPartition,
+)
 from semel.planning import Plan
 from semel.sinks.base import Snapshot
 
@@ -75,6 +86,8 @@ class Auditor:
         self._dated = wants_times(snapshot, snapshot.records)
         self.not_judged: list[str] = []
         """The tables that could not be judged, with the reasons."""
+        self.gaps: list[str] = []
+        """The offsets whose rows could not be judged, with the reasons."""
         self.changed_rows: list[ChangedRow] = []
         """The first rows whose values differ from their records'."""
         self.compared = 0
@@ -95,6 +108,7 @@ class Auditor:
             self._note_untraced()
         else:
             found = self._by_counts(offsets, converts=converts)
+        self.gaps = self._gaps(found, exact=exact)
         if self._values is None:
             return found
         judged = self._values.judge(found, self._entries.values())
@@ -102,6 +116,35 @@ class Auditor:
         self.changed_rows += judged.rows
         self.compared += judged.compared
         return judged.partitions
+
+    def _gaps(self, found: Sequence[PartitionAudit], *, exact: bool) -> list[str]:
+        """The holes that nothing can be compared with, in words."""
+        short = {}
+        for topic in {e.topic for e in self._entries.values()}:
+            short[topic] = self._wants.replaces or (exact and self._lacks_former(topic, found))
+        open_ = [
+            h
+            for _, e in sorted(self._entries.items())
+            for h in holes.unjudged(e, self._snapshot.holes, former=short[e.topic])
+        ]
+        return holes.named(open_)
+
+    def _lacks_former(self, topic: str, found: Sequence[PartitionAudit]) -> bool:
+        """Whether rows of logs that are gone may be missing: a topic has fewer rows than the ledger
+        counts, or others, which hide that."""
+        mine = [e for e in self._entries.values() if e.topic == topic]
+        if any(p.duplicated for p in found if p.topic == topic):
+            return True
+        rows = 0
+        for e in mine:
+            own = holes.of(self._snapshot.holes, e.topic_partition)
+            if any(h.reason in (RESET, UNKNOWN) for h in own):
+                return True
+            held = offsets_of(self._snapshot.records.get(topic), e.partition)
+            read = Hole(*e.topic_partition, e.start_position, e.position)
+            former = [h for h in own if h.reason in holes.FORMER]
+            rows += int(within(held, [read, *former]).sum())
+        return rows < sum(e.rows_written for e in mine)
 
     def _unvouched(self) -> list[PartitionAudit]:
         """Judge the rows of partitions that the ledger does not know."""
@@ -184,10 +227,11 @@ class Auditor:
         return keep
 
     def _given_up(self, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
-        """Which offsets the ledger knows to have been removed before they were read. Their records
-        may be back: a broker that dies can forget that it has removed some."""
+        """Which offsets have no row, and need none by the ledger's holes. Records that were removed
+        before they were read may be back: a broker that dies can forget that it has removed
+        some."""
         rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
-        return within(offsets, self._holes_of(tp, RETENTION, DAMAGED)) & ~np.isin(offsets, rows)
+        return within(offsets, self._holes_of(tp, *NOT_HERE)) & ~np.isin(offsets, rows)
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
         entry = self._entries[tp]
@@ -201,17 +245,16 @@ class Auditor:
         expected = np.setdiff1d(kafka, gone)
         expected = expected[~self._given_up(tp, expected)]
         absent = np.setdiff1d(expected, judged)
-        # Failed and filtered records have no rows. The ledger counts them with its position;
-        # letters may be committed before that, and are read after the ledger.
-        failed_or_filtered = entry.records_filtered + entry.records_failed
-        failed_or_filtered -= len(np.unique(dead[dead < entry.position]))
-        # In a log that is gone, not all records with letters were counted.
-        failed_or_filtered -= min(len(former), max(0, failed_or_filtered - entry.records_filtered))
-        failed_or_filtered += self._snapshot.elsewhere.get(tp, 0)
-        excused = min(len(absent), max(0, failed_or_filtered))
-        missing = len(absent) - excused
-        if self._wants.replaces and (cut := overwritten(absent, self._holes_of(tp, TRUNCATED))):
-            # No more were cut off than were read and are not in Kafka.
+        failed_or_filtered = self._without_row(entry, dead, former)
+        unsure = holes.doubts(entry, self._snapshot.holes, failed_or_filtered)
+        excused = min(len(absent), max(0, failed_or_filtered - unsure))
+        missing = max(0, len(absent) - excused - unsure)
+        doubtful += len(absent) - excused - missing
+        again = holes.ahead(entry, self._snapshot.holes)
+        later = [*self._holes_of(tp, TRUNCATED), *again]
+        if self._wants.replaces and (cut := overwritten(absent, later)):
+            # No more were cut off, or are read again, than were read and are not before the
+            # position in Kafka.
             most = entry.records_read - len(kafka) + int(self._given_up(tp, kafka).sum())
             cut = min(missing, cut, max(0, most))
             doubtful, missing = doubtful + cut, missing - cut
@@ -219,6 +262,7 @@ class Auditor:
         self._left_out[tp.topic] -= left_out
         doubtful, missing = doubtful + left_out, missing - left_out
         stray = np.setdiff1d(judged, expected)
+        stray = stray[~within(stray, again)]
         # A record that failed or was filtered has not replaced the row before it.
         kept = stray[np.isin(stray, seen.replaced)][: max(0, failed_or_filtered)]
         stray = np.setdiff1d(stray, kept)
@@ -258,7 +302,23 @@ class Auditor:
             unknown=unknown,
             ghosts=min(ghosts, twice + len(stray)) + odd + known,
             expired=self._expired(entry),
+            skipped=self._skipped(tp, kafka),
         )
+
+    def _without_row(self, entry: LedgerEntry, dead: np.ndarray, former: np.ndarray) -> int:
+        """How many records without a row the ledger counts, besides those with dead letters.
+        ``former`` holds the dead letters of logs that are gone."""
+        # Failed and filtered records have no rows. The ledger counts them with its position;
+        # letters may be committed before that, and are read after the ledger.
+        failed_or_filtered = entry.records_filtered + entry.records_failed
+        failed_or_filtered -= len(np.unique(dead[dead < entry.position]))
+        # In a log that is gone, not all records with letters were counted.
+        failed_or_filtered -= min(len(former), max(0, failed_or_filtered - entry.records_filtered))
+        return failed_or_filtered + self._snapshot.elsewhere.get(entry.topic_partition, 0)
+
+    def _skipped(self, tp: TopicPartition, kafka: np.ndarray) -> int:
+        skipped = within(kafka, self._holes_of(tp, SKIPPED))
+        return int((skipped & self._given_up(tp, kafka)).sum())
 
     def _rows(
         self, entry: LedgerEntry, seen: Seen, dead: np.ndarray
@@ -287,7 +347,7 @@ class Auditor:
         return beyond_kafka(rows[np.isin(rows, stray[~ahead])], kafka)
 
     def _holes_of(self, tp: TopicPartition, *reasons: str) -> list[Hole]:
-        return [h for h in self._snapshot.holes if h.reason in reasons and h.topic_partition == tp]
+        return holes.of(self._snapshot.holes, tp, *reasons)
 
     def _by_counts(
         self, offsets: Mapping[TopicPartition, Seen], *, converts: bool
@@ -296,30 +356,35 @@ class Auditor:
         latter works only for a whole table, so its first partition gets the difference."""
         found = []
         whole = self._table_differences(converts=converts)
+        lost = {target: missing for target, (missing, _, _) in whole.items()}
         for tp in sorted(self._entries):
-            entry = self._entries[tp]
+            entry, target = self._entries[tp], self._snapshot.targets.get(tp.topic, "")
             expired = self._expired(entry)
-            kafka = len(offsets[tp].all())
-            back = int(self._given_up(tp, offsets[tp].all()).sum())
+            offsets_here = offsets[tp].all()
+            kafka = len(offsets_here)
+            back = int(self._given_up(tp, offsets_here).sum())
             kafka -= min(back, max(0, kafka - entry.records_read))
-            # Any number of the expired offsets may have held records.
-            unread = max(0, kafka - entry.records_read)
-            twice = max(0, entry.records_read - kafka - expired)
-            unknown = max(0, kafka + expired - entry.records_read - unread)
-            # Records of logs that are gone count as read, too, and hide others that were not.
-            recreated, cut = self._holes_of(tp, RECREATED), self._holes_of(tp, TRUNCATED)
-            former = extent([*recreated, *cut])
-            unbounded = tp.topic in self._compacted or recreated
-            doubtful = twice if unbounded else min(twice, former)
-            twice, unknown = twice - doubtful, max(unknown + doubtful, min(former, kafka))
-            lost, duplicated, odd = whole.pop(self._snapshot.targets.get(tp.topic, ""), (0, 0, 0))
+            unread, twice, unknown = holes.by_reading(
+                entry,
+                self._snapshot.holes,
+                kafka,
+                entry.records_read,
+                expired=expired,
+                compacted=tp.topic in self._compacted,
+                replaces=self._wants.replaces,
+            )
+            if self._holes_of(tp, SET_BACK):  # rows may have been removed to be written again
+                both = min(twice, lost.get(target, 0))
+                twice, unknown = twice - both, unknown + both
+                lost[target] = lost.get(target, 0) - both
+            _, duplicated, odd = whole.pop(target, (0, 0, 0))
             found.append(
                 PartitionAudit(
                     tp.topic,
                     tp.partition,
                     kafka=kafka,
                     rows=entry.rows_written,
-                    lost=lost + unread,
+                    lost=unread,
                     duplicated=duplicated + twice,
                     filtered=entry.records_filtered,
                     failed=entry.records_failed,
@@ -327,8 +392,12 @@ class Auditor:
                     behind=max(0, self._latest[tp] - entry.position),
                     unknown=unknown + odd,
                     expired=expired,
+                    skipped=self._skipped(tp, offsets_here),
                 )
             )
+        for n, p in enumerate(found):  # a target's first partition gets what its table lacks
+            missing = lost.pop(self._snapshot.targets.get(p.topic, ""), 0)
+            found[n] = replace(p, lost=p.lost + missing)
         return found
 
     def _table_differences(self, *, converts: bool) -> dict[str, tuple[int, int, int]]:
@@ -348,7 +417,7 @@ class Auditor:
                 continue
             if not self._wants.replaces:
                 written = sum(e.rows_written for e in entries)
-                found[target] = by_number(self._snapshot, mine, rows - written)
+                found[target] = holes.by_number(entries, self._snapshot.holes, rows - written)
                 continue
             if mine[0] in self._snapshot.keys:
                 found[target] = self._compared(target, mine[0], entries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +10,9 @@ import pyarrow as pa
 from semel.ledger import (
     DAMAGED,
     RECREATED,
-    RETENTION,
-    TAKEN_OVER,
+    SET_BACK,
     TRUNCATED,
+    UNREAD,
     Hole,
     LedgerEntry,
     OffsetRange,
@@ -113,9 +113,10 @@ def copies(rows: np.ndarray, kafka: np.ndarray, without: np.ndarray) -> np.ndarr
 
 def overwritten(missing: np.ndarray, holes: Sequence[Hole]) -> int:
     """How many missing rows may have been replaced or deleted by records that were cut off the log
-    later: at most one for each of them."""
+    later, or will be read again: at most one for each of them."""
     found = 0
-    for hole in sorted((h for h in holes if h.reason == TRUNCATED), key=lambda h: h.from_offset):
+    later = [h for h in holes if h.reason in (TRUNCATED, SET_BACK)]
+    for hole in sorted(later, key=lambda h: h.from_offset):
         before = int((missing < hole.from_offset).sum())
         found = min(found + hole.until_offset - hole.from_offset, before)
     return found
@@ -166,7 +167,7 @@ def letters(
         # Only a damaged batch has a letter without a time, unless records have none either.
         left_out = gone & (times < 0) & ~np.isin(dead, kafka[stamps <= 0])
         left_out |= other & ~gone
-    unread = [h for h in holes if h.reason in (RETENTION, DAMAGED)]
+    unread = [h for h in holes if h.reason in UNREAD]
     left_out |= np.isin(dead, [h.from_offset for h in unread if h.reason == DAMAGED])
     left_out |= within(dead, unread) & ~former
     left_out &= ~present
@@ -177,21 +178,6 @@ def wants_times(snapshot: Snapshot, records: Mapping[str, pa.Table]) -> bool:
     """Whether the timestamps of Kafka's records tell more about these rows or the dead letters."""
     given = (*records.values(), *(dead for dead in snapshot.dead.values() if dead.num_rows))
     return any("timestamp" in t.column_names for t in given)
-
-
-def extent(holes: Collection[Hole]) -> int:
-    """The number of offsets in holes."""
-    return sum(h.until_offset - h.from_offset for h in holes)
-
-
-def by_number(snapshot: Snapshot, topics: Collection[str], surplus: int) -> tuple[int, int, int]:
-    """The rows of a target that are lost, duplicated and not judged, by how many more it has than
-    the ledger counts. Some may be from before another program handed the connector over: the ledger
-    began to count again then."""
-    holes = [h for h in snapshot.holes if h.reason == TAKEN_OVER and h.topic in topics]
-    before = extent(holes)
-    odd = min(max(0, surplus), before)
-    return max(0, -surplus), max(0, surplus) - odd, odd
 
 
 def unnamed_failures(snapshot: Snapshot, topic: str, entries: Sequence[LedgerEntry]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from semel.audit.hashes import ChangedRow
-from semel.ledger import TopicPartition
+from semel.ledger import Hole, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class PartitionAudit:
     cannot be judged (see :mod:`semel.audit`). ``ghosts``: the duplicated rows that come from no
     record in Kafka. ``expired``: the offsets that Kafka no longer has, so their rows are not
     judged. ``changed``: the rows whose values differ from their records', if values are compared.
+    ``skipped``: the records that somebody has skipped by setting the position.
     """
 
     topic: str
@@ -39,6 +40,7 @@ class PartitionAudit:
     ghosts: int = 0
     expired: int = 0
     changed: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class AuditReport:
     """The audit's verdict. ``exact`` tells whether it compared record by record.
 
     ``broken`` tells whether it found what the declared guarantee rules out. ``not_judged`` lists
-    the tables that it could not judge, with the reasons. ``changed_rows`` are the first changed
-    rows. ``compared`` is the number of rows whose values were compared; None if none were.
+    the tables and offsets that it could not judge, with the reasons; ``gaps`` are the lines among
+    these about offsets. ``changed_rows`` are the first changed rows. ``compared`` is the number of
+    rows whose values were compared; None if none were. ``holes`` are those of the ledger.
     """
 
     connector: str
@@ -58,10 +61,12 @@ class AuditReport:
     not_judged: tuple[str, ...] = ()
     changed_rows: tuple[ChangedRow, ...] = ()
     compared: int | None = None
+    gaps: tuple[str, ...] = ()
+    holes: tuple[Hole, ...] = ()
 
     @property
     def kept(self) -> bool:
-        """Whether every table was judged, and nothing broke the guarantee."""
+        """Whether everything was judged that the ledger knows, and nothing broke the guarantee."""
         return not self.broken and not self.not_judged
 
     @property
@@ -115,6 +120,7 @@ def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
                 duplicated=known.duplicated + p.duplicated,
                 filtered=max(known.filtered, p.filtered),
                 behind=max(known.behind, p.behind),
+                skipped=max(known.skipped, p.skipped),
                 unknown=known.unknown + p.unknown,
                 ghosts=known.ghosts + p.ghosts,
                 expired=max(known.expired, p.expired),

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Any
 
 from semel.audit.auditor import Auditor
-from semel.audit.hashes import ChangedRow
 from semel.audit.named import gathered, splitter
 from semel.audit.report import AuditReport, PartitionAudit, together
 from semel.audit.values import OnProgress, Values
@@ -82,8 +81,7 @@ def audit(
         else:
             snapshots = protocols.snapshots(sink, topics)
         parts: list[list[PartitionAudit]] = []
-        changed: list[ChangedRow] = []
-        compared = 0
+        auditors: list[Auditor] = []
         if not any(e.topic in topics for s in snapshots for e in s.entries):
             raise NothingToAudit(
                 f"the ledger holds nothing of connector {connector.name} and its topics, so there "
@@ -101,9 +99,10 @@ def audit(
             )
             parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
             not_judged += auditor.not_judged
-            changed += auditor.changed_rows
-            compared += auditor.compared
+            auditors.append(auditor)
         found = together(parts)
+    gaps = tuple(dict.fromkeys(line for a in auditors for line in a.gaps))
+    holes = dict.fromkeys(h for s in snapshots for h in s.holes if h.topic in topics)
     lost = any(p.lost for p in found)
     duplicated = any(p.duplicated for p in found)
     promised = planned.guarantee.delivery
@@ -118,9 +117,11 @@ def audit(
         exact,
         found,
         broken,
-        tuple(not_judged),
-        tuple(changed),
-        compared if views else None,
+        (*not_judged, *gaps),
+        tuple(row for a in auditors for row in a.changed_rows),
+        sum(a.compared for a in auditors) if views else None,
+        gaps,
+        tuple(holes),
     )
 
 

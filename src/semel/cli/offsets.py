@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from semel.cli import source_offsets
@@ -15,9 +18,14 @@ from semel.cli.console import console
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
-from semel.ledger import TopicPartition
+from semel.ledger import Hole, TopicPartition
 from semel.planning import AnyPlan, SourcePlan, plan_any
-from semel.runtime.positions import check_topic, reset_positions, set_positions
+from semel.runtime.positions import (
+    check_topic,
+    ledger_facts,
+    reset_positions,
+    set_positions,
+)
 from semel.sinks.protocols import FencesByGroup
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")
@@ -25,17 +33,17 @@ app = typer.Typer(no_args_is_help=True, help="Show or change a connector's store
 
 @app.command(epilog="Example: semel offsets show flights.json")
 def show(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) -> None:
-    """Show the ledger: the positions and counts of each topic-partition."""
+    """Show the ledger: the positions and counts of each topic-partition, and its holes."""
     planned = plan_any(with_servers(file, bootstrap_server))
     if isinstance(planned, SourcePlan):
         source_offsets.show(planned, as_json=as_json)
         return
     if isinstance(planned.sink, FencesByGroup):  # its ledger is in Kafka
         _wait_for_brokers(planned)
-    entries = planned.sink.entries()
+    entries, holes = planned.sink.entries(), planned.sink.holes()
     planned.sink.close()
     if as_json:
-        print(json.dumps([asdict(e) for e in entries]))
+        print(json.dumps(ledger_facts(entries, holes)))
         return
     table = Table(box=None, header_style="bold")
     for title in ("topic", "partition", "position", "read", "rows", "filtered", "failed", "lost"):
@@ -46,6 +54,19 @@ def show(file: File, bootstrap_server: Bootstrap = "", as_json: AsJson = False) 
         numbers = [f"{n:,}" for n in (e.position, *counts, e.records_lost)]
         table.add_row(e.topic, str(e.partition), *numbers, e.updated_at)
     console().print(table if entries else "the ledger holds nothing yet")
+    if holes:
+        console().print(holes_table(holes))
+
+
+def holes_table(holes: Sequence[Hole]) -> Table:
+    """Holes, with who has made them and when."""
+    table = Table(box=None, header_style="bold")
+    for title in ("hole in", "offsets", "reason", "by", "at"):
+        table.add_column(title)
+    for h in holes:
+        span = f"{h.from_offset:,} to {h.until_offset - 1:,}"
+        table.add_row(str(h.topic_partition), span, h.reason, escape(h.by), h.at)
+    return table
 
 
 @app.command("set", epilog="Example: semel offsets set flights.json flights-0=1200 flights-1=1180")
@@ -76,7 +97,8 @@ def set_(
             raise ConfigError(f"{tp} has two positions, {wanted[tp]} and {at}: leave one out")
     if not force:
         _wait_for_brokers(planned)
-    set_positions(planned, wanted, force=force, hint=", or set it anyway with --force")
+    hint = ", or set it anyway with --force"
+    set_positions(planned, wanted, _user(), force=force, hint=hint)
     planned.sink.close()
     if as_json:
         print(json.dumps([{**tp._asdict(), "position": at} for tp, at in wanted.items()]))
@@ -106,12 +128,20 @@ def reset(
             abort=True,
             err=as_json,
         )
-    reset_positions(planned)
+    reset_positions(planned, _user())
     planned.sink.close()
     if as_json:
         print(json.dumps([]))
         return
     print(f"{planned.connector.name}: positions forgotten")
+
+
+def _user() -> str:
+    """Who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"uid {os.getuid()}"
 
 
 def _wait_for_brokers(planned: AnyPlan) -> None:

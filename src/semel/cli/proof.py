@@ -17,6 +17,7 @@ from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.cli.follow import follow_
 from semel.cli.meter import Meter
+from semel.cli.offsets import holes_table
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
@@ -112,6 +113,8 @@ def audit_(
             out.print(f"[red]changed:[/] {escape(line)}", soft_wrap=True)
         for line in unjudged(report):
             out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
+        if report.holes:
+            out.print(holes_table(report.holes))
     _exit(broken=report.broken, complete=report.complete or allow_unjudged)
 
 
@@ -201,6 +204,7 @@ def audit_table(report: AuditReport) -> Table:
         "ghosts",
         "expired",
         "changed",
+        "skipped",
     )
     shown = [n for n in optional if any(getattr(p, n) for p in report.partitions)]
     titles = {"kafka": "in Kafka", "rows": "rows", "retention": "lost by retention"}

@@ -280,8 +280,9 @@ class Herder(ABC):
         found: Answer = self._with_plan(name, held)
         return found
 
-    def alter_offsets(self, name: str, body: Mapping[str, Any]) -> Answer:
-        """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger."""
+    def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
+        """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger. ``by``
+        names who asks for it."""
         if not body.get("offsets"):
             raise BadRequest(
                 "Partitions / offsets need to be provided for an alter offsets request"
@@ -298,21 +299,22 @@ class Herder(ABC):
             found = {
                 tp: first_position(planned, tp) if at is None else at for tp, at in wanted.items()
             }
-            set_positions(planned, found)
+            set_positions(planned, found, by)
             self._log_offsets(name, found)
 
         self._with_plan(name, alter, changes=True)
         return {"message": "The offsets for this connector have been altered successfully"}
 
-    def reset_offsets(self, name: str) -> Answer:
-        """``DELETE /connectors/{name}/offsets``, of a stopped connector: empties its ledger."""
+    def reset_offsets(self, name: str, by: str) -> Answer:
+        """``DELETE /connectors/{name}/offsets``, of a stopped connector: empties its ledger. ``by``
+        names who asks for it."""
         self._check_stopped(name)
 
         def reset(planned: AnyPlan) -> None:
             if isinstance(planned, SourcePlan):
                 reset_source_offsets(planned)
             else:
-                reset_positions(planned)
+                reset_positions(planned, by)
 
         self._with_plan(name, reset, changes=True)
         log.info("connector %s: offsets reset", name)

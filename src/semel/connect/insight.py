@@ -13,6 +13,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.planning import AnyPlan, SourcePlan
 from semel.planning.facts import facts_of
+from semel.runtime.positions import ledger_facts
 from semel.runtime.source_lag import source_lag
 from semel.runtime.source_positions import source_offsets
 
@@ -41,7 +42,7 @@ def ledger(planned: AnyPlan) -> Answer:
         elif connector.offsets_url:
             holds = {"table": connector.offsets_table}
         return holds | of_source(source_offsets(planned))
-    return {"entries": [asdict(entry) for entry in sorted(planned.sink.entries(), key=_place)]}
+    return {"entries": ledger_facts(planned.sink.entries(), planned.sink.holes())}
 
 
 def lag(planned: AnyPlan) -> Answer:
@@ -77,7 +78,3 @@ def _of_source(planned: SourcePlan) -> Answer:
         )
     partitions = [asdict(each) for each in found.partitions]
     return {"lag": found.total, "unit": found.unit, "partitions": partitions}
-
-
-def _place(entry: Any) -> tuple[str, int]:
-    return entry.topic, entry.partition

@@ -13,7 +13,15 @@ from semel.engine.publish import is_copy, ledger_of
 from semel.errors import ConfigError, LedgerConflict, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.ledger import MOVED, TAKEN_OVER, Hole, LedgerEntry, Rebase, TopicPartition
+from semel.ledger import (
+    MOVED,
+    TAKEN_OVER,
+    Hole,
+    LedgerEntry,
+    LogId,
+    Rebase,
+    TopicPartition,
+)
 from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.targets import Target
@@ -43,10 +51,11 @@ def first_positions(
     """
     entries = sink.entries()
     known = {e.topic_partition for e in entries}
-    if not sink.capabilities.ledger_in_group:
-        _follow_the_group(
-            connector, sink, cluster, groups, [e for e in entries if e.topic in topics]
-        )
+    mine = [e for e in entries if e.topic in topics]
+    if not sink.capabilities.ledger_in_group and _follow_the_group(
+        connector, sink, cluster, groups, mine
+    ):
+        entries = sink.entries()
     check_targets(connector, sink, entries, topics, lenient=lenient)
     present = set(ranges.partitions(topics))
     missing = present - known
@@ -62,12 +71,15 @@ def first_positions(
     group_offsets: dict[TopicPartition, int] = {}
     if connector.first_position != "reset" and fresh and not sink.capabilities.ledger_in_group:
         group_offsets = _group_offsets(connector, sink, cluster, groups, fresh, earliest)
+    before: Collection[TopicPartition] = [tp for tp, at in group_offsets.items() if at]
+    if connector.first_position == "reset" and connector.offset_reset == "latest" and fresh:
+        before, _ = groups.offsets(connector.group_id, fresh)
     entries = ranges.made(sink, found | group_offsets, logs)
     if not protocols.moves_entries(sink):
         sink.start(entries)
         return
     # Only a change of an entry can leave a hole, so these get the ids of their logs afterwards.
-    taken = [e for e in entries if group_offsets.get(e.topic_partition)]
+    taken = [e for e in entries if e.topic_partition in before and e.position]
     bare = {e: replace(e, cluster_id="", topic_id="") for e in taken}
     sink.start([bare.get(e, e) for e in entries])
     if taken:
@@ -144,22 +156,23 @@ def _follow_the_group(
     cluster: Cluster,
     groups: Groups,
     entries: Collection[LedgerEntry],
-) -> None:
+) -> bool:
     """Notice that another program has continued this connector since the ledger was written: its
-    group is then beyond the ledger, at offsets that semel has not marked."""
+    group is then beyond the ledger, at offsets that semel has not marked. Returns whether entries
+    have moved there."""
     group, ledger = connector.group_id, {e.topic_partition: e.position for e in entries}
     if connector.first_position == "reset" or not ledger:
-        return
+        return False
     try:
         found, _ = groups.offsets(group, ledger)
     except ServiceError as error:
         log.info("cannot look at consumer group %s: %s", group, error)
-        return
+        return False
     ahead = {
         tp: at for tp, (at, text) in sorted(found.items()) if at > ledger[tp] and not is_copy(text)
     }
     if not ahead:
-        return
+        return False
     if connector.first_position == "stop":
         tp = next(iter(ahead))
         raise ConfigError(
@@ -171,22 +184,32 @@ def _follow_the_group(
         )
     log.warning(
         "another program has continued this connector; semel starts at the offsets of "
-        "consumer group %s: %s. The audit starts there, too",
+        "consumer group %s: %s. The audit does not judge what that program has written",
         group,
         ", ".join(f"{tp} at {at}, not {ledger[tp]}" for tp, at in ahead.items()),
     )
     former = {e.topic_partition: e for e in entries}
+    logs = cluster.logs({tp.topic for tp in ahead})
     protocols.adopt(
-        sink,
-        [
-            Rebase(former[e.topic_partition], e, _taken_over(former[e.topic_partition], e))
-            for e in ranges.made(sink, ahead, cluster.logs({tp.topic for tp in ahead}))
-        ],
+        sink, [_taken_over(former[tp], at, logs.get(tp.topic, LogId())) for tp, at in ahead.items()]
     )
+    return True
 
 
-def _taken_over(former: LedgerEntry, entry: LedgerEntry) -> Hole:
-    return Hole(*entry.topic_partition, former.start_position, entry.position, TAKEN_OVER)
+def _taken_over(former: LedgerEntry, at: int, log: LogId) -> Rebase:
+    """The entry at the position that another program has reached. What the ledger counts was read
+    before, unless it was read from another log."""
+    same = not former.log.contradicts(log)
+    new = replace(
+        former,
+        position=at,
+        start_position=former.start_position if same else at,
+        leader_epoch=-1,
+        epoch_offset=-1,
+        **former.log.completed(log)._asdict() if same else log._asdict(),
+    )
+    first = former.position if same else min(former.start_position, at)
+    return Rebase(former, new, Hole(*former.topic_partition, first, at, TAKEN_OVER))
 
 
 def check_targets(

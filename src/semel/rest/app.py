@@ -25,6 +25,7 @@ from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
+from semel.rest.guard import USER
 from semel.rest.jersey import Name
 
 VERSION = "4.3.1"
@@ -249,12 +250,19 @@ def _offsets(app: FastAPI, herder: Herder) -> None:
         return herder.offsets(name)
 
     @app.patch("/connectors/{name}/offsets")
-    def alter(name: Name, body: dict[str, Any]) -> dict[str, Any]:
-        return herder.alter_offsets(name, body)
+    def alter(name: Name, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        return herder.alter_offsets(name, body, _who(request))
 
     @app.delete("/connectors/{name}/offsets")
-    def reset(name: Name) -> dict[str, Any]:
-        return herder.reset_offsets(name)
+    def reset(name: Name, request: Request) -> dict[str, Any]:
+        return herder.reset_offsets(name, _who(request))
+
+
+def _who(request: Request) -> str:
+    """Who has sent a request: the user, or the address where no login is required."""
+    user: str | None = getattr(request.state, USER, None)
+    host = request.client.host if request.client is not None else "unknown"
+    return f"REST: {user or host}"
 
 
 def _plugins(app: FastAPI, herder: Herder) -> None:

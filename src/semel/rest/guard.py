@@ -21,6 +21,9 @@ PEER = "peer"
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _VALIDATES = re.compile(r"/connector-plugins/[^/]+/config/validate/?")
+USER = "user"
+"""The state of a request in which its user's name is."""
+
 _DENIED = "User cannot access the resource."
 """Kafka Connect's words."""
 
@@ -38,6 +41,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         user = self._user(scope)
+        scope.setdefault("state", {})[USER] = user
         if user is None and self._users.are_asked:
             challenge = {"WWW-Authenticate": "Basic" if self._users.passwords else "Bearer"}
             await PlainTextResponse(_DENIED, 401, challenge)(scope, receive, send)

@@ -2,34 +2,68 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
+from typing import Any
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
+from semel.engine.publish import copies, mark
+from semel.errors import ConfigError, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition, first, firsts
+from semel.ledger import UNKNOWN_LOG, Hole, LedgerEntry, TopicPartition, first, firsts
 from semel.planning import Plan
+
+log = logging.getLogger(__name__)
 
 _SESSIONS = 30.0
 """Seconds after which a consumer group no longer lists members that are gone."""
 
 
 def set_positions(
-    planned: Plan, wanted: Mapping[TopicPartition, int], *, force: bool = False, hint: str = ""
+    planned: Plan,
+    wanted: Mapping[TopicPartition, int],
+    by: str,
+    *,
+    force: bool = False,
+    hint: str = "",
 ) -> None:
-    """Let a connector continue at these positions; ``force`` accepts them whatever Kafka holds. If
-    Kafka does not have them, the error ends with ``hint``, which says how to set ``force``.
+    """Let a connector continue at these positions, and copy them to the consumer group. ``by``
+    names who wants that; ``force`` accepts them whatever Kafka holds. If Kafka does not have them,
+    the error ends with ``hint``, which says how to set ``force``.
 
     Raises:
         ConfigError: the connector runs, or does not read such a topic, or Kafka has no such offset.
     """
     for tp in wanted:
         check_topic(planned.connector, tp.topic)
-    planned.sink.set_positions(firsts(wanted) if force else _in_kafka(planned, wanted, hint))
+    known = firsts(wanted) if force else _in_kafka(planned, wanted, hint)
+    entries = [replace(e, start_position=0) for e in known] if force else known
+    planned.sink.set_positions(entries, by)
+    if not planned.sink.capabilities.ledger_in_group:
+        _copy(planned, wanted)
+
+
+def _copy(planned: Plan, positions: Mapping[TopicPartition, int]) -> None:
+    """Copy positions for lag tools. The ledger has them, so a failure is only logged."""
+    groups, group = _groups(planned), planned.connector.group_id
+    try:
+        if _is_idle(groups, group):
+            groups.set_offsets(group, copies(mark(planned.sink), positions))
+            return
+        why = "it has members"
+    except SemelError as error:
+        why = str(error)
+    log.warning(
+        "the positions are set, but consumer group %s has no copies of them, so lag tools will "
+        "show its former offsets until the connector commits: %s",
+        group,
+        why,
+    )
 
 
 def first_position(planned: Plan, tp: TopicPartition) -> int:
@@ -39,19 +73,19 @@ def first_position(planned: Plan, tp: TopicPartition) -> int:
     return begin([tp])[tp]
 
 
-def reset_positions(planned: Plan) -> None:
-    """Forget all positions, and their copies in the consumer group.
+def reset_positions(planned: Plan, by: str) -> None:
+    """Forget all positions, and their copies in the consumer group. ``by`` names who wants that.
 
     Raises:
         ConfigError: the connector runs.
     """
-    planned.sink.set_positions(None)
+    planned.sink.set_positions(None, by)
     if not planned.sink.capabilities.ledger_in_group:
         _forget_group(planned)
 
 
 def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) -> list[LedgerEntry]:
-    """First entries at these positions, of the logs that Kafka has now.
+    """Entries at these positions, of the logs that Kafka has now, from their first offsets on.
 
     Raises:
         ConfigError: it has no such partition or offset.
@@ -73,7 +107,8 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) ->
                 f"connector {name}: {tp}={at} is outside the log, which begins at "
                 f"{earliest[tp]} and ends at {ends[tp][0]}. Correct it{hint}"
             )
-    return [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
+    found = [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
+    return [replace(e, start_position=earliest[e.topic_partition]) for e in found]
 
 
 def _forget_group(planned: Plan) -> None:
@@ -82,17 +117,27 @@ def _forget_group(planned: Plan) -> None:
     Raises:
         ConfigError: it has members.
     """
-    group = planned.connector.group_id
-    groups = Groups(client_config(planned.connector, "admin"))
-    deadline = time.monotonic() + _SESSIONS
-    while not groups.is_idle(group):  # the group lists stopped tasks for a while
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"connector {planned.connector.name}: its ledger is empty now, but consumer group "
-                f"{group} has members, so its offsets stay. Stop the connector, and run this again"
-            )
-        time.sleep(0.2)
+    groups, group = _groups(planned), planned.connector.group_id
+    if not _is_idle(groups, group):
+        raise ConfigError(
+            f"connector {planned.connector.name}: its ledger is empty now, but consumer group "
+            f"{group} has members, so its offsets stay. Stop the connector, and run this again"
+        )
     groups.delete(group)
+
+
+def _groups(planned: Plan) -> Groups:
+    return Groups(client_config(planned.connector, "admin"))
+
+
+def _is_idle(groups: Groups, group: str) -> bool:
+    """Whether a group has no members, once it no longer lists those that have stopped."""
+    deadline = time.monotonic() + _SESSIONS
+    while not groups.is_idle(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def check_topic(connector: ConnectorConfig, topic: str) -> None:
@@ -103,3 +148,18 @@ def check_topic(connector: ConnectorConfig, topic: str) -> None:
         raise ConfigError(
             f"connector {connector.name} does not read topic {topic}; it reads {reads}"
         )
+
+
+def ledger_facts(entries: Collection[LedgerEntry], holes: Collection[Hole]) -> list[dict[str, Any]]:
+    """The ledger for programs: each entry with its holes. A partition whose position was reset has
+    only holes."""
+    spans = [(h.topic_partition, asdict(h)) for h in holes]
+    facts: dict[TopicPartition, dict[str, Any]] = {
+        tp: {**tp._asdict(), "position": None} for tp, _ in spans
+    }
+    facts |= {e.topic_partition: asdict(e) for e in entries}
+    own = ("from_offset", "until_offset", "reason", "by", "at")
+    return [
+        {**facts[tp], "holes": [{n: h[n] for n in own} for at, h in spans if at == tp]}
+        for tp in sorted(facts)
+    ]

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import KEY, Commit, Records
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
@@ -145,6 +145,10 @@ class Sink(ABC):
     def entries(self) -> list[LedgerEntry]:
         """All ledger entries of this connector, ordered by topic and partition."""
 
+    def holes(self) -> list[Hole]:
+        """All holes of this connector; none if the store keeps none."""
+        return []
+
     def targets(self, topics: Collection[str]) -> Mapping[str, Target | None]:
         """The target of each topic; None if it does not exist yet. Entries keep it, so that a
         connector notices when its results went elsewhere. Topics whose entries are stored inside
@@ -206,8 +210,11 @@ class Sink(ABC):
         without such a lock, moving positions by hand fences a running connector."""
 
     @abstractmethod
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        """Set entries by hand, or forget the connector with None.
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
+        """Set positions by hand, as :func:`semel.ledger.set_by_hand` does, or forget those of the
+        connector with None, as :func:`semel.ledger.forgotten` does.
 
         Raises:
             ConfigError: the connector is running.

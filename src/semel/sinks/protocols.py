@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from semel.errors import ConfigError, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import TAKEN_OVER, Advance, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import Commit
 from semel.sinks.base import Sink, Snapshot
 
@@ -78,9 +78,9 @@ class Adopting(Protocol):
     left, such as the lines of a file beyond its ledger."""
 
     @abstractmethod
-    def adopt(self, entries: Collection[LedgerEntry]) -> None:
-        """Enter the positions that another program has reached, and keep its results, in one
-        step."""
+    def adopt(self, reached: Sequence[Rebase]) -> None:
+        """Enter the positions that another program has reached, with the holes that this leaves,
+        and keep its results, in one step."""
 
 
 def adopt(sink: Sink, reached: Sequence[Rebase]) -> None:
@@ -88,13 +88,13 @@ def adopt(sink: Sink, reached: Sequence[Rebase]) -> None:
     only move their entries, or set them where they cannot be moved, as with several tables."""
     entries = [r.new for r in reached]
     if isinstance(sink, Adopting):
-        sink.adopt(entries)
+        sink.adopt(reached)
         return
     if moves_entries(sink):
         sink.rebase(reached)
     stand = {e.topic_partition: e.position for e in sink.entries()}
     if any(stand.get(e.topic_partition) != e.position for e in entries):
-        sink.set_positions(entries)
+        sink.set_positions(entries, reason=TAKEN_OVER)
 
 
 def moves_entries(sink: Sink) -> bool:

@@ -18,17 +18,20 @@ from semel.delivery import Mechanism, Support
 from semel.errors import misconfigured
 from semel.failpoints import hit
 from semel.ledger import (
+    SKIPPED,
     Advance,
     Hole,
     LedgerEntry,
     Outcome,
     Rebase,
     TopicPartition,
+    forgotten,
     holes_of,
     judge,
     now,
     pending,
     rebased,
+    set_by_hand,
 )
 from semel.records import Commit
 from semel.sinks.base import Sink
@@ -78,9 +81,14 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
     def forget_entries(self, transaction: Transaction) -> None:
         """Remove all entries of this connector, and of no other."""
 
+    def read_holes(self, transaction: Transaction) -> Collection[Hole]:
+        """All holes of this connector."""
+        return ()
+
     def write_holes(self, transaction: Transaction, holes: Collection[Hole]) -> None:
-        """Keep the offsets that the audit cannot compare. A store that keeps no holes mentions them
-        only in the log of the run, and its audit counts their records as lost."""
+        """Replace the holes of this connector, and of no other. A store that keeps no holes
+        mentions them only in the log of the run: its audit counts their records as lost, and knows
+        nothing of what was written before positions were reset."""
 
     @abstractmethod
     def put(self, transaction: Transaction, commit: Commit) -> None:
@@ -128,15 +136,29 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
             left = pending(self._connector.name, self.read_entries(transaction), rebases)
             if left:
                 self.write_entries(transaction, rebased(left, now()))
-            if holes := holes_of(left):
-                self.write_holes(transaction, holes)
+            self._record(transaction, holes_of(left))
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def _record(self, transaction: Transaction, holes: Collection[Hole]) -> None:
+        if holes:
+            self.write_holes(transaction, [*self.read_holes(transaction), *holes])
+
+    def holes(self) -> list[Hole]:
+        with self.transaction(writing=False) as transaction:
+            return list(self.read_holes(transaction))
+
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         with self.transaction(writing=True) as transaction:
+            stored = self.read_entries(transaction)
+            holes = self.read_holes(transaction)
             if entries is None:
+                left = forgotten(stored, holes, by)
                 self.forget_entries(transaction)
             else:
-                self.write_entries(transaction, entries)
+                moved, left = set_by_hand(stored, holes, entries, by, reason)
+                self.write_entries(transaction, moved)
+            self.write_holes(transaction, left)
 
     # Committing
 
@@ -174,6 +196,5 @@ class TransactionalSink(Sink, Transactional, Generic[Transaction]):
             at = now()
             moved = [stored[a.range.topic_partition].after(a, at) for a in advances]
             self.write_entries(transaction, moved)
-            if holes := holes_of(advances):
-                self.write_holes(transaction, holes)
+            self._record(transaction, holes_of(advances))
         return outcome

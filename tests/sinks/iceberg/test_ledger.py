@@ -16,6 +16,7 @@ from semel.ledger import Hole, Outcome, TopicPartition, firsts
 from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.staging import CommitConflict, Staged
+from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
 from tests.sinks.target import advance, records
 
@@ -218,14 +219,9 @@ def test_holes_are_recorded(warehouse: Warehouse) -> None:
 def test_positions_are_set_and_forgotten_by_hand(warehouse: Warehouse) -> None:
     sink = warehouse.sink()
     sink.commit([advance(0, 10)], values(0, 10))
-    warehouse.sink().set_positions(firsts({FIRST: 4}))
-    (entry,) = warehouse.sink().entries()
-    assert (entry.position, entry.start_position, entry.records_read) == (4, 4, 0)
+    check_keeps_what_was_read(warehouse.unprepared, FIRST)
     with pytest.raises(LedgerConflict):
         sink.commit([advance(10, 20)], values(10, 20))
-    warehouse.sink().set_positions(None)
-    assert warehouse.unprepared().entries() == []
-    assert warehouse.sink().start(firsts({FIRST: 7})) == {FIRST: 0}
 
 
 def test_dead_letters_are_kept_once(warehouse: Warehouse) -> None:

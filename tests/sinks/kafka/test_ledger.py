@@ -15,13 +15,23 @@ from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
-from semel.ledger import TRUNCATED, Advance, Hole, LedgerEntry, OffsetRange, Rebase, TopicPartition
+from semel.ledger import (
+    TAKEN_OVER,
+    TRUNCATED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    OffsetRange,
+    Rebase,
+    TopicPartition,
+)
 from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.entries import entry_of, facts_of
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, records, wait_until
 from tests.patience import PATIENCE
+from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.kafka.conftest import Config, Configure
 from tests.sinks.kafka.copying import assert_each_once, target
 from tests.sinks.otherlogs import check_refuses_another_log
@@ -273,8 +283,33 @@ def test_holes_and_the_log_of_a_position_are_kept(
     assert (found.position, found.topic_id) == (4, "U")
     holes = driver._ledger.topic.read(1).holes
     assert holes == (Hole(source, 0, 0, 10), hole)
-    driver.set_positions([LedgerEntry(source, 0, 0, 0)])
-    assert driver._ledger.topic.read(1).holes == ()
+    driver.set_positions([LedgerEntry(source, 0, 0, 0, topic_id="U")])
+    assert set(driver._ledger.topic.read(1).holes) == {hole}
+
+
+def test_what_was_read_before_positions_are_set_by_hand_stays_known(
+    topic: MakeTopic, configure: Configure, sink: MakeSink
+) -> None:
+    source = topic()
+    config = configure(source)
+    driver = sink(config)
+    driver.prepare([source])
+    driver.start([LedgerEntry(source, 0, 0, 0)])
+    driver.advance([Advance(OffsetRange(source, 0, 0, 10), read=10)])
+    driver.close()
+    check_keeps_what_was_read(lambda: sink(config), TopicPartition(source, 0), restarts=False)
+
+
+def test_what_another_program_has_copied_is_a_hole(
+    topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
+) -> None:
+    source = topic()
+    produce(source, records(10))
+    config = configure(source)
+    groups = Groups({"bootstrap.servers": config["bootstrap.servers"]})
+    groups.set_offsets(_group(config), [KafkaPartition(source, 0, 4)])
+    sink(config).prepare([source])
+    assert sink(config).holes() == [Hole(source, 0, 0, 4, TAKEN_OVER)]
 
 
 def test_records_of_the_former_log_are_refused_at_the_same_position(

@@ -18,13 +18,24 @@ import pytest
 
 from semel import failpoints
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import RECREATED, Hole, Outcome, Rebase, TopicPartition, firsts
+from semel.ledger import (
+    RECREATED,
+    RETENTION,
+    TRUNCATED,
+    Hole,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    firsts,
+)
 from semel.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.files import LockFile
+from semel.sinks.sql.ledger_tables import HOLES, KEY
 from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
+from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records, released_at_last
@@ -153,16 +164,19 @@ def test_holes_are_recorded_with_the_position(make: MakeSink) -> None:
     assert sink.entries()[0].records_lost == 7
 
 
-def test_a_hole_at_the_beginning_of_a_former_one_moves_the_position_too(make: MakeSink) -> None:
+def test_holes_with_one_first_offset_keep_their_reasons(make: MakeSink) -> None:
     sink = started(make())
     sink.commit([advance(0, 7)], Commit([]))
     (old,) = sink.entries()
     former = Hole("t", 0, 0, 7, RECREATED)
     sink.rebase([Rebase(old, replace(old, position=0, topic_id="other"), former)])
     assert sink.commit([advance(0, 3, lost=3)], Commit([])) is Outcome.APPLIED
-    assert list(sink.snapshot([]).holes) == [former]
+    assert list(sink.snapshot([]).holes) == [Hole("t", 0, 0, 3), former]
     (entry,) = sink.entries()
     assert (entry.position, entry.records_lost) == (3, 3)
+    again = replace(entry, topic_id="third", position=0)
+    sink.rebase([Rebase(entry, again, Hole("t", 0, 0, 3, TRUNCATED))])
+    assert [h.reason for h in sink.holes()] == [RETENTION, TRUNCATED, RECREATED]
 
 
 def test_records_of_the_former_log_are_refused_at_the_same_position(make: MakeSink) -> None:
@@ -194,6 +208,35 @@ def test_positions_are_changed_by_hand_only_while_no_run_is_alive(make: MakeSink
     assert [e.position for e in other.entries()] == [3]
     other.set_positions(None)
     assert other.entries() == []
+
+
+def test_holes_of_an_older_semel_are_kept(make: MakeSink, query: Query) -> None:
+    sink = started(make())
+    sink.commit([advance(0, 7, lost=7)], Commit([]))
+    sink.close()
+    query("DROP TABLE semel_holes")
+    made = make()
+    numbers, texts = ("from_offset", "until_offset"), ("connector", "topic", "reason")
+    kinds = {"partition": pa.int32(), "recorded_at": pa.timestamp("us", "UTC")}
+    kinds |= dict.fromkeys(numbers, pa.int64()) | dict.fromkeys(texts, pa.string())
+    with made._dialect.transaction():
+        fields = [pa.field(n, kind, nullable=False) for n, kind in kinds.items()]
+        made._dialect.create(HOLES, fields, (*KEY, "from_offset"))
+    made.close()
+    query("INSERT INTO semel_holes VALUES (0, CURRENT_TIMESTAMP, 0, 7, 'c', 't', 'log truncated')")
+    sink = make()
+    assert [h.reason for h in sink.holes()] == [TRUNCATED]
+    sink.prepare([])
+    sink.advance([advance(7, 9, lost=2)])
+    (old,) = sink.entries()
+    new = replace(old, position=0, topic_id="i")
+    sink.rebase([Rebase(old, new, Hole("t", 0, 0, 9, RECREATED))])
+    assert [h.reason for h in sink.holes()] == [TRUNCATED, RECREATED, RETENTION]
+
+
+def test_what_was_read_before_positions_are_set_by_hand_stays_known(make: MakeSink) -> None:
+    started(make()).commit([advance(0, 10)], Commit([]))
+    check_keeps_what_was_read(make, T0)
 
 
 def test_two_runs_may_be_alive_at_once(make: MakeSink) -> None:

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from semel.audit import holes
 from semel.audit.follow.intervals import (
     NONE,
     Findings,
     begun,
     broken_off,
     judge,
+    rowless,
     too_early,
 )
 from semel.audit.follow.logs import check_logs
@@ -93,15 +95,23 @@ class Follower:
         """How long the store took to answer in the last round."""
         self.behind = False
         """Whether there is more to judge without a pause."""
-        self.not_judged: dict[str, None] = {}
+        self._not_judged: dict[str, None] = {}
+        self._gaps: list[str] = []
+        self._short: set[str] = set()
+        """The topics that have fewer rows than the ledger counts."""
         if not self._looks:
             why = "rows replace each other by key and have no provenance"
             if not converts:
                 why = "a DataFrame transform makes the rows"
-            self.not_judged[
+            self._not_judged[
                 f"{why}, so only the number of records read is judged; semel audit without "
                 "--follow can tell more"
             ] = None
+
+    @property
+    def not_judged(self) -> list[str]:
+        """What could not be judged, with the reasons."""
+        return [*self._not_judged, *self._gaps]
 
     @property
     def state(self) -> FollowState:
@@ -147,7 +157,7 @@ class Follower:
         count: bool,
     ) -> list[Judged]:
         spans = self._spans(entries)
-        seen = ledger_only(entries)
+        seen = ledger_only(entries, self._sink.holes())
         if self._looks:
             seen = look(self._sink, topics, spans, views, exact=self.exact, count=count)
         if not self._values:
@@ -160,6 +170,7 @@ class Follower:
         if self._go_on(seen.entries, topics):
             self.behind = True
             return []
+        self._note_gaps(seen)
         found = self._judged(seen, spans)
         found += self._counted(seen)
         self.behind = self._is_behind(seen.entries)
@@ -306,7 +317,7 @@ class Follower:
                 if isinstance(error, OffsetOutOfRange):
                     raise TransientError(str(error)) from None
                 raise
-        self.not_judged |= dict.fromkeys(changed.not_judged)
+        self._not_judged |= dict.fromkeys(changed.not_judged)
         return kafka, damaged, changed
 
     def _noted(
@@ -329,8 +340,8 @@ class Follower:
             self._progress[tp].open.append(Missing(missing, until))
         surplus, ghosts = findings.surplus, findings.ghosts
         if self._atomic and judged.until_offset == judged.position:
-            holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
-            ahead = too_early(seen.rows(tp, judged.position)[0], holes)
+            mine = holes.of(seen.snapshot.holes, tp)
+            ahead = too_early(seen.rows(tp, judged.position)[0], mine)
             if self._replaces:  # after the ledger was moved back, the connector writes rows again
                 ahead = ahead[ahead >= latest[tp]]
             surplus = np.concatenate([surplus, ahead])
@@ -364,9 +375,26 @@ class Follower:
 
     # Rows that come and go later
 
+    def _note_gaps(self, seen: Look) -> None:
+        """Note the holes that nothing can be compared with."""
+        if seen.counts is not None:
+            by_topic = seen.surplus(by_target=False) if self.exact else {}
+            self._short = {topic for topic, more in by_topic.items() if more < 0}
+        self._gaps = []
+        for tp, entry in sorted(seen.entries.items()):
+            former = self._replaces or tp.topic in self._short
+            open_ = holes.unjudged(entry, seen.snapshot.holes, former=former)
+            self._gaps += holes.named(open_)
+            unsure = holes.doubts(entry, seen.snapshot.holes, rowless(entry))
+            if unsure and self.exact:
+                self._gaps.append(
+                    f"{tp}: as many as {unsure} missing rows, because the ledger may count that "
+                    "many records without a row twice"
+                )
+
     def _counted(self, seen: Look) -> list[Judged]:
         """Compare the number of rows with the number that the ledger says were written."""
-        self.not_judged |= dict.fromkeys(self._row_counts.unexplained(seen, self._is_behind))
+        self._not_judged |= dict.fromkeys(self._row_counts.unexplained(seen, self._is_behind))
         if self._replaces or not self._atomic:
             return []
         if not self.exact:

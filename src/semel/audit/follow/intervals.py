@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from semel.audit.holes import FORMER
 from semel.audit.offsets import beyond_kafka, mismatched, within
-from semel.ledger import (
-    RECREATED,
-    TRUNCATED,
-    Hole,
-    LedgerEntry,
-    LogId,
-    OffsetRange,
-)
+from semel.ledger import SET_BACK, Hole, LedgerEntry, LogId, OffsetRange
 
 NONE = np.array([], dtype=np.int64)
 
@@ -98,13 +92,14 @@ def judge(interval: Interval) -> Findings:
 
 def former(holes: Sequence[Hole]) -> list[Hole]:
     """The offsets whose rows may come from a log that no longer exists."""
-    return [h for h in holes if h.reason in (RECREATED, TRUNCATED)]
+    return [h for h in holes if h.reason in FORMER]
 
 
 def too_early(ahead: np.ndarray, holes: Sequence[Hole]) -> np.ndarray:
     """Which rows at or above the position are there too early. Rows of a log that no longer exists
-    may be there, however far the new one has been read."""
-    early: np.ndarray = ahead[~within(ahead, former(holes))]
+    may be there, however far the new one has been read, and rows that will be written again."""
+    before = [h for h in holes if h.reason in (*FORMER, SET_BACK)]
+    early: np.ndarray = ahead[~within(ahead, before)]
     return early
 
 

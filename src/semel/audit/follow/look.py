@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.audit.offsets import offsets_of, times_of
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
+from semel.ledger import Hole, LedgerEntry, OffsetRange, TopicPartition
 from semel.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
@@ -163,6 +163,6 @@ def _several(count: int) -> ConfigError:
     )
 
 
-def ledger_only(entries: Mapping[TopicPartition, LedgerEntry]) -> Look:
+def ledger_only(entries: Mapping[TopicPartition, LedgerEntry], holes: Sequence[Hole]) -> Look:
     """A look at the ledger alone, for cases in which rows show nothing."""
-    return Look(Snapshot(list(entries.values())), entries)
+    return Look(Snapshot(list(entries.values()), holes), entries)

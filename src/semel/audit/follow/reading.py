@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from semel.audit import holes
 from semel.audit.follow.intervals import NONE, Interval
 from semel.audit.follow.look import Look, ranges_of
 from semel.audit.offsets import Seen, letters, offsets_of, wants_times, within
@@ -15,7 +16,7 @@ from semel.audit.workspace import Workspace
 from semel.engine.poll import TopicPoll, by_topic
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
-from semel.ledger import DAMAGED, RETENTION, OffsetRange, TopicPartition
+from semel.ledger import NOT_HERE, UNREAD, OffsetRange, TopicPartition
 from semel.planning import Plan
 from semel.sinks.base import Sink
 from semel.sinks.rereading import View
@@ -46,6 +47,9 @@ def read(
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
                 mine = poll.partitions == partition
+                absent = _absent(seen, tp, poll.offsets)
+                keep &= ~(mine & absent)
+                mine &= ~absent
                 found[tp].offsets.append(poll.offsets[mine])
                 times = NONE if stamps is None else stamps[mine]
                 found[tp].times.append(times)
@@ -57,11 +61,19 @@ def read(
     return found, damaged
 
 
+def _absent(seen: Look, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
+    """Which offsets have no row, and need none by the ledger's holes. Without provenance, records
+    that have rows in another target count as read."""
+    reasons = NOT_HERE if seen.records else UNREAD
+    rows = offsets_of(seen.records.get(tp.topic), tp.partition)
+    absent: np.ndarray = within(offsets, holes.of(seen.snapshot.holes, tp, *reasons))
+    return absent & ~np.isin(offsets, rows)
+
+
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:
     """The offsets of dead letters, except those in holes: these were never read, and are lost."""
     dead = np.unique(offsets_of(seen.snapshot.dead.get(tp.topic), tp.partition))
-    holes = [h for h in seen.snapshot.holes if h.topic_partition == tp]
-    unread = within(dead, [h for h in holes if h.reason in (RETENTION, DAMAGED)])
+    unread = within(dead, holes.of(seen.snapshot.holes, tp, *UNREAD))
     found: np.ndarray = dead[~unread]
     return found
 
@@ -89,7 +101,7 @@ def interval(
         inside(kafka.replaced),
         inside(kafka.unsure),
         inside(dead),
-        [h for h in seen.snapshot.holes if h.topic_partition == tp],
+        holes.of(seen.snapshot.holes, tp),
         unreadable,
     )
 

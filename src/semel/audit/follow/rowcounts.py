@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from semel.audit.follow.look import Look
 from semel.audit.follow.report import Judged
+from semel.audit.holes import by_number
 from semel.ledger import LedgerEntry, TopicPartition
 
 
@@ -64,7 +65,8 @@ class RowCounts:
             mine = sorted(tp for tp in seen.entries if tp.topic in topics)
             if by and mine:
                 at = seen.entries[mine[0]].position
-                lost, duplicated = max(0, -by), max(0, by)
+                entries = [seen.entries[tp] for tp in mine]
+                lost, duplicated, _ = by_number(entries, seen.snapshot.holes, by)
                 found.append(Judged(*mine[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated))
         return found
 

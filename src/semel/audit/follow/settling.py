@@ -13,12 +13,13 @@ from semel.audit.follow.look import Look
 from semel.audit.follow.progress import PartitionProgress
 from semel.audit.follow.reading import dead_letters
 from semel.audit.follow.report import Judged
+from semel.audit.holes import by_reading
 from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.ledger import TopicPartition
 from semel.planning import Plan
 from semel.sinks import protocols
 
@@ -83,22 +84,28 @@ class Settling:
         self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
     ) -> list[Judged]:
         """Compare the number of Kafka's records with the number that the ledger counts as read."""
-        return [self._counted(seen.entries, judged, progress) for judged in found]
+        return [self._counted(seen, judged, progress) for judged in found]
 
     def _counted(
-        self,
-        entries: Mapping[TopicPartition, LedgerEntry],
-        judged: Judged,
-        progress: Mapping[TopicPartition, PartitionProgress],
+        self, seen: Look, judged: Judged, progress: Mapping[TopicPartition, PartitionProgress]
     ) -> Judged:
         tp = TopicPartition(judged.topic, judged.partition)
-        mine, entry = progress[tp], entries[tp]
+        mine, entry = progress[tp], seen.entries[tp]
         if mine.at < entry.position:
             return judged
-        more = mine.records - (entry.records_read - mine.mark.read)
-        lost, twice, unknown = max(0, more), max(0, -more), 0
+        lost, twice, unknown = by_reading(
+            entry,
+            [
+                h
+                for h in seen.snapshot.holes
+                if not mine.mark.read or h.until_offset > mine.mark.offset
+            ],
+            mine.records,
+            entry.records_read - mine.mark.read,
+            replaces=self._planned.sink.capabilities.replaces,
+        )
         if mine.gaps:
-            twice, unknown = 0, twice
+            twice, unknown = 0, unknown + twice
         now = replace(judged, lost=lost, duplicated=twice, unknown=unknown)
         if not self.breaks(now):
             mine.settle(entry, NONE)

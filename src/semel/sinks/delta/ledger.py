@@ -13,7 +13,7 @@ cannot be those of positions, because no topic has an empty name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,9 +21,13 @@ from semel.ledger import (
     DAMAGED,
     MOVED,
     RECREATED,
+    RESET,
     RETENTION,
+    SET_BACK,
+    SKIPPED,
     TAKEN_OVER,
     TRUNCATED,
+    UNKNOWN,
     Advance,
     Hole,
     LedgerEntry,
@@ -32,8 +36,11 @@ from semel.ledger import (
     Rebase,
     TopicPartition,
     first,
+    forgotten,
+    holes_of,
     judge,
     pending,
+    set_by_hand,
 )
 from semel.sinks.delta import texts
 from semel.sinks.delta.restores import Setback, setback
@@ -50,7 +57,18 @@ _COUNTS = {
 _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
 _EPOCH_AT = "epoch:position"
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
-_REASONS = (RETENTION, DAMAGED, RECREATED, TRUNCATED, MOVED, TAKEN_OVER)
+_REASONS = (
+    RETENTION,
+    DAMAGED,
+    RECREATED,
+    TRUNCATED,
+    MOVED,
+    TAKEN_OVER,
+    SKIPPED,
+    SET_BACK,
+    RESET,
+    UNKNOWN,
+)
 """A hole's reason is stored as its index here. More may be appended."""
 
 
@@ -118,11 +136,10 @@ class DeltaLedger:
             if position is None:
                 continue
             name = self._name(topic, partition)
-            at = datetime.fromtimestamp(self._count(f"{name}:time") / 1000, UTC)
             facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
             facts |= self._log(TopicPartition(topic, partition))._asdict()
             facts |= {f: self._epoch(name, n, position) for n, f in _EPOCHS.items()}
-            facts["updated_at"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            facts["updated_at"] = _utc(self._count(f"{name}:time"))
             start = self._count(f"{name}:start")
             found.append(LedgerEntry(topic, partition, position, start, **facts))
         return found
@@ -134,16 +151,17 @@ class DeltaLedger:
         return self._known(f"{name}:{fact}", -1) if known else -1
 
     def holes(self, topic: str) -> list[Hole]:
-        """The ranges that the audit cannot compare with the present log, and why."""
+        """All holes of a topic, by partition."""
         found = []
         for partition in range(self._count(self._name(topic))):
-            if self.position(TopicPartition(topic, partition)) is None:
-                continue
             name = self._name(topic, partition)
             for n in range(self._count(f"{name}:holes")):
-                begins, ends = (self._count(f"{name}:hole:{n}:{at}") for at in ("from", "until"))
-                reason = self._count(f"{name}:hole:{n}:reason")
-                found.append(Hole(topic, partition, begins, ends, _reason(reason)))
+                hole = f"{name}:hole:{n}"
+                begins, ends = (self._count(f"{hole}:{at}") for at in ("from", "until"))
+                reason, by = _reason(self._count(f"{hole}:reason")), self._text(f"{hole}:by")
+                time_ = self._number(f"{hole}:time")
+                at = "" if time_ is None else _utc(time_)
+                found.append(Hole(topic, partition, begins, ends, reason, by, at))
         return found
 
     @property
@@ -237,19 +255,29 @@ class DeltaLedger:
                 found[f"{name}:{_EPOCH_AT}"] = a.range.until_offset
             if not a.keeps_epoch:
                 found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
-            if a.hole is not None:
-                found |= self._hole(a.hole)
+        return found | self._more(holes_of(advances))
+
+    def _more(self, holes: Iterable[Hole]) -> dict[str, int]:
+        """The identifiers that add a hole to a partition."""
+        found: dict[str, int] = {}
+        for hole in holes:
+            name = self._name(*hole.topic_partition)
+            n = self._count(f"{name}:holes")
+            found |= {f"{name}:holes": n + 1, **_stored(f"{name}:hole:{n}", hole)}
         return found
 
-    def _hole(self, hole: Hole) -> dict[str, int]:
-        name = self._name(*hole.topic_partition)
-        n = self._count(f"{name}:holes")
-        return {
-            f"{name}:holes": n + 1,
-            f"{name}:hole:{n}:from": hole.from_offset,
-            f"{name}:hole:{n}:until": hole.until_offset,
-            f"{name}:hole:{n}:reason": _REASONS.index(hole.reason),
-        }
+    def _all_holes(
+        self, partitions: Iterable[TopicPartition], holes: Sequence[Hole]
+    ) -> dict[str, int]:
+        """The identifiers that replace all holes of some partitions."""
+        found: dict[str, int] = {}
+        for tp in partitions:
+            name, mine = self._name(*tp), [h for h in holes if h.topic_partition == tp]
+            if mine or self._count(f"{name}:holes"):
+                found[f"{name}:holes"] = len(mine)
+            for n, hole in enumerate(mine):
+                found |= _stored(f"{name}:hole:{n}", hole)
+        return found
 
     def rebased(self, rebases: Iterable[Rebase]) -> dict[str, int]:
         """The identifiers that replace entries, and record the holes that this leaves.
@@ -263,7 +291,7 @@ class DeltaLedger:
         found: dict[str, int] = {}
         for r in pending(self._connector, stored, mine):
             found |= self._all_of(r.new)
-            found |= self._hole(r.hole) if r.hole is not None else {}
+            found |= self._more(holes_of([r]))
         return found
 
     def _all_of(self, entry: LedgerEntry) -> dict[str, int]:
@@ -282,26 +310,44 @@ class DeltaLedger:
 
     def started(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
         """The identifiers that enter entries where there are none."""
-        return self.set([e for e in entries if self.position(e.topic_partition) is None])
+        return self._entered([e for e in entries if self.position(e.topic_partition) is None])
 
-    def set(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
-        """The identifiers that overwrite entries and remove holes."""
+    def _entered(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
         found: dict[str, int] = {}
         for e in entries:
-            name = self._name(*e.topic_partition)
             found |= self._all_of(e)
-            if self._count(f"{name}:holes"):
-                found[f"{name}:holes"] = 0
             known = found.get(self._name(e.topic), self._count(self._name(e.topic)))
             if e.partition >= known:
                 found[self._name(e.topic)] = e.partition + 1
         return found
 
-    def forget(self, topics: Iterable[str]) -> dict[str, int]:
+    def set(self, wanted: Sequence[LedgerEntry], by: str, reason: str) -> dict[str, int]:
+        """The identifiers that set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        topics = sorted({e.topic for e in wanted})
+        stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
+        held = [h for t in topics for h in self.holes(t)]
+        entries, holes = set_by_hand(stored, held, wanted, by, reason)
+        return self._entered(entries) | self._all_holes((e.topic_partition for e in wanted), holes)
+
+    def forget(self, topics: Collection[str], by: str) -> dict[str, int]:
         """The identifiers that remove the connector's entries."""
-        return {
-            self._name(e.topic, e.partition): _FORGOTTEN for t in topics for e in self.entries(t)
-        }
+        stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
+        held = [h for t in topics for h in self.holes(t)]
+        partitions = {*stored, *(h.topic_partition for h in held)}
+        gone = dict.fromkeys((self._name(*tp) for tp in stored), _FORGOTTEN)
+        return gone | self._all_holes(sorted(partitions), forgotten(stored, held, by))
+
+
+def _stored(name: str, hole: Hole) -> dict[str, int]:
+    """The identifiers of one hole."""
+    at = datetime.fromisoformat(hole.at) if hole.at else datetime.now(UTC)
+    return {
+        f"{name}:from": hole.from_offset,
+        f"{name}:until": hole.until_offset,
+        f"{name}:reason": _REASONS.index(hole.reason),
+        f"{name}:time": int(at.timestamp() * 1000),
+        **texts.numbers(f"{name}:by", hole.by),
+    }
 
 
 def _is_of_log(name: str) -> bool:
@@ -311,6 +357,11 @@ def _is_of_log(name: str) -> bool:
 
 def _reason(number: int) -> str:
     return _REASONS[number] if number < len(_REASONS) else f"reason {number}"
+
+
+def _utc(milliseconds: int) -> str:
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _now() -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from semel.errors import ConfigError, RolledBack, TransientError
 from semel.ledger import (
     Advance,
+    Hole,
     LedgerEntry,
     Outcome,
     Rebase,
@@ -143,8 +144,14 @@ class Positions:
             e = self._uncreated[a.range.topic_partition]
             self._uncreated[a.range.topic_partition] = e.after(a, now())
 
-    def set(self, entries: Collection[LedgerEntry], topics: Iterable[str]) -> None:
-        """Overwrite entries of topics whose tables exist.
+    def holes(self, topics: Iterable[str]) -> list[Hole]:
+        tables = {t: self._tables.find(t) for t in sorted(topics)}
+        return [h for t, table in tables.items() if table for h in self._newest(table).holes(t)]
+
+    def set(
+        self, entries: Collection[LedgerEntry], topics: Iterable[str], by: str, reason: str
+    ) -> None:
+        """Set positions of topics whose tables exist.
 
         Raises:
             ConfigError: a table was restored, and its other positions would count as correct.
@@ -163,13 +170,13 @@ class Positions:
                     + " ".join(f"{e.topic_partition}={e.position}" for e in others)
                 )
         for table, mine in self._by_table(entries):
-            self._move(table, partial(DeltaLedger.set, entries=mine))
+            self._move(table, partial(DeltaLedger.set, wanted=mine, by=by, reason=reason))
 
-    def forget(self, topics: Collection[str]) -> None:
+    def forget(self, topics: Collection[str], by: str) -> None:
         for topic in topics:
             table = self._tables.find(topic)
             if table is not None:
-                self._move(table, partial(DeltaLedger.forget, topics=[topic]))
+                self._move(table, partial(DeltaLedger.forget, topics=[topic], by=by))
 
     def _by_table(self, entries: Iterable[LedgerEntry]) -> list[tuple[Table, list[LedgerEntry]]]:
         """Entries by table; those without one are left out."""

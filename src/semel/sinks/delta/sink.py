@@ -14,7 +14,7 @@ from semel.config import ConnectorConfig, absolute, read
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, Problem, TargetChanged, misconfigured
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import TIMESTAMP, Records
 from semel.sinks import rows as made
@@ -332,16 +332,21 @@ class DeltaSink(StagingSink):
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def holes(self) -> list[Hole]:
+        return self._positions.holes(self._known_topics())
+
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         known = self.entries() if entries is None else entries
         letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
         if entries is None:
-            self._positions.forget(self._known_topics())
+            self._positions.forget(self._known_topics(), by)
         else:
             missing = [e.topic for e in entries if self._tables.find(e.topic) is None]
             if missing:
                 raise self._tables.missing(missing[0])
-            self._positions.set(entries, self._known_topics())
+            self._positions.set(entries, self._known_topics(), by, reason)
         if self._letters is not None:
             self._letters.set(letters)
 

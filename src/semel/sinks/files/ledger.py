@@ -34,9 +34,11 @@ from semel.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    forgotten,
     holes_of,
     judge,
     rebased,
+    set_by_hand,
 )
 from semel.sinks.files.store import Store, at_once
 
@@ -101,35 +103,28 @@ class LedgerState:
 
     def started(self, entries: Iterable[LedgerEntry]) -> LedgerState:
         """The next entry, with first positions where there are none."""
-        return self.set([e for e in entries if e.topic_partition not in self.entries])
-
-    def set(self, entries: Iterable[LedgerEntry]) -> LedgerState:
-        """The next entry, with positions overwritten and holes removed."""
         now = _now()
         new = {e.topic_partition: replace(e, updated_at=now) for e in entries}
-        holes = tuple(h for h in self.holes if h.topic_partition not in new)
-        return replace(
-            self,
-            sequence=self.sequence + 1,
-            entries={**self.entries, **new},
-            holes=holes,
-            files=(),
-        )
+        return self._next({**new, **self.entries}, self.holes)
+
+    def set(self, wanted: Iterable[LedgerEntry], by: str, reason: str) -> LedgerState:
+        """The next entry, see :func:`semel.ledger.set_by_hand`."""
+        new, holes = set_by_hand(self.entries, self.holes, wanted, by, reason)
+        return self._next({**self.entries, **{e.topic_partition: e for e in new}}, holes)
 
     def rebased(self, rebases: Sequence[Rebase]) -> LedgerState:
         """The next entry, with some entries replaced, and the holes that this leaves."""
         new = {e.topic_partition: e for e in rebased(rebases, _now())}
-        return replace(
-            self,
-            sequence=self.sequence + 1,
-            entries={**self.entries, **new},
-            holes=(*self.holes, *holes_of(rebases)),
-            files=(),
-        )
+        return self._next({**self.entries, **new}, (*self.holes, *holes_of(rebases)))
 
-    def forgotten(self) -> LedgerState:
-        """The next entry, with nothing in it."""
-        return LedgerState(self.connector, self.sequence + 1)
+    def forgotten(self, by: str) -> LedgerState:
+        """The next entry, without positions."""
+        return self._next({}, forgotten(self.entries, self.holes, by))
+
+    def _next(
+        self, entries: Mapping[TopicPartition, LedgerEntry], holes: Iterable[Hole]
+    ) -> LedgerState:
+        return LedgerState(self.connector, self.sequence + 1, entries, tuple(holes))
 
     def text(self) -> bytes:
         facts = {

@@ -14,7 +14,16 @@ from semel.converters.json.columns import JSON
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TargetChanged, TransientError, misconfigured
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, pending
+from semel.ledger import (
+    SKIPPED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    pending,
+)
 from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
@@ -203,6 +212,9 @@ class FilesSink(StagingSink):
     def entries(self) -> list[LedgerEntry]:
         return [e for _, e in sorted(self._ledger.newest().entries.items())]
 
+    def holes(self) -> list[Hole]:
+        return list(self._ledger.newest().holes)
+
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         wanted = [e.topic_partition for e in entries]
         state = self._ledger.newest()
@@ -354,8 +366,10 @@ class FilesSink(StagingSink):
     def claim(self) -> None:
         """Do nothing: there are no locks. Moving positions by hand fences a running connector."""
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        self._moved(LedgerState.forgotten if entries is None else lambda s: s.set(entries))
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
+        self._moved(lambda s: s.forgotten(by) if entries is None else s.set(entries, by, reason))
 
     def close(self) -> None:
         """Do nothing: nothing is held open."""

@@ -14,7 +14,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from semel.config import ConnectorConfig, absolute, read
 from semel.errors import ConfigError, Problem, ServiceError, Unavailable
 from semel.failpoints import hit
-from semel.ledger import Hole, LedgerEntry, TopicPartition
+from semel.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
 from semel.records import OFFSET, PARTITION, Commit, Records, one_array
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -244,44 +244,24 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         facts = [asdict(found[tp]) for tp in sorted(found)]
         transaction.state.connectors[self._connector.name] = facts
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
-        with self.transaction(writing=True) as transaction:
-            if entries is None:
-                self.forget_entries(transaction)
-            else:
-                self.write_entries(transaction, entries)
-                self._forget_holes(transaction, entries)
-
-    def adopt(self, entries: Collection[LedgerEntry]) -> None:
+    def adopt(self, reached: Sequence[Rebase]) -> None:
         with self.transaction(writing=True) as transaction:
             if self._path.exists():
                 transaction.state = self._adopting(transaction.state)
-            self.write_entries(transaction, entries)
-            self._forget_holes(transaction, entries)
-            for topic in {e.topic for e in entries}:  # whose lines are counted from here on
-                transaction.state.lines[topic] = _counted(transaction.state, topic)
+            self.write_entries(transaction, rebased(reached, now()))
+            self._record(transaction, holes_of(reached))
 
     def forget_entries(self, transaction: _Transaction) -> None:
         transaction.state.connectors.pop(self._connector.name, None)
-        transaction.state.holes.pop(self._connector.name, None)
 
-    def write_holes(self, transaction: _Transaction, holes: Collection[Hole]) -> None:
-        self._keep_holes(transaction, [*self._holes(transaction), *holes])
-
-    def _holes(self, transaction: _Transaction) -> list[Hole]:
+    def read_holes(self, transaction: _Transaction) -> list[Hole]:
         stored = transaction.state.holes.get(self._connector.name, ())
         return [Hole(**facts) for facts in stored]  # type: ignore[arg-type]
 
-    def _keep_holes(self, transaction: _Transaction, holes: Collection[Hole]) -> None:
+    def write_holes(self, transaction: _Transaction, holes: Collection[Hole]) -> None:
         transaction.state.holes.pop(self._connector.name, None)
         if holes:
             transaction.state.holes[self._connector.name] = [asdict(hole) for hole in holes]
-
-    def _forget_holes(self, transaction: _Transaction, entries: Collection[LedgerEntry]) -> None:
-        """Entries that do not continue former ones have no holes."""
-        new = {e.topic_partition for e in entries}
-        left = [h for h in self._holes(transaction) if h.topic_partition not in new]
-        self._keep_holes(transaction, left)
 
     # Lines
 
@@ -306,7 +286,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         entries = self.read_entries(seen)
         return Snapshot(
             [entries[tp] for tp in sorted(entries)],
-            self._holes(seen),
+            self.read_holes(seen),
             rows={topic: state.lines.get(topic, 0) for topic in topics},
             targets={topic: topic for topic in topics},
         )
@@ -335,12 +315,6 @@ def _lines(records: Records) -> pa.Buffer:
     nothing, end = (pa.scalar(text, bytes_.type) for text in (b"", b"\n"))
     lines = pc.binary_join_element_wise(pc.fill_null(bytes_, _NULL), nothing, end)
     return lines.buffers()[2] if len(lines) else pa.py_buffer(b"")
-
-
-def _counted(state: _State, topic: str) -> int:
-    """How many lines of a topic the present entries of all connectors count."""
-    stored = [LedgerEntry(**e) for facts in state.connectors.values() for e in facts]  # type: ignore[arg-type]
-    return sum(e.rows_written for e in stored if e.topic == topic)
 
 
 def _checksum(file: BinaryIO, length: int) -> int:

@@ -22,7 +22,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Refused
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import Records, Rejected, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
@@ -195,17 +195,20 @@ class DynamicTables(Tables):
             self._home.write([], self._home.ledger.moved(advances, {}))
         self._level = True
 
-    def set(self, wanted: Collection[LedgerEntry] | None) -> None:
+    def holes(self) -> list[Hole]:
+        return [] if self._home.find() is None else self._home.ledger.holes()
+
+    def set(self, wanted: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         for target in self.all():
             if wanted is not None:
                 target.check_set(list(wanted))
         # Home first: that fences a running connector, and what it has written by then is undone
         # afterwards. A table that held more would treat records that are read again as a replay.
         if wanted is not None:
-            self._home.move(partial(self._home.ledger.set, wanted))
+            self._home.move(partial(self._home.ledger.set, wanted, by, reason))
         elif self._home.find() is not None:
-            self._home.move(dict, forget=True)
-        super().set(wanted)
+            self._home.move(partial(self._home.ledger.forgotten, by), forget=True)
+        super().set(wanted, by, reason)
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         home = self._home.reload()

@@ -6,7 +6,8 @@ topic-partition of each connector has its own property, so several connectors ca
 
 ``semel-snapshot:<connector>`` is the last snapshot that is known to hold the connector's rows: its
 last commit, or a later one that descends from it. Its prefix differs from that of positions,
-because older versions would read it as a position.
+because older versions would read it as a position. ``semel-reset:<connector>:<topic>:<partition>``
+holds the offsets that were read before positions were reset: it outlives the position.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from semel.errors import ConfigError, ServiceError
 from semel.ledger import (
-    RETENTION,
+    RESET,
     Advance,
     Hole,
     LedgerEntry,
@@ -27,8 +28,11 @@ from semel.ledger import (
     Rebase,
     TopicPartition,
     first,
+    forgotten,
+    holes_of,
     judge,
     pending,
+    set_by_hand,
 )
 from semel.sinks.iceberg.rollbacks import holds, position_texts, rolled_back
 from semel.sinks.iceberg.table import Table
@@ -54,7 +58,7 @@ _LOG: Mapping[str, tuple[str, str | int]] = {
 @dataclass(frozen=True, slots=True)
 class _Entry:
     entry: LedgerEntry
-    holes: tuple[tuple[int, int, str], ...] = ()
+    holes: tuple[Hole, ...] = ()
     elsewhere: int = 0
 
     def text(self) -> str:
@@ -64,8 +68,7 @@ class _Entry:
         }
         facts["time"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if self.holes:
-            facts["holes"] = [h[:2] for h in self.holes]
-            facts["reasons"] = [h[2] for h in self.holes]
+            facts["holes"] = [_facts_of(h) for h in self.holes]
         if self.elsewhere:
             facts["elsewhere"] = self.elsewhere
         return json.dumps(facts, separators=(",", ":"))
@@ -117,9 +120,8 @@ class IcebergLedger:
                 ) from None
             counts |= {f: facts.get(k, unset) for k, (f, unset) in _LOG.items()}
             entry = LedgerEntry(tp.topic, tp.partition, updated_at=facts.get("time", ""), **counts)
-            spans, reasons = facts.get("holes", ()), list(facts.get("reasons", ()))
-            reasons += [RETENTION] * (len(spans) - len(reasons))
-            holes = tuple((a, b, why) for (a, b), why in zip(spans, reasons, strict=False))
+            spans, reasons = facts.get("holes", ()), facts.get("reasons", ())  # of older versions
+            holes = tuple(Hole(*tp, *h, *reasons[n : n + 1]) for n, h in enumerate(spans))
             yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
 
     def entries(self) -> list[LedgerEntry]:
@@ -127,12 +129,17 @@ class IcebergLedger:
         return [e.entry for _, e in sorted(self._known().items())]
 
     def holes(self) -> list[Hole]:
-        """The ranges that the audit cannot compare with the present log, and why."""
-        return [
-            Hole(*tp, begins, ends, reason)
-            for tp, e in sorted(self._known().items())
-            for begins, ends, reason in e.holes
-        ]
+        """All holes, by topic and partition."""
+        found = [h for e in self._known().values() for h in e.holes]
+        for name, text in self._table.metadata.properties.items():
+            topic, _, partition = name.removeprefix(self._resets).rpartition(":")
+            if name.startswith(self._resets) and ":" not in topic:
+                found.append(Hole(topic, int(partition), *json.loads(text)))
+        return sorted(found, key=lambda h: (h.topic_partition, h.from_offset))
+
+    @property
+    def _resets(self) -> str:
+        return f"semel-reset:{self._connector}:"
 
     def elsewhere(self) -> dict[TopicPartition, int]:
         """The number of records whose rows are in other tables."""
@@ -178,18 +185,38 @@ class IcebergLedger:
             entry = e.after(replace(a, lost=ends - begins if a.lost else 0), "")
             # The table may have been left out when the others learned of their log.
             entry = replace(entry, **a.log.completed(e.log)._asdict())
-            holes = (*known.holes, (begins, ends, a.cause)) if a.lost else known.holes
+            held = (replace(h, from_offset=begins) for h in holes_of([a]))
+            holes = (*known.holes, *held)
             more = known.elsewhere + elsewhere.get(tp, 0)
             found[self._name(tp)] = _Entry(entry, holes, more).text()
         return found
 
     def started(self, entries: Iterable[LedgerEntry]) -> dict[str, str]:
         """The properties that enter entries where there are none."""
-        return self.set([e for e in entries if e.topic_partition not in self._known()])
+        new = [e for e in entries if e.topic_partition not in self._known()]
+        return {self._name(e.topic_partition): _Entry(e).text() for e in new}
 
-    def set(self, entries: Iterable[LedgerEntry]) -> dict[str, str]:
-        """The properties that overwrite entries and remove holes."""
-        return {self._name(e.topic_partition): _Entry(e).text() for e in entries}
+    def set(self, wanted: Iterable[LedgerEntry], by: str, reason: str) -> dict[str, str]:
+        """The properties that set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        stored = {tp: e.entry for tp, e in self._known().items()}
+        entries, holes = set_by_hand(stored, self.holes(), wanted, by, reason)
+        found = {}
+        for e in entries:
+            tp = e.topic_partition
+            mine = (h for h in holes if h.topic_partition == tp and h.reason != RESET)
+            known = self._known().get(tp)
+            elsewhere = known.elsewhere if known is not None else 0
+            found[self._name(tp)] = _Entry(e, tuple(mine), elsewhere).text()
+        return found
+
+    def forgotten(self, by: str) -> dict[str, str]:
+        """The properties that remain once positions are reset, see
+        :func:`semel.ledger.forgotten`."""
+        stored = {tp: e.entry for tp, e in self._known().items()}
+        return {
+            f"{self._resets}{h.topic}:{h.partition}": json.dumps(_facts_of(h))
+            for h in forgotten(stored, self.holes(), by)
+        }
 
     def rebased(self, rebases: Iterable[Rebase]) -> dict[str, str]:
         """The properties that replace entries, and record the holes that this leaves.
@@ -200,10 +227,10 @@ class IcebergLedger:
         stored = {tp: e.entry for tp, e in self._known().items()}
         found = {}
         for r in pending(self._connector, stored, rebases):
-            tp, hole = r.old.topic_partition, r.hole
-            known = self._known()[tp]
-            more = () if hole is None else ((hole.from_offset, hole.until_offset, hole.reason),)
-            found[self._name(tp)] = replace(known, entry=r.new, holes=(*known.holes, *more)).text()
+            known = self._known()[r.old.topic_partition]
+            holes = (*known.holes, *holes_of([r]))
+            name = self._name(r.old.topic_partition)
+            found[name] = replace(known, entry=r.new, holes=holes).text()
         return found
 
     def learned(self, rebases: Iterable[Rebase]) -> dict[str, str]:
@@ -258,6 +285,10 @@ class IcebergLedger:
         if head is None or not self._known() or self._table.metadata.snapshot_by_id(mark or 0):
             return {}
         return {self.mark: str(head)}
+
+
+def _facts_of(hole: Hole) -> list[object]:
+    return [hole.from_offset, hole.until_offset, hole.reason, hole.by, hole.at]
 
 
 def _seen(stored: LedgerEntry | None, advance: Advance, *, lags: bool) -> LedgerEntry | None:

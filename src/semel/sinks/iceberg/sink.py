@@ -15,7 +15,7 @@ from semel.config import ConnectorConfig
 from semel.delivery import Mechanism, Support
 from semel.errors import LedgerConflict, TargetChanged, TransientError, misconfigured
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.records import TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
@@ -163,6 +163,9 @@ class IcebergSink(StagingSink, SeveralLedgers):
     def entries(self) -> list[LedgerEntry]:
         return self._tables.entries()
 
+    def holes(self) -> list[Hole]:
+        return self._tables.holes()
+
     def known_topics(self) -> set[str]:
         return self._tables.known_topics()
 
@@ -308,10 +311,12 @@ class IcebergSink(StagingSink, SeveralLedgers):
         # There is at least one table: see IcebergConfig.
         return keys_of(self._tables.all()[0].keyed(), records)
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         self._tables.check_commits()
         known = self.entries() if entries is None else entries
         letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
-        self._tables.set(entries)
+        self._tables.set(entries, by, reason)
         if self._letters is not None:
             self._letters.set(letters)

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.records import Records
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
@@ -223,16 +223,21 @@ class Tables:
             CommitConflict, LedgerConflict: another run of the connector is at work.
         """
 
-    def set(self, wanted: Collection[LedgerEntry] | None) -> None:
+    def holes(self) -> list[Hole]:
+        """The holes of all tables, each once."""
+        found = [h for t in self.all() if t.find() is not None for h in t.ledger.holes()]
+        return list(dict.fromkeys(found))
+
+    def set(self, wanted: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         """Set positions by hand, or forget them."""
         for target in self.all():
             if wanted is not None:
                 target.check_set(list(wanted))
         for target in self.all():
             if wanted is not None:
-                target.move(partial(target.ledger.set, wanted), checked=False)
+                target.move(partial(target.ledger.set, wanted, by, reason), checked=False)
             elif target.find() is not None:
-                target.move(dict, forget=True, checked=False)
+                target.move(partial(target.ledger.forgotten, by), forget=True, checked=False)
 
     def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
         found = []

@@ -16,17 +16,21 @@ from semel.kafka.groups import Groups
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
 from semel.ledger import (
+    SKIPPED,
+    TAKEN_OVER,
     Advance,
     Hole,
     LedgerEntry,
     Outcome,
     Rebase,
     TopicPartition,
+    forgotten,
     holes_of,
     judge,
     now,
     pending,
     rebased,
+    set_by_hand,
 )
 from semel.problems import together
 from semel.records import HEADERS, TIMESTAMP, Commit, RowsRejected
@@ -178,9 +182,18 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         outdated = self._elsewhere and self._offsets.recorded < self._connector.tasks_max
         if outdated or self._ledger.is_uneven(known):
             try:
-                self._transact(None, list(self._stored.values()))
+                self._transact(None, list(self._stored.values()), self._taken_over())
             except LedgerConflict as conflict:  # another run, which does this itself
                 log.info("%s", conflict)
+
+    def _taken_over(self) -> list[Hole]:
+        """What another program has copied, which commits offsets without semel's facts."""
+        new = [e for tp, e in self._stored.items() if tp not in self._ledger.stored.entries]
+        return [
+            Hole(*e.topic_partition, 0, e.position, TAKEN_OVER, at=now())
+            for e in new
+            if e.position and not e.updated_at
+        ]
 
     # The life of a run
 
@@ -263,12 +276,18 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._stored.clear()
         return self._group.is_idle()
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def holes(self) -> list[Hole]:
+        self._recorded()
+        return list(self._ledger.stored.holes)
+
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         self._meet_target()
         self._targets.prepare(self._source.matching(self._connector))
         self._ledger.topic.prepare()
         self._group.refuse_running()
-        self._recorded()
+        held = {e.topic_partition: e for e in self._recorded()}
         self._ledger.forget()
         for task in range(self._offsets.tasks):
             self._transactions.fence(self._group.instance(task))
@@ -278,11 +297,12 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             if entries is None:
                 self._group.refuse_running()  # another cluster deletes offsets despite members
                 self._offsets.forget()
-                self._transact(None, (), gone=topic.forgetting(stored))
+                left = forgotten(held, stored.holes, by)
+                self._transact(None, (), left, topic.forgetting(stored))
             else:
-                gone = topic.without_holes(stored, [e.topic_partition for e in entries])
-                gone += topic.without_reset(stored)
-                self._transact(None, list(entries), gone=gone)
+                moved, left = set_by_hand(held, stored.holes, entries, by, reason)
+                gone = [*topic.without(set(stored.holes) - set(left)), *topic.without_reset(stored)]
+                self._transact(None, moved, set(left) - set(stored.holes), gone)
         except (LedgerConflict, TransientError):
             self._group.refuse_running()
             raise

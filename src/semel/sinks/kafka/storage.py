@@ -92,8 +92,9 @@ class LedgerTopic:
             )
             try:
                 if "hole" in place:
-                    first, end = place["hole"]
-                    holes.append(Hole(*tp, first, end, facts["reason"]))
+                    first, end, *_ = place["hole"]
+                    by, at = facts.get("by", ""), facts.get("at", "")
+                    holes.append(Hole(*tp, first, end, facts["reason"], by, at))
                 else:
                     entries[tp] = entry_of(*tp, int(facts["position"]), facts)
             except (KeyError, TypeError, ValueError):
@@ -124,10 +125,9 @@ class LedgerTopic:
             (self._key(e.topic_partition), _value({"position": e.position, **facts_of(e)}))
             for e in entries
         ]
-        at = now()
         for hole in holes:
-            key = self._key(hole.topic_partition, hole=[hole.from_offset, hole.until_offset])
-            found.append((key, _value({"reason": hole.reason, "at": at})))
+            facts = {"reason": hole.reason, "at": hole.at} | ({"by": hole.by} if hole.by else {})
+            found.append((self._hole(hole), _value(facts)))
         return found
 
     def forgetting(self, stored: Stored) -> list[Record]:
@@ -139,14 +139,13 @@ class LedgerTopic:
         """The record that deletes the note, if there is one."""
         return [(self._reset, None)] if stored.is_reset else []
 
-    def without_holes(self, stored: Stored, partitions: Iterable[TopicPartition]) -> list[Record]:
-        """The records that delete the holes of some partitions."""
-        chosen = set(partitions)
-        return [
-            (self._key(h.topic_partition, hole=[h.from_offset, h.until_offset]), None)
-            for h in stored.holes
-            if h.topic_partition in chosen
-        ]
+    def without(self, holes: Iterable[Hole]) -> list[Record]:
+        """The records that delete holes."""
+        return [(self._hole(h), None) for h in holes]
+
+    def _hole(self, hole: Hole) -> bytes:
+        facts = [hole.from_offset, hole.until_offset, hole.reason]
+        return self._key(hole.topic_partition, hole=facts)
 
     def _key(self, tp: TopicPartition, **more: Any) -> bytes:
         place = {"kafka_topic": tp.topic, "kafka_partition": tp.partition, **more}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from semel.ledger import LedgerEntry, Outcome
+from semel.ledger import SKIPPED, LedgerEntry, Outcome
 from semel.records import Commit, DeadLetter, Rejected
 from semel.sinks.postgresql import dead_letters, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
@@ -134,9 +134,11 @@ class PostgresSink(DatabaseSink):
 
     # The life of a run
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         self._open_ledger()
         with self._connection.transaction():
             if not self._connection.hold_off():
                 raise self._is_running()
-            self._set_positions(entries)
+            self._set_positions(entries, by, reason)

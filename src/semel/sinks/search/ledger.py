@@ -4,7 +4,7 @@ compare-and-set on the document's sequence number."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,9 +17,11 @@ from semel.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    forgotten,
     holes_of,
     judge,
     pending,
+    set_by_hand,
 )
 from semel.sinks.search.client import Client
 
@@ -209,48 +211,51 @@ class SearchLedger:
         return sorted(found, key=lambda e: e.topic_partition)
 
     def holes(self) -> list[Hole]:
-        """The ranges that the audit cannot compare with the present log, and why."""
-        found = [
-            Hole(s["topic"], s["partition"], h["from_offset"], h["until_offset"], h["reason"])
-            for s in self._sources()
-            for h in s["holes"]
-        ]
+        """All holes of the connector, by topic and partition."""
+        found = [h for source in self._sources(forgotten=True) for h in _holes(source)]
         return sorted(found, key=lambda r: (r.topic_partition, r.from_offset))
 
-    def _sources(self) -> list[Mapping[str, Any]]:
+    def _sources(self, *, forgotten: bool = False) -> list[Mapping[str, Any]]:
         self._client.refresh(INDEX)
         query = {"query": {"term": {"connector": self.connector}}}
         found = [hit["_source"] for hit in self._client.scan(INDEX, query)]
-        return [source for source in found if source.get("position") is not None]
+        return [s for s in found if forgotten or s.get("position") is not None]
 
     # By hand
 
-    def set(self, entries: Iterable[LedgerEntry]) -> None:
-        """Overwrite entries; holes are recorded from there on."""
-        wanted = {e.topic_partition: e for e in entries}
-        self._enter(wanted, self._read(wanted), again=True)
+    def set(self, entries: Iterable[LedgerEntry], by: str, reason: str) -> None:
+        """Set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        wanted = list(entries)
+        stored = self._read(e.topic_partition for e in wanted)
+        there = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
+        held = [h for s in stored.values() for h in _holes(s.source)]
+        moved, holes = set_by_hand(there, held, wanted, by, reason)
+        self._enter({e.topic_partition: e for e in moved}, stored, holes)
 
-    def forget(self) -> None:
-        """Remove all positions of the connector."""
+    def forget(self, by: str) -> None:
+        """Remove all positions of the connector, see :func:`semel.ledger.forgotten`."""
         known = [TopicPartition(s["topic"], s["partition"]) for s in self._sources()]
-        self._enter(dict.fromkeys(known), self._read(known), again=True)
+        stored = self._read(known)
+        there = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
+        held = [h for s in stored.values() for h in _holes(s.source)]
+        self._enter(dict.fromkeys(known), stored, forgotten(there, held, by))
 
     def _enter(
         self,
         entries: Mapping[TopicPartition, LedgerEntry | None],
         stored: Mapping[TopicPartition, _Stored],
-        *,
-        again: bool = False,
+        holes: Collection[Hole] | None = None,
     ) -> None:
-        """Rewrite entries; with ``again``, documents written from here on belong to a new
-        generation.
+        """Rewrite entries. With all holes that they have then, documents written from here on
+        belong to a new generation.
 
         Raises:
             TransientError: the ledger has been moved meanwhile.
         """
-        now, lines = _now(), []
+        now, lines, again = _now(), [], holes is not None
         for tp, entry in entries.items():
             before = stored.get(tp)
+            mine = [_recorded(h) for h in holes or () if h.topic_partition == tp]
             generation = before.source["generation"] if before else 0
             source: dict[str, Any] = {
                 "connector": self.connector,
@@ -258,7 +263,7 @@ class SearchLedger:
                 "partition": tp.partition,
                 "generation": generation + (1 if again and before else 0),
                 "updated_at": now,
-                "holes": [],
+                "holes": mine if again or before is None else before.source["holes"],
             }
             if entry is not None:
                 source |= _facts(entry)
@@ -334,25 +339,32 @@ def _facts(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, Any]:
-    holes = [*source["holes"], *(_recorded(h, now) for h in holes_of([advance]))]
+    holes = [*source["holes"], *map(_recorded, holes_of([advance]))]
     moved = _facts(_entry(source).after(advance, now))
     return {**source, **moved, "updated_at": now, "holes": holes}
 
 
 def _rebased(source: Mapping[str, Any], rebase: Rebase, now: str) -> dict[str, Any]:
-    holes = [*source["holes"], *(_recorded(h, now) for h in holes_of([rebase]))]
+    holes = [*source["holes"], *map(_recorded, holes_of([rebase]))]
     generation = source["generation"] + (1 if rebase.renews else 0)
     moved = {**_facts(rebase.new), "generation": generation}
     return {**source, **moved, "updated_at": now, "holes": holes}
 
 
-def _recorded(hole: Hole, now: str) -> dict[str, Any]:
+def _recorded(hole: Hole) -> dict[str, Any]:
     return {
         "from_offset": hole.from_offset,
         "until_offset": hole.until_offset,
         "reason": hole.reason,
-        "recorded_at": now,
+        "recorded_by": hole.by,
+        "recorded_at": hole.at,
     }
+
+
+def _holes(source: Mapping[str, Any]) -> list[Hole]:
+    names = ("from_offset", "until_offset", "reason", "recorded_by", "recorded_at")
+    tp = source["topic"], source["partition"]
+    return [Hole(*tp, *(h.get(n, "") for n in names)) for h in source["holes"]]
 
 
 def _now() -> str:

@@ -19,7 +19,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TransientError
 from semel.failpoints import hit
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import refuse, together
 from semel.records import (
     KEY,
@@ -242,6 +242,9 @@ class SearchSink(Sink):
     def entries(self) -> list[LedgerEntry]:
         return self._ledger.entries()
 
+    def holes(self) -> list[Hole]:
+        return self._ledger.holes()
+
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         positions = {e.topic_partition for e in entries}
         keyed = {tp.topic for tp in positions if self._config.ids_are_keys(tp.topic)}
@@ -387,12 +390,14 @@ class SearchSink(Sink):
     def claim(self) -> None:
         """Do nothing: an index has no locks, and the ledger fences."""
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         self._ledger.create()
         if entries is None:
-            self._ledger.forget()
+            self._ledger.forget(by)
         elif entries:
-            self._ledger.set(entries)
+            self._ledger.set(entries, by, reason)
 
     def close(self) -> None:
         self._bulk.close()

@@ -15,7 +15,7 @@ from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
@@ -26,7 +26,7 @@ from semel.sinks.protocols import Named, settled
 from semel.sinks.sql import text_keys
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.ledger_tables import OFFSETS, Ledger
+from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger
 from semel.sinks.sql.names import Name, check_letters
 from semel.sinks.sql.prepare import Prepared, prepare
 from semel.sinks.sql.snapshot import take
@@ -165,9 +165,9 @@ class DatabaseSink(Sink):
         except ServiceError as error:
             if not self._ledger.upgrade:
                 raise
-            raise upgrade_refused(
-                self._connector.name, str(OFFSETS), self._ledger.upgrade, error
-            ) from None
+            upgrade = self._ledger.upgrade
+            table = HOLES if str(HOLES) in upgrade else OFFSETS
+            raise upgrade_refused(self._connector.name, str(table), upgrade, error) from None
 
     def _name(self, topic: str) -> Name:
         return table_name(self._connector, self._config, self.database_class, topic)
@@ -225,6 +225,10 @@ class DatabaseSink(Sink):
     def entries(self) -> list[LedgerEntry]:
         with self._database.transaction(reading=True):
             return self._ledger.entries()
+
+    def holes(self) -> list[Hole]:
+        with self._database.transaction(reading=True):
+            return self._ledger.holes()
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         with self._database.transaction():
@@ -296,11 +300,11 @@ class DatabaseSink(Sink):
         database = self._database
         return prepare(self._config, table, arranged, records, database.compare, database.fit)
 
-    def _set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def _set_positions(self, entries: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         if entries is None:
-            self._ledger.forget()
+            self._ledger.forget(by)
         else:
-            self._ledger.set(entries)
+            self._ledger.set(entries, by, reason)
 
     def claim(self) -> None:
         self._database.claim()

@@ -7,7 +7,6 @@ alone from the start of its transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from semel.ledger import (
     Outcome,
     Rebase,
     TopicPartition,
+    holes_of,
     judge,
     pending,
 )
@@ -58,13 +58,35 @@ class SqlLedger(Ledger):
         if not self.exists():  # CREATE IF NOT EXISTS would still ask for the right to create
             columns = _fields("position", "start_position", *COUNTS, time="updated_at")
             self._dialect.create(OFFSETS, [*columns, *_ADDED], KEY)
-            holes = _fields("from_offset", "until_offset", text=("reason",), time="recorded_at")
-            self._dialect.create(HOLES, holes, (*KEY, "from_offset"))
-        if self._lacks():
+            self._create_holes()
+        if self._lacks_columns(OFFSETS):
             added = ", ".join(map(self._dialect.definition, _ADDED))
             self.upgrade = f"ALTER TABLE {OFFSETS.quoted}, adding {added}"
             self._dialect.add_columns(OFFSETS, _ADDED)
-            self.upgrade = ""
+        if self._lacks_columns(HOLES):
+            self._renew_holes()
+        self.upgrade = ""
+
+    def _create_holes(self) -> None:
+        numbers, text = ("number", "from_offset", "until_offset"), ("reason",)
+        fields = _fields(*numbers, text=text, time="recorded_at")
+        fields.append(pa.field("recorded_by", pa.string()))
+        self._dialect.create(HOLES, fields, (*KEY, "number"))
+
+    def _renew_holes(self) -> None:
+        """Make the table again: not every database can change a primary key."""
+        self.upgrade = (
+            f"ALTER TABLE {HOLES.quoted}, adding recorded_by and number, which is the last column "
+            "of the primary key in place of from_offset"
+        )
+        names = (*KEY, "from_offset", "until_offset", "reason", "recorded_at")
+        held = self._dialect.query(f"SELECT {listed(names)} FROM {HOLES.quoted} ORDER BY 1, 2, 3")
+        self._dialect.execute(f"DROP TABLE {HOLES.quoted}")
+        self._create_holes()
+        for number, row in enumerate(held.to_pylist()):
+            connector, at = self._literal(row["connector"]), f"'{str(row['recorded_at'])[:19]}'"
+            hole = Hole(*(row[n] for n in names[1:-1]))
+            self._insert_hole(connector, number, hole, at)
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         outcome = self.guard(advances)
@@ -84,35 +106,27 @@ class SqlLedger(Ledger):
                 f"{a.range.until_offset}, {f'{sets}, ' if sets else ''}"
                 f"updated_at = {self._dialect.now} WHERE {self._at(a.range.topic_partition)}"
             )
-            # A hole of a former log may begin there: it stays.
-            if a.hole is not None and not self._beginning_with(a.hole):
-                self._record_hole(a.hole)
+        self.record(holes_of(advances))
         return outcome
 
     def guard(self, advances: Sequence[Advance]) -> Outcome:
         stored = self._held(a.range.topic_partition for a in advances)
         return judge(self.connector, stored, advances)
 
-    def _replace_hole(self, hole: Hole) -> None:
-        """If two holes begin at the same offset, keep the end of the longer one and the reason of
-        the later one."""
-        ends = [h.until_offset for h in self._beginning_with(hole)]
-        where = f"{self._at(hole.topic_partition)} AND from_offset = {hole.from_offset}"
-        self._dialect.execute(f"DELETE FROM {HOLES.quoted} WHERE {where}")
-        until = max([hole.until_offset, *ends])
-        self._record_hole(replace(hole, until_offset=until))
+    def record(self, holes: Collection[Hole]) -> None:
+        for hole in holes:
+            where = f"{HOLES.quoted} WHERE {self._at(hole.topic_partition)}"
+            last = self._dialect.query(f"SELECT max(number) AS last FROM {where}").to_pylist()
+            number = 0 if last[0]["last"] is None else int(last[0]["last"]) + 1
+            self._insert_hole(self._literal(self.connector), number, hole, self._dialect.now)
 
-    def _beginning_with(self, hole: Hole) -> list[Hole]:
-        same = [h for h in self.holes() if h.topic_partition == hole.topic_partition]
-        return [h for h in same if h.from_offset == hole.from_offset]
-
-    def _record_hole(self, hole: Hole) -> None:
-        columns = (*KEY, "from_offset", "until_offset", "reason", "recorded_at")
+    def _insert_hole(self, connector: str, number: int, hole: Hole, at: str) -> None:
+        columns = (*KEY, "number", "from_offset", "until_offset", "reason", "recorded_at")
         self._dialect.execute(
-            f"INSERT INTO {HOLES.quoted} ({listed(columns)}) VALUES "
-            f"({self._literal(self.connector)}, {self._literal(hole.topic)}, {hole.partition}, "
-            f"{hole.from_offset}, {hole.until_offset}, {self._literal(hole.reason)}, "
-            f"{self._dialect.now})"
+            f"INSERT INTO {HOLES.quoted} ({listed((*columns, 'recorded_by'))}) VALUES "
+            f"({connector}, {self._literal(hole.topic)}, {hole.partition}, {number}, "
+            f"{hole.from_offset}, {hole.until_offset}, {self._literal(hole.reason)}, {at}, "
+            f"{self._literal(hole.by)})"
         )
 
     def _held(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
@@ -130,7 +144,7 @@ class SqlLedger(Ledger):
         there = {tp: e.position for tp, e in self._held(e.topic_partition for e in entries).items()}
         new = [e for e in entries if e.topic_partition not in there]
         if new:
-            names = ("position", "start_position", *COUNTS, *ADDED, "updated_at")
+            names = ("position", "start_position", *COUNTS, *ADDED[OFFSETS], "updated_at")
             rows = ", ".join(
                 f"({', '.join([*self._key(e.topic_partition), *self._values(e)])})" for e in new
             )
@@ -141,7 +155,7 @@ class SqlLedger(Ledger):
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._held(r.old.topic_partition for r in rebases)
         stored = {e.topic_partition: e for e in self.entries()}
-        names = ("position", "start_position", *COUNTS, *ADDED, "updated_at")
+        names = ("position", "start_position", *COUNTS, *ADDED[OFFSETS], "updated_at")
         for r in pending(self.connector, stored, rebases):
             values = zip(names, self._values(r.new), strict=True)
             self._dialect.execute(
@@ -149,8 +163,7 @@ class SqlLedger(Ledger):
                 f"{', '.join(f'{quote(n)} = {v}' for n, v in values)} "
                 f"WHERE {self._at(r.new.topic_partition)}"
             )
-            if r.hole is not None:
-                self._replace_hole(r.hole)
+            self.record(holes_of([r]))
 
     def _key(self, tp: TopicPartition) -> list[str]:
         return [self._literal(self.connector), self._literal(tp.topic), str(tp.partition)]

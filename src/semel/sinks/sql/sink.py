@@ -9,7 +9,7 @@ from functools import partial
 from typing import ClassVar
 
 from semel.errors import TransientError
-from semel.ledger import LedgerEntry, Outcome, TopicPartition
+from semel.ledger import SKIPPED, LedgerEntry, Outcome, TopicPartition
 from semel.records import Commit, DeadLetter, Rejected
 from semel.sinks.rereading import View
 from semel.sinks.sql import dead_letters
@@ -77,10 +77,12 @@ class SqlSink(DatabaseSink):
         finally:
             session.close()
 
-    def set_positions(self, entries: Collection[LedgerEntry] | None) -> None:
+    def set_positions(
+        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
+    ) -> None:
         with self._dialect.alone() as alone:
             if not alone:
                 raise self._is_running()
             self._open_ledger()
             with self._dialect.transaction():
-                self._set_positions(entries)
+                self._set_positions(entries, by, reason)

@@ -1,0 +1,135 @@
+"""What the ledger's holes mean for the audit: records that have no row here, rows that nothing can
+be compared with, and counts that say less than they seem to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from semel.ledger import (
+    MOVED,
+    NOT_HERE,
+    RECREATED,
+    RESET,
+    SET_BACK,
+    TAKEN_OVER,
+    TRUNCATED,
+    UNKNOWN,
+    Hole,
+    LedgerEntry,
+    TopicPartition,
+    outside,
+)
+
+FORMER = (RECREATED, TRUNCATED)
+COUNTED_TWICE = (*FORMER, MOVED, SET_BACK)
+"""Holes with records that the ledger counts, too, although they are not, or not only, among those
+that are compared."""
+
+_WHY = {
+    MOVED: "have their rows in another target",
+    TAKEN_OVER: "were read by another program",
+    UNKNOWN: "lie before the first position, which was set by hand",
+    RESET: "were read before the positions were reset",
+    SET_BACK: "were read before the position was set back, and will be read again",
+    RECREATED: "were read from a former topic of this name",
+    TRUNCATED: "were read from a part of the log that was cut off",
+}
+
+
+def of(holes: Iterable[Hole], tp: TopicPartition, *reasons: str) -> list[Hole]:
+    """A partition's holes; those with one of the reasons, if some are given."""
+    mine = [h for h in holes if h.topic_partition == tp]
+    return [h for h in mine if h.reason in reasons] if reasons else mine
+
+
+def extent(holes: Iterable[Hole]) -> int:
+    """The number of offsets in holes."""
+    return sum(h.until_offset - h.from_offset for h in holes)
+
+
+def ahead(entry: LedgerEntry, holes: Iterable[Hole]) -> list[Hole]:
+    """What will be read again, from the position on."""
+    return [
+        replace(h, from_offset=max(h.from_offset, entry.position))
+        for h in of(holes, entry.topic_partition, SET_BACK)
+        if h.until_offset > entry.position
+    ]
+
+
+def unjudged(entry: LedgerEntry, holes: Collection[Hole], *, former: bool) -> list[Hole]:
+    """The parts of a partition's holes whose rows cannot be judged. ``former`` says whether rows of
+    logs that are gone may be missing."""
+    mine = of(holes, entry.topic_partition)
+    absent = [h for h in mine if h.reason in NOT_HERE]
+    read = [
+        Hole(*entry.topic_partition, *span)
+        for span in outside(entry.start_position, entry.position, absent)
+    ]
+    found = [h for h in mine if h.reason in (MOVED, TAKEN_OVER, UNKNOWN)]
+    found += [h for h in mine if former and h.reason in FORMER]
+    for h in (h for h in mine if h.reason == RESET):
+        parts = outside(h.from_offset, h.until_offset, read)
+        found += [replace(h, from_offset=start, until_offset=until) for start, until in parts]
+    return sorted([*found, *ahead(entry, mine)], key=lambda h: h.from_offset)
+
+
+def named(holes: Iterable[Hole]) -> list[str]:
+    """Holes in words, one per line."""
+    return [
+        f"{h.topic_partition}: offsets {h.from_offset} to {h.until_offset - 1} "
+        f"{_WHY[h.reason]}{said(h)}"
+        for h in holes
+    ]
+
+
+def said(hole: Hole) -> str:
+    """Who has made a hole, and when, in brackets; empty if that is not known."""
+    facts = [*([f"by {hole.by}"] if hole.by else []), *([hole.at] if hole.at else [])]
+    return f" ({', '.join(facts)})" if facts else ""
+
+
+def by_number(
+    entries: Iterable[LedgerEntry], holes: Collection[Hole], surplus: int
+) -> tuple[int, int, int]:
+    """The rows of a target that are lost, duplicated and not judged, by how many more it has than
+    the ledger counts. Some may be from before the ledger began to count, and some in another
+    target."""
+    open_ = [h for e in entries for h in unjudged(e, holes, former=False)]
+    before = extent(h for h in open_ if h.reason in (TAKEN_OVER, UNKNOWN, RESET))
+    elsewhere = extent(h for h in open_ if h.reason == MOVED)
+    odd = min(surplus, before) if surplus > 0 else min(-surplus, elsewhere)
+    return max(0, -surplus - odd), max(0, surplus - odd), odd
+
+
+def by_reading(
+    entry: LedgerEntry,
+    holes: Collection[Hole],
+    kafka: int,
+    read: int,
+    *,
+    expired: int = 0,
+    compacted: bool = False,
+    replaces: bool = False,
+) -> tuple[int, int, int]:
+    """The records of a partition that are lost, read twice and not judged, by how many Kafka has
+    and how many the ledger counts as read. Any number of the ``expired`` offsets may have held
+    records. Where rows replace each other, reading again makes no row twice."""
+    mine = of(holes, entry.topic_partition)
+    unread = max(0, kafka - read)
+    twice = max(0, read - kafka - expired)
+    unknown = max(0, kafka + expired - read - unread)
+    if replaces:
+        twice = max(0, twice - extent(h for h in mine if h.reason == SET_BACK))
+    # Records of logs that are gone count as read, too, and hide others that were not.
+    former = extent(h for h in mine if h.reason in FORMER)
+    unbounded = compacted or any(h.reason == RECREATED for h in mine)
+    doubtful = twice if unbounded else min(twice, former + extent(ahead(entry, mine)))
+    return unread, twice - doubtful, max(unknown + doubtful, min(former, kafka))
+
+
+def doubts(entry: LedgerEntry, holes: Collection[Hole], without: int) -> int:
+    """How many of ``without``, the records without a row that the ledger counts, may not be among
+    those that are compared."""
+    counted: Sequence[Hole] = of(holes, entry.topic_partition, *COUNTED_TWICE)
+    return min(max(0, without), extent(counted))
