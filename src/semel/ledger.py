@@ -15,7 +15,7 @@ offsets with results in one transaction, and check that they are increasing with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
@@ -118,7 +118,8 @@ class Advance:
     one row, ``read == written + filtered + failed``. ``lost`` counts offsets that could not be
     read, for the reason that ``cause`` gives; the range is recorded as a hole then.
     ``leader_epoch`` and ``epoch_offset`` are as in :class:`LedgerEntry`, -1 if they are not known.
-    ``log`` is the log of the offsets, as far as it is known.
+    ``log`` is the log of the offsets, as far as it is known. ``unplaced`` counts values that
+    reached no column, by topic and field; no ledger stores it.
     """
 
     range: OffsetRange
@@ -131,6 +132,7 @@ class Advance:
     leader_epoch: int = -1
     epoch_offset: int = -1
     log: LogId = UNKNOWN_LOG
+    unplaced: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
 
     @property
     def keeps_epoch(self) -> bool:

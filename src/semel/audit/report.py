@@ -42,12 +42,22 @@ class PartitionAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class UnplacedField:
+    """A field of a topic's records whose ``values`` reached no column."""
+
+    topic: str
+    field: str
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The audit's verdict. ``exact`` tells whether it compared record by record.
 
     ``broken`` tells whether it found what the declared guarantee rules out. ``not_judged`` lists
     the tables that it could not judge, with the reasons. ``changed_rows`` are the first changed
     rows. ``compared`` is the number of rows whose values were compared; None if none were.
+    ``unplaced`` names the fields whose values reached no column, if values are compared.
     """
 
     connector: str
@@ -58,6 +68,7 @@ class AuditReport:
     not_judged: tuple[str, ...] = ()
     changed_rows: tuple[ChangedRow, ...] = ()
     compared: int | None = None
+    unplaced: tuple[UnplacedField, ...] = ()
 
     @property
     def kept(self) -> bool:

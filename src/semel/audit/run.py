@@ -10,11 +10,12 @@ from typing import Any
 from semel.audit.auditor import Auditor
 from semel.audit.hashes import ChangedRow
 from semel.audit.named import gathered, splitter
-from semel.audit.report import AuditReport, PartitionAudit, together
-from semel.audit.values import OnProgress, Values
+from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, together
+from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
+from semel.engine.unplaced import Counts
 from semel.errors import NothingToAudit, OffsetOutOfRange
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -70,7 +71,7 @@ def audit(
             except NotShown as why:
                 not_judged.append(f"values: {why}")
         pipeline = Pipeline(
-            connector,
+            audited(connector),
             sink,
             target=sink.schema,
             transform=None if takes_frames else transform,
@@ -83,6 +84,7 @@ def audit(
             snapshots = protocols.snapshots(sink, topics)
         parts: list[list[PartitionAudit]] = []
         changed: list[ChangedRow] = []
+        unplaced: Counts = {}
         compared = 0
         if not any(e.topic in topics for s in snapshots for e in s.entries):
             raise NothingToAudit(
@@ -103,24 +105,27 @@ def audit(
             not_judged += auditor.not_judged
             changed += auditor.changed_rows
             compared += auditor.compared
+            unplaced = auditor.unplaced or unplaced  # each target gets the same records
         found = together(parts)
-    lost = any(p.lost for p in found)
-    duplicated = any(p.duplicated for p in found)
-    promised = planned.guarantee.delivery
-    broken = (
-        (lost and promised is not Delivery.AT_MOST_ONCE)
-        or (duplicated and promised is not Delivery.AT_LEAST_ONCE)
-        or any(p.changed for p in found)
-    )
     return AuditReport(
         connector.name,
         str(planned.guarantee),
         exact,
         found,
-        broken,
+        bool(unplaced) or is_broken(planned.guarantee.delivery, found),
         tuple(not_judged),
         tuple(changed),
         compared if views else None,
+        tuple(UnplacedField(*field, count) for field, count in sorted(unplaced.items())),
+    )
+
+
+def is_broken(promised: Delivery, found: Sequence[PartitionAudit]) -> bool:
+    """Whether the findings are what the declared guarantee rules out."""
+    return (
+        (any(p.lost for p in found) and promised is not Delivery.AT_MOST_ONCE)
+        or (any(p.duplicated for p in found) and promised is not Delivery.AT_LEAST_ONCE)
+        or any(p.changed for p in found)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,9 @@ import pyarrow as pa
 from semel.audit.hashes import ChangedRow, Differences, Expected
 from semel.audit.report import PartitionAudit
 from semel.audit.workspace import Workspace
+from semel.config import ConnectorConfig
 from semel.engine.pipeline import Converted
+from semel.engine.unplaced import Counts
 from semel.ledger import LedgerEntry, OffsetRange
 from semel.records import OFFSET, PARTITION
 from semel.sinks.base import Sink, Snapshot
@@ -23,13 +26,21 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass
 class ValuesFound:
-    """The partitions with their changed rows, the first changed rows, what could not be judged, and
-    the number of rows that were compared."""
+    """The partitions with their changed rows, the first changed rows, what could not be judged,
+    the number of rows that were compared, and the values that reached no column."""
 
     partitions: list[PartitionAudit]
     rows: list[ChangedRow] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
     compared: int = 0
+    unplaced: Counts = field(default_factory=dict)
+
+
+def audited(connector: ConnectorConfig) -> ConnectorConfig:
+    """The configuration with which an audit converts records: it counts values that reach no
+    column where a run would stop."""
+    mode = "ignore" if connector.fields_unknown == "ignore" else "warn"
+    return replace(connector, fields_unknown=mode)
 
 
 class Values:
@@ -66,10 +77,12 @@ class Values:
         self._filtered: dict[str, int] = {}
         self._unlike: dict[str, dict[str, str]] = {}
         self._rows_read = 0
+        self._unplaced: Counter[tuple[str, str]] = Counter()
 
     def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
         """Take records that the sink has not refused, both raw and converted."""
         records = converted.records
+        self._unplaced.update(converted.unplaced)
         target = self._target(topic)
         by_key = self._sink.capabilities.replaces and not self._exact
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
@@ -103,7 +116,7 @@ class Values:
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
     ) -> ValuesFound:
         """Read and compare all rows."""
-        found = ValuesFound(list(partitions))
+        found = ValuesFound(list(partitions), unplaced=self._unplaced)
         for target, expected in self._expected.items():
             self._judge(target, expected, found, entries)
         return found

@@ -25,10 +25,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The result of decoding: as long as the input, null where the input was null or failed."""
+    """The result of decoding: as long as the input, null where the input was null or failed.
+
+    ``unread`` counts the values that were left out, by field, see :meth:`Converter.count_unread`.
+    """
 
     values: pa.Array
     failures: Sequence[Failure] = field(default=())
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 class Unwritable(ConfigError):
@@ -129,6 +133,11 @@ class Converter(ABC):
     def keep_text(self) -> None:
         """Do not infer dates from text, because transforms that follow must see what was
         written."""
+        return
+
+    def count_unread(self) -> None:
+        """From now on, count the values of fields that ``expected`` lacks, if they are left out.
+        Fields that a declared schema lacks are meant to be."""
         return
 
     def infer(self, values: pa.Array) -> pa.Schema | None:

@@ -8,8 +8,8 @@ with Kafka Connect's name for the stage, and ``errors.tolerance`` tells the engi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Failure
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
+from semel.engine.unplaced import Counts, Unplaced, sum_of
 from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.flatten import VALUE, flattened
@@ -32,11 +33,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Converted:
     """One topic's records, ready for the sink, those that failed, and how many the transforms left
-    out. There are several ``parts`` only if transforms send records to several targets."""
+    out. There are several ``parts`` only if transforms send records to several targets.
+    ``unplaced`` counts the values that reach no column."""
 
     parts: Sequence[Records]
     failed: Sequence[Failed]
     filtered: int = 0
+    unplaced: Counts = field(default_factory=dict)
 
     @property
     def records(self) -> Records:
@@ -51,6 +54,7 @@ class Pipeline:
     ``target`` gives the fields that a topic's target takes; ``schemas`` holds what the driver
     inferred for topics without a target, so that all tasks agree. ``frames`` says that a DataFrame
     transform follows: it gets all metadata, and the target's columns do not describe the values.
+    ``lacking`` is that of the sink, as this task may call it.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Pipeline:
         transform: Transform | None = None,
         schemas: Mapping[str, pa.Schema] | None = None,
         frames: bool = False,
+        lacking: Callable[[str, Collection[str]], Collection[str]] | None = None,
     ) -> None:
         self._connector = connector
+        self._unplaced = None if frames else Unplaced(connector, sink, lacking)
         self._wants = sink.capabilities
         self._target = target
         self._transform = transform
@@ -128,7 +134,7 @@ class Pipeline:
         if self._unwrapper is None:
             found = self._converter(topic, is_key=False).infer(column)
         else:
-            rows = self._values(topic, raw, {})
+            rows = self._values(topic, raw, {}, {})
             if not self._chain and are_change_events(rows):
                 rows = self._unwrapper.unwrap(rows)[0]
             found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
@@ -139,7 +145,8 @@ class Pipeline:
     def convert(self, topic: str, raw: pa.Table) -> Converted:
         """Convert one topic's raw batch (see :mod:`semel.records`)."""
         failed: dict[int, Failed] = {}
-        records = self._decoded(topic, raw, failed)
+        unread: dict[str, int] = {}
+        records = self._decoded(topic, raw, failed, unread)
         index = np.delete(np.arange(raw.num_rows), list(failed))
         if failed:
             records = records.take(pa.array(index))
@@ -171,7 +178,22 @@ class Pipeline:
             )
         ]
         filtered = given - len(records) - (len(failed) - unreadable)
-        return Converted(flat, [failed[i] for i in sorted(failed)], filtered)
+        unplaced = self._leave_out_unplaced(topic, flat, unread)
+        return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
+
+    def _leave_out_unplaced(
+        self, topic: str, parts: list[Records], unread: Mapping[str, int]
+    ) -> Counts:
+        """Take fields without a column out of the records; returns how many values that leaves
+        out, with those that the converter has left out."""
+        if self._unplaced is None:
+            return {}
+        counts: list[Counts] = [self._unplaced.unread(topic, unread)] if unread else []
+        has_schema = self._transform is not None or self._has_schemas(topic)[1]
+        for place, part in enumerate(parts):
+            parts[place], found = self._unplaced.without(part, typed=has_schema)
+            counts.append(found)
+        return sum_of(counts)
 
     def _as_read(self, raw: pa.Table, records: ConnectRecords, index: np.ndarray) -> ConnectRecords:
         """The records with the bytes of their keys and values."""
@@ -226,9 +248,11 @@ class Pipeline:
         kept = np.flatnonzero(~gone)
         return replace(records, values=values).take(pa.array(kept)), index[kept]
 
-    def _decoded(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> ConnectRecords:
+    def _decoded(
+        self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
+    ) -> ConnectRecords:
         keys = self._keys(topic, raw, failed)
-        values = self._values(topic, raw, failed)
+        values = self._values(topic, raw, failed, unread)
         origin = {
             records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
             records.PARTITION: raw.column("partition"),
@@ -253,6 +277,8 @@ class Pipeline:
             )
             if self._chain.reads_contents:
                 made.keep_text()
+            if self._unplaced is not None and self._unplaced.counts:
+                made.count_unread()
         return self._converters[topic, is_key]
 
     def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
@@ -263,11 +289,14 @@ class Pipeline:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
         return decoded.values
 
-    def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
+    def _values(
+        self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
+    ) -> pa.Array:
         column = one_array(raw.column("value"))
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
+        unread.update(decoded.unread)
         return decoded.values
 
 

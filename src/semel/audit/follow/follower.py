@@ -307,6 +307,10 @@ class Follower:
                     raise TransientError(str(error)) from None
                 raise
         self.not_judged |= dict.fromkeys(changed.not_judged)
+        self.not_judged |= dict.fromkeys(
+            f"values of field {name} of topic {topic}: they reached no column"
+            for topic, name in changed.unplaced
+        )
         return kafka, damaged, changed
 
     def _noted(
