@@ -172,12 +172,20 @@ def _before(poll: RawRecords, first: Mapping[TopicPartition, int]) -> RawRecords
 
 def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
     """The error for a bad record."""
-    why = letter.message.rstrip(".")
+    why, tp = letter.message.rstrip("."), TopicPartition(letter.topic, letter.partition)
     return BadRecord(
-        f"connector {connector}: record at {letter.topic}-{letter.partition} offset "
-        f"{letter.offset} failed in {letter.stage}: {why}. Everything before it is "
-        "committed. Correct the cause, or set errors.tolerance=all with "
-        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name to continue without it"
+        f"connector {connector}: record at {tp} offset {letter.offset} failed in {letter.stage}: "
+        f"{why}. Everything before it is committed. {ways_out(tp, letter.offset)}"
+    )
+
+
+def ways_out(tp: TopicPartition, offset: int) -> str:
+    """What can be done about a record that is bad: Kafka's records cannot be corrected."""
+    return (
+        "The record cannot be corrected in Kafka. Set bad records aside: errors.tolerance=all with "
+        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name. Or skip this one: "
+        f"semel offsets set FILE {tp}={offset + 1}. Or make it fit: change the converter, a "
+        "transform or the target"
     )
 
 
