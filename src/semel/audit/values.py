@@ -16,7 +16,7 @@ from semel.config import ConnectorConfig
 from semel.engine.pipeline import Converted
 from semel.engine.unplaced import Counts
 from semel.ledger import LedgerEntry, OffsetRange
-from semel.records import OFFSET, PARTITION
+from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
 
@@ -81,9 +81,20 @@ class Values:
 
     def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
         """Take records that the sink has not refused, both raw and converted."""
-        records = converted.records
         self._unplaced.update(converted.unplaced)
         target = self._target(topic)
+        held = [self._part(topic, target, records) for records in converted.parts]
+        rows = sum(records.rows.num_rows for records in converted.parts)
+        kept = sum(places.num_rows for places in held)
+        refused = rows - kept + len(converted.failed)
+        self._failed[target] = self._failed.get(target, 0) + refused
+        self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
+        if self._exact and kept < raw.num_rows:
+            spots = np.concatenate([_spots(places, PARTITION, OFFSET) for places in held])
+            self._refused.setdefault(target, []).append(np.setdiff1d(_spots(raw), spots))
+
+    def _part(self, topic: str, target: str, records: Records) -> pa.Table:
+        """Take some of the records; returns the places of those that make a row."""
         by_key = self._sink.capabilities.replaces and not self._exact
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
@@ -99,18 +110,13 @@ class Values:
             self._topics[target].append(topic)
         expected = self._expected[target]
         held = self._view.held(records)
-        refused = records.rows.num_rows - held.places.num_rows + len(converted.failed)
-        self._failed[target] = self._failed.get(target, 0) + refused
-        self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
-        if self._exact and held.places.num_rows < raw.num_rows:
-            places = np.setdiff1d(_spots(raw), _spots(held.places, PARTITION, OFFSET))
-            self._refused.setdefault(target, []).append(places)
         self._unlike.setdefault(target, {}).update(held.unlike)
         expected.add(topic, held.places, held.values, held.optional)
         if keys is not None:
             expected.change(topic, keys, records.rows, deleted=False)
         if deleted is not None and records.tombstones is not None:
             expected.change(topic, deleted, records.tombstones, deleted=True)
+        return held.places
 
     def judge(
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from semel.config import NoKeys, section_of
@@ -27,11 +28,15 @@ class Failure:
 class Decoded:
     """The result of decoding: as long as the input, null where the input was null or failed.
 
+    ``apart`` has a number for each value if their schemas contradict each other: values of one
+    number go together. Values that cannot be in one array with those before them are among the
+    failures, too, for a caller that does not take them apart.
     ``unread`` counts the values that were left out, by field, see :meth:`Converter.count_unread`.
     """
 
     values: pa.Array
     failures: Sequence[Failure] = field(default=())
+    apart: np.ndarray | None = None
     unread: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -134,7 +134,7 @@ class Pipeline:
         if self._unwrapper is None:
             found = self._converter(topic, is_key=False).infer(column)
         else:
-            rows = self._values(topic, raw, {}, {})
+            rows, _ = self._values(topic, raw, {}, {})
             if not self._chain and are_change_events(rows):
                 rows = self._unwrapper.unwrap(rows)[0]
             found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
@@ -146,7 +146,9 @@ class Pipeline:
         """Convert one topic's raw batch (see :mod:`semel.records`)."""
         failed: dict[int, Failed] = {}
         unread: dict[str, int] = {}
-        records = self._decoded(topic, raw, failed, unread)
+        records, apart = self._decoded(topic, raw, failed, unread)
+        if apart is not None and self._unplaced is not None:  # a DataFrame has one schema
+            return self._apart(topic, raw, apart)
         index = np.delete(np.arange(raw.num_rows), list(failed))
         if failed:
             records = records.take(pa.array(index))
@@ -180,6 +182,27 @@ class Pipeline:
         filtered = given - len(records) - (len(failed) - unreadable)
         unplaced = self._leave_out_unplaced(topic, flat, unread)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
+
+    def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> Converted:
+        """Convert records whose schemas contradict each other in batches of their own, so that each
+        is judged as if it had come alone. Where a record replaces another one, they keep their
+        order: a batch is a run of records that go together."""
+        if self._wants.replaces:
+            pieces = np.split(np.arange(len(labels)), np.flatnonzero(np.diff(labels)) + 1)
+        else:
+            pieces = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        made = [self.convert(topic, raw.take(pa.array(rows))) for rows in pieces]
+        failed = [
+            replace(f, index=int(rows[f.index]))
+            for rows, piece in zip(pieces, made, strict=True)
+            for f in piece.failed
+        ]
+        return Converted(
+            [part for piece in made for part in piece.parts],
+            sorted(failed, key=lambda f: f.index),
+            sum(piece.filtered for piece in made),
+            sum_of(piece.unplaced for piece in made),
+        )
 
     def _leave_out_unplaced(
         self, topic: str, parts: list[Records], unread: Mapping[str, int]
@@ -250,9 +273,14 @@ class Pipeline:
 
     def _decoded(
         self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
-    ) -> ConnectRecords:
-        keys = self._keys(topic, raw, failed)
-        values = self._values(topic, raw, failed, unread)
+    ) -> tuple[ConnectRecords, np.ndarray | None]:
+        """The records, and a number for each if their schemas contradict each other."""
+        keys, apart = self._keys(topic, raw, failed)
+        values, values_apart = self._values(topic, raw, failed, unread)
+        if apart is None or values_apart is None:
+            apart = values_apart if apart is None else apart
+        else:
+            apart = apart * (int(values_apart.max()) + 1) + values_apart
         origin = {
             records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
             records.PARTITION: raw.column("partition"),
@@ -261,7 +289,7 @@ class Pipeline:
         if "timestamp" in raw.column_names and (self.wants_timestamp or self.replaces):
             origin[records.TIMESTAMP] = raw.column("timestamp")
         headers = one_array(raw.column("headers")) if self.wants_headers else None
-        return ConnectRecords(topic, pa.table(origin), keys, values, headers)
+        return ConnectRecords(topic, pa.table(origin), keys, values, headers), apart
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
         if (topic, is_key) not in self._converters:
@@ -281,23 +309,25 @@ class Pipeline:
                 made.count_unread()
         return self._converters[topic, is_key]
 
-    def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
+    def _keys(
+        self, topic: str, raw: pa.Table, failed: dict[int, Failed]
+    ) -> tuple[pa.Array, np.ndarray | None]:
         if not self.wants_key:
-            return pa.nulls(raw.num_rows)
+            return pa.nulls(raw.num_rows), None
         decoded = self._converter(topic, is_key=True).decode(one_array(raw.column("key")))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
-        return decoded.values
+        return decoded.values, decoded.apart
 
     def _values(
         self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
-    ) -> pa.Array:
+    ) -> tuple[pa.Array, np.ndarray | None]:
         column = one_array(raw.column("value"))
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
         unread.update(decoded.unread)
-        return decoded.values
+        return decoded.values, decoded.apart
 
 
 def _names(values: pa.Array) -> list[str]:

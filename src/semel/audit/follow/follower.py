@@ -287,7 +287,8 @@ class Follower:
                 raw = poll.raw(key=True, timestamp=True, headers=self._pipeline.wants_headers)
                 converted = self._pipeline.convert(poll.topic, raw)
                 target = target_of(seen.snapshot, poll.topic)
-                self._replacing.add(poll.topic, converted.records, target)
+                for part in converted.parts:
+                    self._replacing.add(poll.topic, part, target)
                 if values is not None:
                     values.add(poll.topic, raw, converted)
 

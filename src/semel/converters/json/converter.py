@@ -155,7 +155,8 @@ class JsonConverter(Converter):
             decoded, more = self._plain.read(text, expected)
         found = sorted([*failures, *more], key=lambda f: f.index)
         explained = [self._explained(f, values[f.index].as_py()) for f in found]
-        return Decoded(decoded, explained, self._plain.unread)
+        labels = self._envelopes.apart if self._envelopes is not None else None
+        return Decoded(decoded, explained, labels, self._plain.unread)
 
     def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:
         has_types = self._known is not None or self._envelopes is not None

@@ -104,7 +104,8 @@ class Tables:
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`: the fields that none of the tables has."""
         config = self._settings.config
-        if config.auto_evolve or not all(t.fields() for t in self.all()):
+        takes_all = config.auto_evolve or (config.dynamic and config.auto_create)
+        if takes_all or not self.all() or not all(t.fields() for t in self.all()):
             return []
         routing = config.route_field.split(".")[:1]
         wanted = [f for f in fields if config.takes(topic, f) and f not in routing]
