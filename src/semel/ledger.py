@@ -133,7 +133,8 @@ class Advance:
     one row, ``read == written + filtered + failed``. ``lost`` counts offsets that could not be
     read, for the reason that ``cause`` gives; the range is recorded as a hole then.
     ``leader_epoch`` and ``epoch_offset`` are as in :class:`LedgerEntry`, -1 if they are not known.
-    ``log`` is the log of the offsets, as far as it is known.
+    ``log`` is the log of the offsets, as far as it is known. ``unplaced`` counts values that
+    reached no column, by topic and field; no ledger stores it.
     """
 
     range: OffsetRange
@@ -146,6 +147,7 @@ class Advance:
     leader_epoch: int = -1
     epoch_offset: int = -1
     log: LogId = UNKNOWN_LOG
+    unplaced: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
 
     @property
     def keeps_epoch(self) -> bool:

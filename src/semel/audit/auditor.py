@@ -32,6 +32,7 @@ from semel.audit.values import OnProgress, Values
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicPoll, by_topic
+from semel.engine.unplaced import Counts
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
@@ -92,6 +93,8 @@ class Auditor:
         """The first rows whose values differ from their records'."""
         self.compared = 0
         """The number of rows that were compared with their records."""
+        self.unplaced: Counts = {}
+        """The values of records that reached no column."""
 
     def partitions(self, *, exact: bool, converts: bool) -> list[PartitionAudit]:
         """Judge each partition. ``converts`` tells whether the pipeline makes the same rows as a
@@ -115,6 +118,7 @@ class Auditor:
         self.not_judged += judged.not_judged
         self.changed_rows += judged.rows
         self.compared += judged.compared
+        self.unplaced = judged.unplaced
         return judged.partitions
 
     def _gaps(self, found: Sequence[PartitionAudit], *, exact: bool) -> list[str]:

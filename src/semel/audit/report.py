@@ -44,6 +44,15 @@ class PartitionAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class UnplacedField:
+    """A field of a topic's records whose ``values`` reached no column."""
+
+    topic: str
+    field: str
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The audit's verdict. ``exact`` tells whether it compared record by record.
 
@@ -51,6 +60,7 @@ class AuditReport:
     the tables and offsets that it could not judge, with the reasons; ``gaps`` are the lines among
     these about offsets. ``changed_rows`` are the first changed rows. ``compared`` is the number of
     rows whose values were compared; None if none were. ``holes`` are those of the ledger.
+    ``unplaced`` names the fields whose values reached no column, if values are compared.
     """
 
     connector: str
@@ -63,6 +73,7 @@ class AuditReport:
     compared: int | None = None
     gaps: tuple[str, ...] = ()
     holes: tuple[Hole, ...] = ()
+    unplaced: tuple[UnplacedField, ...] = ()
 
     @property
     def kept(self) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 
 from semel.audit.auditor import Auditor
 from semel.audit.named import gathered, splitter
-from semel.audit.report import AuditReport, PartitionAudit, together
-from semel.audit.values import OnProgress, Values
+from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, together
+from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
+from semel.engine.unplaced import Counts
 from semel.errors import NothingToAudit, OffsetOutOfRange
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -69,7 +70,7 @@ def audit(
             except NotShown as why:
                 not_judged.append(f"values: {why}")
         pipeline = Pipeline(
-            connector,
+            audited(connector),
             sink,
             target=sink.schema,
             transform=None if takes_frames else transform,
@@ -82,6 +83,7 @@ def audit(
             snapshots = protocols.snapshots(sink, topics)
         parts: list[list[PartitionAudit]] = []
         auditors: list[Auditor] = []
+        unplaced: Counts = {}
         if not any(e.topic in topics for s in snapshots for e in s.entries):
             raise NothingToAudit(
                 f"the ledger holds nothing of connector {connector.name} and its topics, so there "
@@ -100,28 +102,31 @@ def audit(
             parts.append(auditor.partitions(exact=exact, converts=not takes_frames))
             not_judged += auditor.not_judged
             auditors.append(auditor)
+            unplaced = auditor.unplaced or unplaced  # each target gets the same records
         found = together(parts)
     gaps = tuple(dict.fromkeys(line for a in auditors for line in a.gaps))
     holes = dict.fromkeys(h for s in snapshots for h in s.holes if h.topic in topics)
-    lost = any(p.lost for p in found)
-    duplicated = any(p.duplicated for p in found)
-    promised = planned.guarantee.delivery
-    broken = (
-        (lost and promised is not Delivery.AT_MOST_ONCE)
-        or (duplicated and promised is not Delivery.AT_LEAST_ONCE)
-        or any(p.changed for p in found)
-    )
     return AuditReport(
         connector.name,
         str(planned.guarantee),
         exact,
         found,
-        broken,
+        bool(unplaced) or is_broken(planned.guarantee.delivery, found),
         (*not_judged, *gaps),
         tuple(row for a in auditors for row in a.changed_rows),
         sum(a.compared for a in auditors) if views else None,
         gaps,
         tuple(holes),
+        tuple(UnplacedField(*field, count) for field, count in sorted(unplaced.items())),
+    )
+
+
+def is_broken(promised: Delivery, found: Sequence[PartitionAudit]) -> bool:
+    """Whether the findings are what the declared guarantee rules out."""
+    return (
+        (any(p.lost for p in found) and promised is not Delivery.AT_MOST_ONCE)
+        or (any(p.duplicated for p in found) and promised is not Delivery.AT_LEAST_ONCE)
+        or any(p.changed for p in found)
     )
 
 

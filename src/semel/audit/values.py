@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,9 +12,11 @@ import pyarrow as pa
 from semel.audit.hashes import ChangedRow, Differences, Expected
 from semel.audit.report import PartitionAudit
 from semel.audit.workspace import Workspace
+from semel.config import ConnectorConfig
 from semel.engine.pipeline import Converted
+from semel.engine.unplaced import Counts
 from semel.ledger import LedgerEntry, OffsetRange
-from semel.records import OFFSET, PARTITION
+from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
 
@@ -23,13 +26,21 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass
 class ValuesFound:
-    """The partitions with their changed rows, the first changed rows, what could not be judged, and
-    the number of rows that were compared."""
+    """The partitions with their changed rows, the first changed rows, what could not be judged,
+    the number of rows that were compared, and the values that reached no column."""
 
     partitions: list[PartitionAudit]
     rows: list[ChangedRow] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
     compared: int = 0
+    unplaced: Counts = field(default_factory=dict)
+
+
+def audited(connector: ConnectorConfig) -> ConnectorConfig:
+    """The configuration with which an audit converts records: it counts values that reach no
+    column where a run would stop."""
+    mode = "ignore" if connector.fields_unknown == "ignore" else "warn"
+    return replace(connector, fields_unknown=mode)
 
 
 class Values:
@@ -66,11 +77,24 @@ class Values:
         self._filtered: dict[str, int] = {}
         self._unlike: dict[str, dict[str, str]] = {}
         self._rows_read = 0
+        self._unplaced: Counter[tuple[str, str]] = Counter()
 
     def add(self, topic: str, raw: pa.Table, converted: Converted) -> None:
         """Take records that the sink has not refused, both raw and converted."""
-        records = converted.records
+        self._unplaced.update(converted.unplaced)
         target = self._target(topic)
+        held = [self._part(topic, target, records) for records in converted.parts]
+        rows = sum(records.rows.num_rows for records in converted.parts)
+        kept = sum(places.num_rows for places in held)
+        refused = rows - kept + len(converted.failed)
+        self._failed[target] = self._failed.get(target, 0) + refused
+        self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
+        if self._exact and kept < raw.num_rows:
+            spots = np.concatenate([_spots(places, PARTITION, OFFSET) for places in held])
+            self._refused.setdefault(target, []).append(np.setdiff1d(_spots(raw), spots))
+
+    def _part(self, topic: str, target: str, records: Records) -> pa.Table:
+        """Take some of the records; returns the places of those that make a row."""
         by_key = self._sink.capabilities.replaces and not self._exact
         keys, deleted = self._sink.key_of(records) if by_key else (None, None)
         if target not in self._expected:
@@ -86,24 +110,19 @@ class Values:
             self._topics[target].append(topic)
         expected = self._expected[target]
         held = self._view.held(records)
-        refused = records.rows.num_rows - held.places.num_rows + len(converted.failed)
-        self._failed[target] = self._failed.get(target, 0) + refused
-        self._filtered[target] = self._filtered.get(target, 0) + converted.filtered
-        if self._exact and held.places.num_rows < raw.num_rows:
-            places = np.setdiff1d(_spots(raw), _spots(held.places, PARTITION, OFFSET))
-            self._refused.setdefault(target, []).append(places)
         self._unlike.setdefault(target, {}).update(held.unlike)
         expected.add(topic, held.places, held.values, held.optional)
         if keys is not None:
             expected.change(topic, keys, records.rows, deleted=False)
         if deleted is not None and records.tombstones is not None:
             expected.change(topic, deleted, records.tombstones, deleted=True)
+        return held.places
 
     def judge(
         self, partitions: Sequence[PartitionAudit], entries: Collection[LedgerEntry]
     ) -> ValuesFound:
         """Read and compare all rows."""
-        found = ValuesFound(list(partitions))
+        found = ValuesFound(list(partitions), unplaced=self._unplaced)
         for target, expected in self._expected.items():
             self._judge(target, expected, found, entries)
         return found

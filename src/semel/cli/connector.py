@@ -29,7 +29,7 @@ from semel.cli.metrics import MetricsPort, served
 from semel.config import load
 from semel.engine.states import State
 from semel.errors import ConfigError, Problem, SemelError, Unresolvable
-from semel.planning import plan_any
+from semel.planning import Plan, plan_any
 from semel.planning.facts import facts_of
 from semel.problems import located
 from semel.redact import plain
@@ -231,6 +231,11 @@ def describe(
         list_keys(keys, as_json=as_json)
         return
     planned = plan_any(with_servers(file, bootstrap_server))
+    if isinstance(planned, Plan):
+        from semel.engine import sample
+
+        planned.warnings.extend(sample.warnings(planned.connector, planned.sink))
+        planned.close()
     facts = plain(facts_of(planned))
     if as_json:
         print(json.dumps(facts))

@@ -111,6 +111,8 @@ def audit_(
         )
         for line in changed_rows(report):
             out.print(f"[red]changed:[/] {escape(line)}", soft_wrap=True)
+        for line in unplaced(report):
+            out.print(f"[red]no column:[/] {escape(line)}", soft_wrap=True)
         for line in unjudged(report):
             out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
         if report.holes:
@@ -177,6 +179,15 @@ def changed_rows(report: AuditReport) -> list[str]:
         where = f"{row.topic}-{row.partition} offset {row.offset}"
         lines.append(f"the row of {where}{f', {columns}' if row.columns else ''}")
     return lines
+
+
+def unplaced(report: AuditReport) -> list[str]:
+    """The values that reached no column, one field per line."""
+    return [
+        f"{u.values:,} values of field {u.field} of topic {u.topic} reached no column of the "
+        "target. fields.unknown=ignore accepts that"
+        for u in report.unplaced
+    ]
 
 
 def unjudged(report: AuditReport) -> list[str]:

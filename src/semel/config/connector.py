@@ -114,6 +114,16 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         importance=MEDIUM,
         group="Positions",
     )
+    fields_unknown: str | None = key(
+        "fields.unknown",
+        None,
+        "When the target has no column for a field of values: stop, warn (count its values, and "
+        "leave them out), or ignore (leave them out). Default: stop where values have a schema, "
+        "else warn.",
+        choices=("stop", "warn", "ignore"),
+        importance=MEDIUM,
+        group="Error Handling",
+    )
     first_position: str = key(
         "first.position",
         "stop",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from semel.config import NoKeys, section_of
@@ -25,10 +26,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The result of decoding: as long as the input, null where the input was null or failed."""
+    """The result of decoding: as long as the input, null where the input was null or failed.
+
+    ``apart`` has a number for each value if their schemas contradict each other: values of one
+    number go together. Values that cannot be in one array with those before them are among the
+    failures, too, for a caller that does not take them apart.
+    ``unread`` counts the values that were left out, by field, see :meth:`Converter.count_unread`.
+    """
 
     values: pa.Array
     failures: Sequence[Failure] = field(default=())
+    apart: np.ndarray | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 class Unwritable(ConfigError):
@@ -129,6 +138,11 @@ class Converter(ABC):
     def keep_text(self) -> None:
         """Do not infer dates from text, because transforms that follow must see what was
         written."""
+        return
+
+    def count_unread(self) -> None:
+        """From now on, count the values of fields that ``expected`` lacks, if they are left out.
+        Fields that a declared schema lacks are meant to be."""
         return
 
     def infer(self, values: pa.Array) -> pa.Schema | None:

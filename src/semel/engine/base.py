@@ -36,6 +36,8 @@ class Progress:
     deliveries: Deliveries = field(default_factory=Deliveries)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
+    unplaced: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The values that reached no column, by topic and field."""
     tasks: dict[int, Report] = field(default_factory=dict)
     states: dict[int, Status] = field(default_factory=dict)
     errors: dict[int, SemelError] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -11,6 +11,7 @@ import numpy as np
 from semel.config import ConnectorConfig
 from semel.engine.pipeline import Pipeline, count_by_partition
 from semel.engine.poll import RawRecords, advances, last_records
+from semel.engine.unplaced import Counts, sum_of
 from semel.errors import BadRecord
 from semel.kafka.damage import Damage
 from semel.ledger import Advance, LogId, TopicPartition, of_logs
@@ -81,25 +82,23 @@ class Batcher:
                 until[tp] = max(until.get(tp, 0), after)
                 epochs[tp] = poll.leader_epoch(index), after
         refused = {(r.topic, r.partition, r.offset): r for r in rejected}
-        records: list[Sequence[Records]] = []
-        letters: list[DeadLetter] = []
-        for poll in polls:
-            converted, bad = self.convert(poll, refused)
-            records.append(converted)
-            letters.extend(bad)
+        made = [self.convert(poll, refused) for poll in polls]
+        letters = [letter for _, bad, _ in made for letter in bad]
         letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
         if letters and self._connector.errors_tolerance == "none":
             return self._cut(polls, positions, until, letters)
+        records = [parts for parts, _, _ in made]
         read = _sum(polls)
         written = _written(polls, records)
         moved = advances(until, positions, read, written, count_failed(letters), epochs)
+        moved = with_unplaced(moved, [found for _, _, found in made])
         return Batch(moved, Commit([*chain.from_iterable(records)], letters))
 
     def convert(
         self, poll: RawRecords, refused: Mapping[tuple[str, int, int], Rejected]
-    ) -> tuple[Sequence[Records], list[DeadLetter]]:
+    ) -> tuple[Sequence[Records], list[DeadLetter], Counts]:
         """Convert one topic's records, grouped by target; ``refused`` and bad ones become dead
-        letters."""
+        letters. The third is the number of values that reach no column."""
         letters = []
         if refused:
             places = zip(poll.partitions.tolist(), poll.offsets.tolist(), strict=True)
@@ -118,7 +117,7 @@ class Batcher:
         )
         converted = self._pipeline.convert(poll.topic, raw)
         letters += [poll.letter(f.index, f.stage, f.exception, f.message) for f in converted.failed]
-        return converted.parts, letters
+        return converted.parts, letters, converted.unplaced
 
     def _cut(
         self,
@@ -138,12 +137,23 @@ class Batcher:
             kept = [poll for poll in kept if len(poll.offsets)]
             converted = [self.convert(poll, {}) for poll in kept]
             # A transform may raise for a record in one batch that it accepted in another.
-            letters = [letter for _, bad in converted for letter in bad]
+            letters = [letter for _, bad, _ in converted for letter in bad]
             if not letters:
                 break
-        records = [r for r, _ in converted]
+        records = [r for r, _, _ in converted]
         moved = advances({**until, **first}, positions, _sum(kept), _written(kept, records), {})
+        moved = with_unplaced(moved, [found for _, _, found in converted])
         return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
+
+
+def with_unplaced(moved: Sequence[Advance], counts: Iterable[Counts]) -> list[Advance]:
+    """The same advances; the first one carries the values that reach no column."""
+    found = sum_of(counts)
+    return (
+        [replace(a, unplaced={} if n else found) for n, a in enumerate(moved)]
+        if found
+        else [*moved]
+    )
 
 
 def _several(partitions: np.ndarray) -> bool:
@@ -162,12 +172,20 @@ def _before(poll: RawRecords, first: Mapping[TopicPartition, int]) -> RawRecords
 
 def bad_record(connector: str, letter: DeadLetter) -> BadRecord:
     """The error for a bad record."""
-    why = letter.message.rstrip(".")
+    why, tp = letter.message.rstrip("."), TopicPartition(letter.topic, letter.partition)
     return BadRecord(
-        f"connector {connector}: record at {letter.topic}-{letter.partition} offset "
-        f"{letter.offset} failed in {letter.stage}: {why}. Everything before it is "
-        "committed. Correct the cause, or set errors.tolerance=all with "
-        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name to continue without it"
+        f"connector {connector}: record at {tp} offset {letter.offset} failed in {letter.stage}: "
+        f"{why}. Everything before it is committed. {ways_out(tp, letter.offset)}"
+    )
+
+
+def ways_out(tp: TopicPartition, offset: int) -> str:
+    """What can be done about a record that is bad: Kafka's records cannot be corrected."""
+    return (
+        "The record cannot be corrected in Kafka. Set bad records aside: errors.tolerance=all with "
+        "errors.deadletterqueue.table or errors.deadletterqueue.topic.name. Or skip this one: "
+        f"semel offsets set FILE {tp}={offset + 1}. Or make it fit: change the converter, a "
+        "transform or the target"
     )
 
 

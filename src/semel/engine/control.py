@@ -69,8 +69,9 @@ class Report:
     ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
     ``failed`` or ``stopped``; ``awake`` comes from the driver. The workers of engines whose driver
     commits send ``alive``, ``working``, ``idle`` and ``log``. Counts are totals since the task
-    started; ``sent`` counts a source's records by topic. ``caught_up``: there was nothing left to
-    read; ``failure`` is the error that ended the task.
+    started; ``sent`` counts a source's records by topic, ``unplaced`` a sink's values that reached
+    no column, by topic and field. ``caught_up``: there was nothing left to read; ``failure`` is the
+    error that ended the task.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class Report:
     rows: int = 0
     failed: int = 0
     commits: int = 0
+    unplaced: Mapping[tuple[str, str], int] = field(default_factory=dict)
     deliveries: Deliveries = field(default_factory=Deliveries)
     caught_up: bool = False
     message: str = ""

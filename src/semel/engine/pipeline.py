@@ -8,8 +8,8 @@ with Kafka Connect's name for the stage, and ``errors.tolerance`` tells the engi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Failure
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
+from semel.engine.unplaced import Counts, Unplaced, sum_of
 from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.flatten import VALUE, flattened
@@ -32,11 +33,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Converted:
     """One topic's records, ready for the sink, those that failed, and how many the transforms left
-    out. There are several ``parts`` only if transforms send records to several targets."""
+    out. There are several ``parts`` only if transforms send records to several targets.
+    ``unplaced`` counts the values that reach no column."""
 
     parts: Sequence[Records]
     failed: Sequence[Failed]
     filtered: int = 0
+    unplaced: Counts = field(default_factory=dict)
 
     @property
     def records(self) -> Records:
@@ -51,6 +54,7 @@ class Pipeline:
     ``target`` gives the fields that a topic's target takes; ``schemas`` holds what the driver
     inferred for topics without a target, so that all tasks agree. ``frames`` says that a DataFrame
     transform follows: it gets all metadata, and the target's columns do not describe the values.
+    ``lacking`` is that of the sink, as this task may call it.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Pipeline:
         transform: Transform | None = None,
         schemas: Mapping[str, pa.Schema] | None = None,
         frames: bool = False,
+        lacking: Callable[[str, Collection[str]], Collection[str]] | None = None,
     ) -> None:
         self._connector = connector
+        self._unplaced = None if frames else Unplaced(connector, sink, lacking)
         self._wants = sink.capabilities
         self._target = target
         self._transform = transform
@@ -128,7 +134,7 @@ class Pipeline:
         if self._unwrapper is None:
             found = self._converter(topic, is_key=False).infer(column)
         else:
-            rows = self._values(topic, raw, {})
+            rows, _ = self._values(topic, raw, {}, {})
             if not self._chain and are_change_events(rows):
                 rows = self._unwrapper.unwrap(rows)[0]
             found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
@@ -139,7 +145,10 @@ class Pipeline:
     def convert(self, topic: str, raw: pa.Table) -> Converted:
         """Convert one topic's raw batch (see :mod:`semel.records`)."""
         failed: dict[int, Failed] = {}
-        records = self._decoded(topic, raw, failed)
+        unread: dict[str, int] = {}
+        records, apart = self._decoded(topic, raw, failed, unread)
+        if apart is not None and self._unplaced is not None:  # a DataFrame has one schema
+            return self._apart(topic, raw, apart)
         index = np.delete(np.arange(raw.num_rows), list(failed))
         if failed:
             records = records.take(pa.array(index))
@@ -171,7 +180,43 @@ class Pipeline:
             )
         ]
         filtered = given - len(records) - (len(failed) - unreadable)
-        return Converted(flat, [failed[i] for i in sorted(failed)], filtered)
+        unplaced = self._leave_out_unplaced(topic, flat, unread)
+        return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
+
+    def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> Converted:
+        """Convert records whose schemas contradict each other in batches of their own, so that each
+        is judged as if it had come alone. Where a record replaces another one, they keep their
+        order: a batch is a run of records that go together."""
+        if self._wants.replaces:
+            pieces = np.split(np.arange(len(labels)), np.flatnonzero(np.diff(labels)) + 1)
+        else:
+            pieces = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        made = [self.convert(topic, raw.take(pa.array(rows))) for rows in pieces]
+        failed = [
+            replace(f, index=int(rows[f.index]))
+            for rows, piece in zip(pieces, made, strict=True)
+            for f in piece.failed
+        ]
+        return Converted(
+            [part for piece in made for part in piece.parts],
+            sorted(failed, key=lambda f: f.index),
+            sum(piece.filtered for piece in made),
+            sum_of(piece.unplaced for piece in made),
+        )
+
+    def _leave_out_unplaced(
+        self, topic: str, parts: list[Records], unread: Mapping[str, int]
+    ) -> Counts:
+        """Take fields without a column out of the records; returns how many values that leaves
+        out, with those that the converter has left out."""
+        if self._unplaced is None:
+            return {}
+        counts: list[Counts] = [self._unplaced.unread(topic, unread)] if unread else []
+        has_schema = self._transform is not None or self._has_schemas(topic)[1]
+        for place, part in enumerate(parts):
+            parts[place], found = self._unplaced.without(part, typed=has_schema)
+            counts.append(found)
+        return sum_of(counts)
 
     def _as_read(self, raw: pa.Table, records: ConnectRecords, index: np.ndarray) -> ConnectRecords:
         """The records with the bytes of their keys and values."""
@@ -226,9 +271,16 @@ class Pipeline:
         kept = np.flatnonzero(~gone)
         return replace(records, values=values).take(pa.array(kept)), index[kept]
 
-    def _decoded(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> ConnectRecords:
-        keys = self._keys(topic, raw, failed)
-        values = self._values(topic, raw, failed)
+    def _decoded(
+        self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
+    ) -> tuple[ConnectRecords, np.ndarray | None]:
+        """The records, and a number for each if their schemas contradict each other."""
+        keys, apart = self._keys(topic, raw, failed)
+        values, values_apart = self._values(topic, raw, failed, unread)
+        if apart is None or values_apart is None:
+            apart = values_apart if apart is None else apart
+        else:
+            apart = apart * (int(values_apart.max()) + 1) + values_apart
         origin = {
             records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
             records.PARTITION: raw.column("partition"),
@@ -237,7 +289,7 @@ class Pipeline:
         if "timestamp" in raw.column_names and (self.wants_timestamp or self.replaces):
             origin[records.TIMESTAMP] = raw.column("timestamp")
         headers = one_array(raw.column("headers")) if self.wants_headers else None
-        return ConnectRecords(topic, pa.table(origin), keys, values, headers)
+        return ConnectRecords(topic, pa.table(origin), keys, values, headers), apart
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
         if (topic, is_key) not in self._converters:
@@ -253,22 +305,29 @@ class Pipeline:
             )
             if self._chain.reads_contents:
                 made.keep_text()
+            if self._unplaced is not None and self._unplaced.counts:
+                made.count_unread()
         return self._converters[topic, is_key]
 
-    def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
+    def _keys(
+        self, topic: str, raw: pa.Table, failed: dict[int, Failed]
+    ) -> tuple[pa.Array, np.ndarray | None]:
         if not self.wants_key:
-            return pa.nulls(raw.num_rows)
+            return pa.nulls(raw.num_rows), None
         decoded = self._converter(topic, is_key=True).decode(one_array(raw.column("key")))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
-        return decoded.values
+        return decoded.values, decoded.apart
 
-    def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
+    def _values(
+        self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
+    ) -> tuple[pa.Array, np.ndarray | None]:
         column = one_array(raw.column("value"))
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
-        return decoded.values
+        unread.update(decoded.unread)
+        return decoded.values, decoded.apart
 
 
 def _names(values: pa.Array) -> list[str]:

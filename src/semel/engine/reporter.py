@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from semel.engine.batch import Batch
 from semel.engine.control import ControlLine, Report
 from semel.engine.deliveries import Deliveries
+from semel.engine.unplaced import sum_of
 from semel.ledger import TopicPartition
 
 _EVERY = 0.2
@@ -25,6 +26,7 @@ class Reporter:
         self._attempt = attempt
         self._positions: dict[TopicPartition, int] = {}
         self._sent: Counter[str] = Counter()
+        self._unplaced: Counter[tuple[str, str]] = Counter()
         self._records = self._rows = self._failed = self._commits = 0
         self._told = 0.0
         self._untold = False
@@ -47,6 +49,7 @@ class Reporter:
         self._records += sum(a.read for a in batch.advances)
         self._rows += sum(a.written for a in batch.advances)
         self._failed += sum(a.failed for a in batch.advances)
+        self._unplaced.update(sum_of(a.unplaced for a in batch.advances))
         self._commits += 1
         self._untold = True
         self.report_in_time()
@@ -94,6 +97,7 @@ class Reporter:
                 rows=self._rows,
                 failed=self._failed,
                 commits=self._commits,
+                unplaced=dict(self._unplaced),
                 deliveries=self.deliveries(),
                 caught_up=self._caught_up,
             )

@@ -10,13 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
+from semel import abandoned
 from semel.config import ConnectorConfig
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import by_topic
 from semel.engine.rowtransform import Transform
-from semel.errors import BadRecord
+from semel.engine.unplaced import sentence
+from semel.errors import BadRecord, ConfigError, SemelError
+from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _RECORDS, _BYTES = 1000, 4 * 1024 * 1024
 """How much of a topic is looked at."""
+_CONTACT, _PATIENCE = 2.0, 10.0
+"""Seconds for Kafka to answer, and for all of a sample that is only looked at."""
 _AT_ONCE = 8
 """Topics that are sampled at once: each may hold a poll in memory."""
 
@@ -76,6 +81,40 @@ def row_schemas(
         rows = pipeline.convert(topic, sample).records.rows
         if rows.num_rows:
             found[topic] = rows.schema.remove_metadata()
+    return found
+
+
+def warnings(connector: ConnectorConfig, sink: Sink) -> list[str]:
+    """The fields of each topic's newest records for which its target has no column, in sentences.
+    Nothing if Kafka and the store do not show them within a few seconds."""
+    if sink.capabilities.evolves or connector.fields_unknown == "ignore":
+        return []
+    try:
+        return abandoned.within(_PATIENCE, "a sample", lambda: _warnings(connector, sink))
+    except (abandoned.Abandoned, SemelError, KafkaException) as error:
+        log.info("no values were compared with the target's columns: %s", error)
+        return []
+
+
+def _warnings(connector: ConnectorConfig, sink: Sink) -> list[str]:
+    pipeline = Pipeline(connector, sink, target=sink.schema)
+    cluster = Cluster(client_config(connector, "admin"))
+    partitions = [
+        TopicPartition(topic, partition)
+        for topic, count in cluster.matching(connector, _CONTACT).items()
+        for partition in range(count)
+    ]
+    first, ends = cluster.earliest(partitions), cluster.latest(partitions)
+    share = -(-_RECORDS // max(1, len(partitions)))
+    newest = {tp: max(first[tp], ends[tp] - share) for tp in partitions if first[tp] < ends[tp]}
+    found = []
+    for topic, sample in _samples(connector, cluster, {tp.topic: None for tp in newest}, newest):
+        try:
+            unplaced = pipeline.convert(topic, sample).unplaced
+        except ConfigError as error:  # what the run would end with
+            found.append(str(error))
+        else:
+            found += [sentence(sink, *field) for field in sorted(unplaced)]
     return found
 
 

@@ -22,6 +22,7 @@ from semel.engine.control import ControlServer, Report
 from semel.engine.deliveries import Deliveries
 from semel.engine.jobs import SETTLE, TaskJobs
 from semel.engine.orders import Orders
+from semel.engine.unplaced import sum_of
 from semel.errors import Fenced, LedgerConflict, SemelError
 
 log = logging.getLogger(__name__)
@@ -286,5 +287,6 @@ class Supervisor:
         progress.commits = sum(r.commits for r in totals)
         progress.deliveries = sum((r.deliveries for r in totals), Deliveries())
         progress.sent = dict(sum((Counter(r.sent) for r in totals), Counter()))
+        progress.unplaced = sum_of(r.unplaced for r in totals)
         for tp, at in report.positions.items():
             progress.positions[tp] = max(at, progress.positions.get(tp, 0))

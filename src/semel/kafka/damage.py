@@ -99,7 +99,8 @@ class Damage:
                 f"cannot be read ({self.reason}; read {_TRIES} times over new "
                 "connections). Everything before them is committed. If another replica is whole, "
                 "let it lead the partition; or set errors.tolerance=all to continue after them and "
-                "record the hole"
+                "record the hole; or skip them: semel offsets set FILE "
+                f"{self.topic_partition}={self.range.until_offset}"
             )
 
 

@@ -184,6 +184,14 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
         for each in found:
             total.add_metric((each.name,), value(each))
         yield total
+    of_fields = ("connector", "topic", "field")
+    unplaced = CounterMetricFamily(
+        "semel_unplaced_values", "Values that reached no column.", labels=of_fields
+    )
+    for each in found:
+        for (topic, name), count in sorted(each.progress.unplaced.items()):
+            unplaced.add_metric((each.name, topic, name), count)
+    yield unplaced
     labels = ("connector", "topic", "partition")
     position = GaugeMetricFamily("semel_position", "Offset of the next record.", labels=labels)
     behind = GaugeMetricFamily("semel_lag_records", "Records still to be read.", labels=labels)

@@ -51,6 +51,7 @@ class Observed:
             records=progress.records,
             rows=progress.rows,
             failed=progress.failed,
+            unplaced=progress.unplaced,
             commits=progress.commits,
             deliveries=progress.deliveries,
         )

@@ -88,11 +88,21 @@ def _of_sink(planned: Plan) -> dict[str, Any]:
         "delivery": str(guarantee),
         "because": guarantee.why,
         "bad records": bad,
+        "unknown fields": _UNKNOWN[connector.fields_unknown],
         "audit": _audited(planned),
         "engine": planned.engine,
         "tasks": connector.tasks_max,
         "warnings": planned.warnings or ["none"],
     }
+
+
+_UNKNOWN = {
+    None: "stop the connector where values have a schema; otherwise their values are counted",
+    "stop": "stop the connector",
+    "warn": "their values are left out and counted",
+    "ignore": "their values are left out",
+}
+"""What becomes of fields for which the target has no column."""
 
 
 def _audited(planned: Plan) -> str:

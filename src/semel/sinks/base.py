@@ -74,6 +74,22 @@ class Snapshot:
     restamps: bool = False
 
 
+EVOLVES_OR_EXCLUDES = {"grow": "auto.evolve=true", "leave": "with field.exclude.list"}
+"""What helps in sinks of tables; see :func:`no_column`."""
+
+
+def no_column(
+    target: str, topic: str, field: str, *, grow: str = "", leave: str = "in a transform"
+) -> str:
+    """The sentence about a field for which a target has no column: ``grow`` lets the sink add it,
+    ``leave`` is where it can be left out."""
+    grows = f", set {grow}," if grow else ""
+    return (
+        f"{target} has no column {field}, which records of topic {topic} hold. Add it{grows} or "
+        f"leave the field out {leave}"
+    )
+
+
 class Sink(ABC):
     """A store that takes rows and keeps the ledger beside them.
 
@@ -178,6 +194,18 @@ class Sink(ABC):
         Raises:
             ConfigError: the target is missing or lacks a column, and may not be changed.
         """
+
+    def lacking(self, topic: str, fields: Collection[str]) -> Collection[str]:
+        """Those of some fields of values for which the topic's target has no column, although the
+        configuration wants them. None while there is no target, and where missing columns are
+        added."""
+        columns = None if self.capabilities.evolves else self.schema(topic)
+        return [] if columns is None else [f for f in fields if f not in columns.names]
+
+    def no_column(self, topic: str, field: str) -> str:
+        """What to tell the user about such a field: a sentence with what to do. Reaches no
+        service."""
+        return no_column(f"the target of topic {topic}", topic, field)
 
     @abstractmethod
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:

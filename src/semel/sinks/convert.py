@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,9 +11,13 @@ import pyarrow.types as is_
 
 from semel.converters.json.block import Unreadable
 from semel.converters.json.nested import Nested, list_offsets, nested_as
+from semel.converters.json.text import place
+from semel.records import one_array
+from semel.sinks import fitting
 from semel.sinks.casts import UNFIT, cast
+from semel.sinks.fitting import kinds_of, only_null
 
-__all__ = ["UNFIT", "column_type", "common_type", "convert", "unfit_rows"]
+__all__ = ["UNFIT", "column_type", "common_type", "convert", "holds_json", "unfit_rows"]
 
 Leaf = Callable[[pa.DataType], pa.DataType]
 
@@ -37,9 +42,20 @@ JSON_TEXT = "JSON"
 """The comment on a text column of a lake table that holds JSON: lakes have no type for it."""
 
 
+HOLDS_JSON = b"semel.json"
+"""The metadata of a column of files that holds JSON as text."""
+_SAYS_JSON = {b"comment": b"JSON", b"doc": b"JSON", HOLDS_JSON: b"1"}
+
+
 def text_column(field: pa.Field, comment: str) -> dict[str, str] | None:
     """The metadata of a new column for this field; ``comment`` is the lake's name for comments."""
     return {comment: JSON_TEXT} if isinstance(field.type, pa.JsonType) else None
+
+
+def holds_json(field: pa.Field) -> bool:
+    """Whether a column of text holds JSON."""
+    said = field.metadata or {}
+    return any(said.get(name) == value for name, value in _SAYS_JSON.items())
 
 
 def to_read(field: pa.Field, comment: str) -> pa.Field:
@@ -71,9 +87,14 @@ def common_type(kind: pa.DataType) -> pa.DataType:
 
 
 def convert(
-    values: pa.ChunkedArray, target: pa.DataType, nested: Nested | None = None
+    values: pa.ChunkedArray,
+    target: pa.DataType,
+    nested: Nested | None = None,
+    *,
+    as_json: bool = True,
 ) -> pa.ChunkedArray:
-    """Convert to a column's type. ``nested`` reads JSON, if its type is known.
+    """Convert to a column's type. ``nested`` reads JSON, if its type is known; a column of text
+    takes JSON ``as_json``, or else as the texts, numbers and so on that it holds.
 
     Raises:
         one of UNFIT: some value does not fit.
@@ -81,14 +102,14 @@ def convert(
     source = values.type
     if source == target:
         return values
-    if is_.is_null(source):
+    if only_null(values):
         return pa.chunked_array([pa.nulls(len(values), target)])
     if is_.is_dictionary(source):
         return convert(values.cast(source.value_type), target)
     if isinstance(source, pa.BaseExtensionType):
         plain = pa.chunked_array([c.storage for c in values.chunks], source.storage_type)
-        if isinstance(source, pa.JsonType) and not is_.is_string(target):
-            return convert(_parsed(plain, target, nested), target)
+        if isinstance(source, pa.JsonType) and not (is_.is_string(target) and as_json):
+            return _from_json(plain, target, nested)
         return convert(plain, target)
     if is_.is_nested(source):
         chunks = [_convert_nested(c, target) for c in values.chunks]
@@ -101,30 +122,42 @@ def convert(
 
 
 def unfit_rows(
-    values: pa.ChunkedArray, target: pa.DataType, nested: Nested | None = None
+    values: pa.ChunkedArray,
+    target: pa.DataType,
+    nested: Nested | None = None,
+    *,
+    as_json: bool = True,
 ) -> list[tuple[int, str]]:
-    """The rows that cannot be converted, found by bisection, each with the reason."""
-    try:
-        convert(values, target, nested)
-    except UNFIT as error:
-        if len(values) == 1:
-            return [(0, str(error).splitlines()[0])]
-        middle = len(values) // 2
-        left = unfit_rows(values.slice(0, middle), target, nested)
-        right = unfit_rows(values.slice(middle), target, nested)
-        return left + [(middle + index, reason) for index, reason in right]
-    return []
+    """The rows whose values :func:`convert` refuses, each with the reason."""
+    fit = partial(convert, target=target, nested=nested, as_json=as_json)
+    return fitting.unfit_rows(values, fit)
 
 
-def _parsed(text: pa.ChunkedArray, target: pa.DataType, nested: Nested | None) -> pa.ChunkedArray:
-    """JSON in its known type, or else in the wanted one."""
+def _from_json(
+    text: pa.ChunkedArray, target: pa.DataType, nested: Nested | None
+) -> pa.ChunkedArray:
+    """JSON in its known type, or else in the wanted one, or each value in its own."""
     reader = nested or (nested_as(target) if is_.is_nested(target) else None)
-    if reader is None:
+    if reader is not None and not is_.is_string(target):
+        try:
+            parsed = pa.chunked_array([reader.read(text.combine_chunks())], reader.type)
+        except Unreadable as error:
+            raise pa.ArrowInvalid(str(error)) from None
+        return convert(parsed, target)
+    parts = [(rows, one_array(_of_one_kind(found, target))) for rows, found in kinds_of(text)]
+    joined = pa.concat_arrays([found for _, found in parts])
+    rows = pa.concat_arrays([rows for rows, _ in parts])
+    return pa.chunked_array([place(joined, rows, len(text))], target)
+
+
+def _of_one_kind(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    if not isinstance(values.type, pa.JsonType):
+        return convert(values, target)
+    plain = pa.chunked_array([c.storage for c in values.chunks], pa.string())
+    number = pc.all(pc.match_substring_regex(plain, r"^-?[0-9]")).as_py()
+    if not (is_.is_string(target) or number):
         raise pa.ArrowTypeError(f"JSON is not {target}")
-    try:
-        return pa.chunked_array([reader.read(text.combine_chunks())], reader.type)
-    except Unreadable as error:
-        raise pa.ArrowInvalid(str(error)) from None
+    return convert(plain, target)
 
 
 def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:

@@ -13,7 +13,7 @@ from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, RowsReje
 from semel.sinks import rereading
 from semel.sinks.casts import named
 from semel.sinks.changes import Changes, last_of_each
-from semel.sinks.convert import UNFIT, column_type, convert, unfit_rows
+from semel.sinks.convert import UNFIT, column_type, convert, holds_json, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
 from semel.sinks.rereading import Held
 
@@ -150,10 +150,11 @@ def fitted(
             what = "of the key is null" if field.name in key else "must not be null"
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
                 problems.setdefault(index, f"column {field.name} {what}")
+        as_json = holds_json(field)
         try:
-            fitted.append(convert(values, field.type, nested))
+            fitted.append(convert(values, field.type, nested, as_json=as_json))
         except UNFIT:
-            unfit = unfit_rows(values, field.type, nested)
+            unfit = unfit_rows(values, field.type, nested, as_json=as_json)
             if not unfit:
                 raise
             for index, why in unfit:

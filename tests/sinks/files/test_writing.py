@@ -502,11 +502,28 @@ def test_a_file_that_no_disk_can_name_is_refused_before_its_commit(
     assert folder.staged() == before
 
 
-def test_a_field_of_mixed_json_makes_no_folders(folder: Folder) -> None:
-    column = pa.ExtensionArray.from_storage(JSON, pa.array(['{"x":[1]}', '"plain"', None]))
+def test_of_a_field_of_mixed_json_only_objects_and_lists_make_no_folder(folder: Folder) -> None:
+    texts = ['"plain"', None, '{"x":[1]}', "7", "[1]", "true"]
+    column = pa.ExtensionArray.from_storage(JSON, pa.array(texts))
     keys = {"partitioner.class": "field", "partition.field.name": "f"}
-    with pytest.raises(ConfigError, match=r"partition.field.name=f: it is JSON of several types"):
-        put(folder, records(pa.table({"f": column})), keys)
+    mixed = records(pa.table({"f": column}))
+    assert list(refused(folder.sink(keys=keys), mixed)) == [2, 4]
+    kept = records(pa.table({"f": column.take(pa.array([0, 1, 3, 5]))}))
+    folders = {f.split("/")[1] for f in put(folder, kept, keys)}
+    assert folders == {"f=plain", "f=__HIVE_DEFAULT_PARTITION__", "f=7", "f=true"}
+
+
+def test_times_of_mixed_json_are_each_read_by_their_own_kind(folder: Folder) -> None:
+    texts = ['"2024-01-01T05:00:00Z"', "1704153600000", '{"x": 1}', "1.5"]
+    column = pa.ExtensionArray.from_storage(JSON, pa.array(texts))
+    keys = {
+        "partitioner.class": "daily",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "at",
+    }
+    assert list(refused(folder.sink(keys=keys), records(pa.table({"at": column})))) == [2, 3]
+    files = put(folder, records(pa.table({"at": column.slice(0, 2)})), keys)
+    assert {f.split("/")[3] for f in files} == {"day=01", "day=02"}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro"])

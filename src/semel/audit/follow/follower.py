@@ -298,7 +298,8 @@ class Follower:
                 raw = poll.raw(key=True, timestamp=True, headers=self._pipeline.wants_headers)
                 converted = self._pipeline.convert(poll.topic, raw)
                 target = target_of(seen.snapshot, poll.topic)
-                self._replacing.add(poll.topic, converted.records, target)
+                for part in converted.parts:
+                    self._replacing.add(poll.topic, part, target)
                 if values is not None:
                     values.add(poll.topic, raw, converted)
 
@@ -318,6 +319,10 @@ class Follower:
                     raise TransientError(str(error)) from None
                 raise
         self._not_judged |= dict.fromkeys(changed.not_judged)
+        self._not_judged |= dict.fromkeys(
+            f"values of field {name} of topic {topic}: they reached no column"
+            for topic, name in changed.unplaced
+        )
         return kafka, damaged, changed
 
     def _noted(

@@ -14,6 +14,7 @@ from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
 from semel.audit.follow.totals import Totals
 from semel.audit.named import not_found, splitter
+from semel.audit.values import audited
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError, SemelError, TransientError
@@ -75,7 +76,7 @@ def follow(
         )
     takes_frames = transform is not None and planned.engine == "micro-batch"
     taken = None if takes_frames else transform
-    pipeline = Pipeline(connector, sink, target=sink.schema, transform=taken)
+    pipeline = Pipeline(audited(connector), sink, target=sink.schema, transform=taken)
     cluster = Cluster(client_config(connector, "admin"))
     save(path, state)  # fails at once if it cannot be written
     workspace = Workspace()

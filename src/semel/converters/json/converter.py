@@ -130,6 +130,9 @@ class JsonConverter(Converter):
     def keep_text(self) -> None:
         self._plain.dates = False
 
+    def count_unread(self) -> None:
+        self._plain.counts = True
+
     def encode(self, values: pa.Array) -> pa.Array:
         envelope = self._envelopes is not None
         return write.encode(values, envelope=envelope, numeric=self._numeric, facts=self._facts)
@@ -151,7 +154,9 @@ class JsonConverter(Converter):
         else:
             decoded, more = self._plain.read(text, expected)
         found = sorted([*failures, *more], key=lambda f: f.index)
-        return Decoded(decoded, [self._explained(f, values[f.index].as_py()) for f in found])
+        explained = [self._explained(f, values[f.index].as_py()) for f in found]
+        labels = self._envelopes.apart if self._envelopes is not None else None
+        return Decoded(decoded, explained, labels, self._plain.unread)
 
     def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:
         has_types = self._known is not None or self._envelopes is not None

@@ -20,6 +20,7 @@ if typing.TYPE_CHECKING:
 _LONG_NUMBER = r"[0-9][0-9.]{16}"
 _NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
 _EXPONENT = r"[0-9][eE][+-]?[0-9]"
+_AT_ONCE = 100
 _SMALL_NUMBER = r"[0-9][eE]-[0-9]{3}"
 
 
@@ -50,6 +51,10 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def _pointer(name: str) -> str:
+    return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
 def quoted(name: str) -> str:
     """A field's name as it is usually written in JSON."""
     return json.dumps(name, ensure_ascii=False)
@@ -67,6 +72,21 @@ def names(text: pa.Array) -> pa.ListArray:
     return found.combine_chunks().cast(pa.list_(pa.string()))
 
 
+def counts(text: pa.Array, names: Sequence[str]) -> dict[str, int]:
+    """How many of these valid JSON objects have a value in each field that is not null."""
+    found: dict[str, int] = {}
+    for at in range(0, len(names), _AT_ONCE):
+        some = names[at : at + _AT_ONCE]
+        table = _query([f"count({_present(name)})" for name in some], text)
+        found |= {n: c[0].as_py() for n, c in zip(some, table.columns, strict=True)}
+    return found
+
+
+def _present(name: str) -> str:
+    kind = f"json_type(v, {_text(_pointer(name))})"
+    return f"CASE WHEN json_valid(v) THEN nullif({kind}, 'NULL') END"
+
+
 def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
     """The JSON text of some fields of valid JSON objects; null where missing or JSON's null.
 
@@ -76,8 +96,7 @@ def raw(text: pa.Array, names: Sequence[str]) -> list[pa.Array]:
     Raises:
         ValueError: NaN or an infinity inside, which JSON does not have.
     """
-    pointers = ["/" + n.replace("~", "~0").replace("/", "~1") for n in names]
-    table = _query([f"json_extract(v, {_text(p)})::VARCHAR" for p in pointers], text)
+    table = _query([f"json_extract(v, {_text(_pointer(n))})::VARCHAR" for n in names], text)
     characters = content(text)
     return [
         _checked(text, characters, name, column.combine_chunks().cast(pa.string()))

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from json import JSONDecodeError
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
 from semel.converters.json.block import ObjectReader
 from semel.converters.json.connect_schema import SchemaError, translate
-from semel.converters.json.merge import Part, together
+from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import (
     WHITESPACE,
@@ -89,9 +90,13 @@ class EnvelopeReader:
         self._by_schema: dict[str, PayloadReader | str] = {}
         self._by_prefix: dict[str, PayloadReader] = {}
         self._last: pa.DataType = pa.null()
+        self.apart: np.ndarray | None = None
+        """What :attr:`~semel.converters.base.Decoded.apart` is for the values that were read
+        last."""
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Read a string array; null where null or failed."""
+        self.apart = None
         present = text.drop_null() if text.null_count else text
         block = self._read_alike(present)
         if block is not None:
@@ -104,6 +109,10 @@ class EnvelopeReader:
         ]
         block, more = self._read_objects(values.objects)
         failures += moved(more, values.object_rows)
+        if self.apart is not None and values.object_rows is not None:
+            labels = np.zeros(len(text), np.int64)
+            labels[values.object_rows.to_numpy()] = self.apart
+            self.apart = labels
         return place(block, values.object_rows, len(text)), failures
 
     def payloads(self, text: pa.Array) -> pa.Array:
@@ -176,6 +185,7 @@ class EnvelopeReader:
             parts += found
         block, conflicts = together(parts, len(text), self._last)
         self._last = block.type
+        self.apart = apart(parts, len(text))
         return block, failures + conflicts
 
     def _prefix(self, value: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from semel.converters.base import Failure
@@ -48,6 +49,73 @@ def together(
     blocks = pa.concat_arrays([_as(part.block, wanted) for part in kept])
     rows = pa.concat_arrays([part.rows for part in kept])
     return place(blocks, rows, length), failures
+
+
+def apart(parts: Sequence[Part], length: int) -> np.ndarray | None:
+    """A number for each row, equal where records are of schemas that say the same about every field
+    they share, as if each had come alone; None if all of them do. Rows of no part get the number
+    of the row before them."""
+    groups: list[dict[str, pa.Field]] = []
+    labels = np.full(length, -1)
+    for part in parts:
+        kind = part.block.type
+        fields = {f.name: f for f in kind} if pa.types.is_struct(kind) else {"": pa.field("", kind)}
+        mine = next((n for n, known in enumerate(groups) if _agree(known, fields)), len(groups))
+        if mine == len(groups):
+            groups.append({})
+        groups[mine] |= {n: f for n, f in fields.items() if not pa.types.is_null(f.type)}
+        labels[part.rows.to_numpy()] = mine
+    if len(groups) < 2:
+        return None
+    last = np.maximum.accumulate(np.where(labels >= 0, np.arange(length), 0))
+    found: np.ndarray = np.maximum(labels[last], 0)
+    return found
+
+
+def _agree(known: Mapping[str, pa.Field], fields: Mapping[str, pa.Field]) -> bool:
+    """Whether values of both schemas can share columns without any being written differently."""
+    if ("" in known) != ("" in fields) and known:
+        return False
+    both = [(known[n], f) for n, f in fields.items() if n in known]
+    return all(pa.types.is_null(f.type) or _same_values(k, f) for k, f in both)
+
+
+def _same_values(one: pa.Field, other: pa.Field) -> bool:
+    ours, theirs = one.metadata or {}, other.metadata or {}
+    if CONNECT in ours and CONNECT in theirs and ours != theirs:
+        return _same_schema(json.loads(ours[CONNECT]), json.loads(theirs[CONNECT]))
+    return _same_types(one.type, other.type)
+
+
+def _same_types(one: pa.DataType, other: pa.DataType) -> bool:
+    t = pa.types
+    if one.equals(other) or t.is_null(one) or t.is_null(other):
+        return True
+    if t.is_signed_integer(one) and t.is_signed_integer(other):
+        return True  # the wider one writes both alike
+    if t.is_struct(one) and t.is_struct(other):
+        fields = {f.name: f.type for f in one}
+        return all(_same_types(fields[f.name], f.type) for f in other if f.name in fields)
+    if t.is_list(one) and t.is_list(other):
+        return _same_types(one.value_type, other.value_type)
+    if t.is_map(one) and t.is_map(other):
+        return one.key_type == other.key_type and _same_types(one.item_type, other.item_type)
+    return False
+
+
+def _same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """The same for schemas of Kafka Connect's."""
+    kind = one.get("type")
+    if kind != other.get("type"):
+        return False
+    if kind == "struct":
+        fields = {f["field"]: f for f in one["fields"]}
+        both = [(fields[f["field"]], f) for f in other["fields"] if f["field"] in fields]
+        return all(_same_schema(*each) for each in both)
+    inner = {"array": "items", "map": "values"}.get(kind or "")
+    if inner:
+        return _same_schema(one[inner], other[inner])
+    return bool(one.get("name") == other.get("name"))
 
 
 def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:

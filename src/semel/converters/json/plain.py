@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +34,10 @@ class PlainReader:
         self._declared = declared
         self._evolve = evolve
         self.dates = dates
+        self.counts = False
+        """Whether to count the values of fields that ``expected`` lacks, in ``unread``."""
+        self.unread: dict[str, int] = {}
+        self._strange = False
         self._base: pa.Schema | None = None
         self._found: dict[str, Kind] = {}
         self._ignored: set[str] = set()
@@ -45,6 +50,7 @@ class PlainReader:
         wanted = self._declared or expected
         if wanted is not self._base and (wanted is None or wanted != self._base):
             self._use(wanted)
+        self.unread = {}
         values = sort(text)
         others = [(row, value) for row, value in values.others if value not in ("", "null")]
         objects = len(values.objects)
@@ -57,6 +63,9 @@ class PlainReader:
             if unusable:
                 block = _without(block, [f.index for f in unusable])
                 failures = [*failures, *unusable]
+            if self._strange:
+                self.unread = self._count_unread(values.objects, failures)
+                self._strange = bool(self.unread)
         failures = moved(failures, values.object_rows)
         for row, value in others:
             reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
@@ -79,17 +88,33 @@ class PlainReader:
         if self._base is None and not self._found:
             self._found = self._kinds(text.to_pylist())
             self._use(None)
-        elif self._evolve and len(text):
+        elif (self._evolve or self._base is None) and len(text):
             block = None
             if not self._objects.keeps_json:
                 block = self._objects.parse(text, only_known=True)
             if block is not None:
                 return block, []
             self._discover(text)
+        elif self.counts and self._declared is None and not self._strange and len(text):
+            block = None
+            if not self._objects.keeps_json:
+                block = self._objects.parse(text, only_known=True)
+            if block is not None:
+                return block, []
+            self._strange = True
         block, failures = self._objects.read(text)
         while failures and self._widen([text[f.index].as_py() for f in failures]):
             block, failures = self._objects.read(text)
         return block, failures
+
+    def _count_unread(self, text: pa.Array, failures: Sequence[Failure]) -> dict[str, int]:
+        """How many values the fields have that are not read, in objects that have not failed."""
+        if failures:
+            kept = np.delete(np.arange(len(text)), [f.index for f in failures])
+            text = text.take(pa.array(kept))
+        unread = sorted(duck.keys(text) - {c.name for c in self._objects.columns})
+        counts = duck.counts(text, unread)
+        return {name: count for name, count in counts.items() if count}
 
     def _kinds(self, texts: Sequence[str]) -> dict[str, Kind]:
         found = kinds(texts)

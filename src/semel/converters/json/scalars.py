@@ -10,8 +10,16 @@ import pyarrow.compute as pc
 
 from semel.converters.base import Failure
 from semel.converters.json.block import ObjectReader
-from semel.converters.json.columns import Column
-from semel.converters.json.infer import ANY, NULL, Kind, join, kind_of
+from semel.converters.json.columns import JSON, Column
+from semel.converters.json.infer import (
+    ANY,
+    NULL,
+    Kind,
+    as_column,
+    join,
+    kind_of,
+    without_dates,
+)
 from semel.converters.json.text import syntax_error
 from semel.records import DATA_EXCEPTION
 
@@ -43,6 +51,28 @@ class ScalarReader:
         found = {f.index: f for f in failures}
         found |= {row: Failure(row, DATA_EXCEPTION, why) for row, why in reasons.items()}
         return pc.struct_field(block, NAME), [found[row] for row in sorted(found)]
+
+
+def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
+    """Valid JSON values by their kinds: the rows of each kind, and its values in their own type, as
+    they are read where all values are of that kind. What has no other type stays JSON, text is
+    never taken for a date, and nulls are left out."""
+    kinds: dict[Kind, list[int]] = {}
+    for row, value in enumerate(text.to_pylist()):
+        try:
+            kind = without_dates({NAME: kind_of(json.loads(value or "null"))})[NAME]
+        except (ValueError, RecursionError):
+            kind = ANY
+        if kind != NULL:
+            kinds.setdefault(kind, []).append(row)
+    found = []
+    for kind, rows in kinds.items():
+        written = text.take(pa.array(rows))
+        values, failures = ScalarReader(as_column(NAME, kind)).read(written)
+        if failures or kind == ANY:
+            values = pa.ExtensionArray.from_storage(JSON, written)
+        found.append((pa.array(rows, pa.int64()), values))
+    return found
 
 
 def _malformed(text: pa.Array) -> list[int]:

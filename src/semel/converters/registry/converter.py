@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from semel.config import definitions
 from semel.config.reading import given_names
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.converters.json.merge import Part, together
+from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.framing import Framed, framed, unframed
@@ -176,7 +176,8 @@ class RegistryConverter(Converter):
                 ]
         block, more = together(parts, len(values), self._last)
         self._last = block.type
-        return Decoded(block, sorted([*failures, *more], key=lambda f: f.index))
+        failures = sorted([*failures, *more], key=lambda f: f.index)
+        return Decoded(block, failures, apart(parts, len(values)))
 
     def _reader_of(self, schema_id: int) -> Reader | str:
         """The reader of a schema, or why there is none."""

@@ -36,6 +36,7 @@ from semel.engine.retry import Retries, retrying
 from semel.engine.rowtransform import Transform
 from semel.engine.states import State
 from semel.engine.triggers import before, bounded, seconds, shared
+from semel.engine.unplaced import Teller, sum_of
 from semel.engine.workers import new_run
 from semel.errors import (
     Fenced,
@@ -74,6 +75,7 @@ class BoundedEngine:
         self._connector = run.connector
         self._sink = run.sink
         self._progress = Progress()
+        self._teller = Teller(run.connector, run.sink)
         self._interval = interval(run)
         self._deliverer = Deliverer(
             run.connector, run.guarantee, run.sink, 0, log.warning, self._log
@@ -306,6 +308,8 @@ class BoundedEngine:
         progress.records += sum(a.read for a in advances)
         progress.rows += sum(a.written for a in advances)
         progress.failed += sum(a.failed for a in advances)
+        progress.unplaced = sum_of([progress.unplaced, *(a.unplaced for a in advances)])
+        self._teller.tell(progress.unplaced)
         progress.commits += 1
         progress.deliveries = self._deliverer.deliveries
         until = {a.range.topic_partition: a.range.until_offset for a in advances}
@@ -388,6 +392,7 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
                 written=sum(a.written for a in mine),
                 filtered=sum(a.filtered for a in mine),
                 failed=sum(a.failed for a in mine),
+                unplaced=sum_of(a.unplaced for a in mine),
                 leader_epoch=last.leader_epoch if last else -1,
                 epoch_offset=last.epoch_offset if last else -1,
             )

@@ -20,9 +20,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine import memory
 from semel.engine.base import unexpected
+from semel.engine.batch import with_unplaced
 from semel.engine.failure import Failure
 from semel.engine.poll import RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
+from semel.engine.unplaced import Counts
 from semel.engine.workers import RunWorker, Spec, Workers
 from semel.errors import SemelError, TransientError
 from semel.failpoints import hit
@@ -141,6 +143,7 @@ class BoundedWorker(RunWorker):
         epochs: dict[TopicPartition, tuple[int, int]] = {}
         positions = {r.topic_partition: r.from_offset for r in wanted}
         letters: list[DeadLetter] = []
+        unplaced: list[Counts] = []
         for polls in self._read(wanted):
             hit("task.after_poll")
             refused: list[Rejected] = []
@@ -163,6 +166,7 @@ class BoundedWorker(RunWorker):
                 tp = a.range.topic_partition
                 counts[tp] += (a.read, a.written, a.filtered, a.failed)
                 positions[tp] = a.range.until_offset
+                unplaced.append(a.unplaced)
                 if a.read:
                     epochs[tp] = a.leader_epoch, a.epoch_offset
             letters += batch.commit.dead_letters
@@ -173,6 +177,7 @@ class BoundedWorker(RunWorker):
             epoch, after = epochs.get(r.topic_partition, (-1, -1))
             found = Advance(r, read, written, filtered, failed)
             advances.append(replace(found, leader_epoch=epoch, epoch_offset=after))
+        advances = with_unplaced(advances, unplaced)
         return TaskResult(index, advances, letters, stager.finish())
 
     def _check(self) -> None:

@@ -8,7 +8,7 @@ killing it loses nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -19,6 +19,7 @@ from semel.engine.direct.launch import Launch
 from semel.engine.direct.placeholder import Placeholder
 from semel.engine.rowtransform import Transform
 from semel.engine.supervisor import Supervisor
+from semel.engine.unplaced import Teller
 from semel.errors import LedgerConflict
 from semel.ledger import TopicPartition
 
@@ -37,6 +38,7 @@ class DirectEngine:
         self._run = run
         self._spark = spark
         self._transform = transform
+        self._teller = Teller(run.connector, run.sink)
         self._supervisor = Supervisor(run.orders, spark, fences=fences.MOST)
 
     def run(self) -> Progress:
@@ -61,10 +63,14 @@ class DirectEngine:
             placeholder.wait(run.stop)
             run.cluster.disconnect()
             return self._supervisor.supervise(
-                server, spec, run.connector.tasks_max, lambda p: run.over(p, targets), schemas
+                server, spec, run.connector.tasks_max, lambda p: self._over(p, targets), schemas
             )
         finally:
             server.close()
+
+    def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
+        self._teller.tell(progress.unplaced)
+        return self._run.over(progress, targets)
 
     def _prepare_share(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
         """Prepare the run while other workers' tasks move the positions."""

@@ -13,7 +13,7 @@ always safe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -75,7 +75,11 @@ class Task:
         self._sink = sinks.create(connector)
         self._mark = mark(self._sink)
         self._pipeline = Pipeline(
-            connector, self._sink, target=self._target, transform=spec.transform
+            connector,
+            self._sink,
+            target=self._target,
+            transform=spec.transform,
+            lacking=self._lacking,
         )
         self._batcher = Batcher(connector, self._pipeline)
         self._subscription = Subscription(connector, index, tell, self._let_go, line.stop.wait)
@@ -328,6 +332,10 @@ class Task:
         """The sink's columns; a sink serves one thread at a time, so the open commit ends first."""
         self._commits.wait()
         return self._committer.retrying(lambda: self._sink.schema(topic))
+
+    def _lacking(self, topic: str, fields: Collection[str]) -> Collection[str]:
+        self._commits.wait()
+        return self._committer.retrying(lambda: self._sink.lacking(topic, fields))
 
     def _doing(self) -> str:
         """What the task is doing with the records in hand, for the log."""

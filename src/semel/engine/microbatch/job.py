@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from semel.engine.base import Progress, Run, Stopped
-from semel.engine.batch import Batch, bad_record, passing_over
+from semel.engine.batch import Batch, bad_record, passing_over, with_unplaced
 from semel.engine.committer import errors_log
 from semel.engine.control import Address
 from semel.engine.deliver import Deliverer
@@ -44,6 +44,7 @@ from semel.engine.overdue import Overdue
 from semel.engine.pipeline import count_by_partition
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries
+from semel.engine.unplaced import Counts, Teller, Unplaced, sum_of
 from semel.errors import BadRecord, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
@@ -69,6 +70,8 @@ class MicroBatches:
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
         self._deliverer = Deliverer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
+        self._teller = Teller(run.connector, run.sink)
+        self._unplaced = Unplaced(run.connector, run.sink)
         self._overdue = Overdue(log.warning, lambda: "Spark is working on a batch")
         self.size = BatchSize(run)
         self._commits_here = isinstance(run.sink, StagingSink)
@@ -229,14 +232,18 @@ class MicroBatches:
         indices = [index for decoded, _, _ in parts for index in decoded.indices]
         records: list[Records] = []
         written: dict[TopicPartition, int] = {}
+        unplaced: list[Counts] = []
         traced = True
         for decoded, rows, found in parts:
             assert decoded.reading.schema is not None
             made = arranged(rows, decoded.reading.schema, decoded.topic, found, partition=None)
             traced &= _count_written(written, made, decoded.ranges)
-            records.append(made)
+            kept, found_unplaced = self._unplaced.without(made, typed=True)
+            unplaced.append(found_unplaced)
+            records.append(kept)
         self._pinned.confirm(self._run.cluster, ranges)
         batch = self._pinned.stamped(assembled(ranges, side_outputs, records, written))
+        batch = replace(batch, advances=with_unplaced(batch.advances, unplaced))
         if not traced:  # rows made of several records: none can be said to be left out
             batch = replace(batch, advances=[replace(a, filtered=0) for a in batch.advances])
         try:
@@ -264,7 +271,9 @@ class MicroBatches:
             progress.records += advance.read
             progress.rows += advance.written
             progress.failed += advance.failed
+            progress.unplaced = sum_of([progress.unplaced, advance.unplaced])
             moved[advance.range.topic_partition] = advance.range.until_offset
+        self._teller.tell(progress.unplaced)
         progress.positions |= moved
         if moved:
             hit("task.before_publish")

@@ -25,6 +25,7 @@ from pyspark import SparkFiles, TaskContext
 
 from semel.delivery import Guarantee
 from semel.engine import memory
+from semel.engine.batch import with_unplaced
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import frames
@@ -40,6 +41,7 @@ from semel.engine.microbatch.commit import (
 )
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.poll import TopicTable
+from semel.engine.unplaced import Unplaced
 from semel.engine.workers import RunWorker, Spec, Workers
 from semel.errors import LogChanged, SemelError, ServiceError, TransientError
 from semel.failpoints import hit
@@ -89,6 +91,7 @@ class MicroBatchWorker(RunWorker):
         self.deliverer = Deliverer(
             spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
+        self.unplaced = Unplaced(spec.connector, self.sink)
         self.cluster = Cluster(client_config(spec.connector, "admin"))
 
 
@@ -201,11 +204,11 @@ class _Decoder:
         if side.stop is not None or side.failed is not None:
             return []
         poll = TopicTable(self._topic, pa.Table.from_batches([batch]))
-        (records,), letters = self._batcher.convert(poll, self._refused)
+        (records,), letters, _ = self._batcher.convert(poll, self._refused)
         if letters and not self._tolerates:
             side.stop = min(letters, key=lambda letter: letter.offset)
             poll = poll.only(poll.offsets < side.stop.offset)
-            (records,), letters = self._batcher.convert(poll, {})
+            (records,), letters, _ = self._batcher.convert(poll, {})
         side.read += len(poll.offsets)
         side.letters += letters
         if records.tombstones is not None:
@@ -259,7 +262,9 @@ def _commit_rows(
     rows = pa.Table.from_batches(parts) if parts else reading.schema.empty_table()
     records = arranged(rows, reading.schema, range_.topic, [side], partition=range_.partition)
     reading.pinned.confirm(worker.cluster, [range_])
+    records, unplaced = worker.unplaced.without(records, typed=True)
     batch = reading.pinned.stamped(assembled([range_], [side], [records], {tp: records.count}))
+    batch = replace(batch, advances=with_unplaced(batch.advances, [unplaced]))
     hit("task.after_convert")
     try:
         worker.deliverer.deliver(batch.advances, batch.commit, reading.moved)

@@ -188,6 +188,12 @@ class DeltaSink(StagingSink):
     def schema(self, topic: str) -> pa.Schema | None:
         return self._tables.schema(topic)
 
+    def lacking(self, topic: str, fields: Collection[str]) -> Collection[str]:
+        return self._tables.lacking(topic, fields)
+
+    def no_column(self, topic: str, field: str) -> str:
+        return self._tables.no_column(topic, field)
+
     def accommodate(self, records: Records) -> None:
         if records.rows.num_rows:
             self._tables.target(records)

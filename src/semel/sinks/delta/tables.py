@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.records import Records
+from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column
 from semel.sinks.convert import to_read
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.convert import COMMENT, column_type, names_no_feature, partitions
@@ -93,6 +94,18 @@ class Tables:
         found = [f for f in table.columns if f.name not in skip and taken(topic, f.name)]
         return pa.schema([to_read(f, COMMENT) for f in found])
 
+    def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
+        """See :meth:`semel.sinks.base.Sink.lacking`."""
+        table = None if self._config.auto_evolve else self.find(topic)
+        wanted = [] if table is None else [f for f in fields if self._config.takes(topic, f)]
+        if table is not None and not set(wanted) <= set(table.columns.names):
+            table.renew()
+        return [f for f in wanted if table is not None and f not in table.columns.names]
+
+    def no_column(self, topic: str, field: str) -> str:
+        """See :meth:`semel.sinks.base.Sink.no_column`."""
+        return no_column(f"table {self.where(topic)}", topic, field, **EVOLVES_OR_EXCLUDES)
+
     def target(self, records: Records) -> Table:
         """The topic's table, created or extended for records like these if it may be.
 
@@ -115,11 +128,8 @@ class Tables:
             # If the table was created just now, a crash may have left these columns out.
             unfinished = self._config.auto_create and all(names_no_feature(f.type) for f in new)
             if not self._config.auto_evolve and not (unfinished and table.version < 2):
-                raise ConfigError(
-                    f"connector {self._connector.name}: table {table.where} has no column "
-                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
-                    "auto.evolve=true, or leave the field out with field.exclude.list"
-                )
+                what = self.no_column(topic, new[0].name)
+                raise ConfigError(f"connector {self._connector.name}: {what}")
             self._check_case(topic, [*table.columns.names, *(f.name for f in new)])
             table.add_columns(new)
         return table

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
+from semel.converters.json.text import place
 from semel.errors import ConfigError, misconfigured
 from semel.records import (
     TIMESTAMP,
@@ -25,9 +26,11 @@ from semel.records import (
     Records,
     RowsRejected,
     nested_field,
+    one_array,
     rejected,
 )
-from semel.sinks.convert import UNFIT, convert, unfit_rows
+from semel.sinks.convert import convert
+from semel.sinks.fitting import UNFIT, kinds_of, only_null, unfit_rows
 
 PARTITION_EXCEPTION = "io.confluent.connect.storage.errors.PartitionException"
 """The exception that Confluent's sinks raise for a record without a folder; dead letters name
@@ -90,14 +93,29 @@ class ByField(Folders):
         self._fields = list(fields)
 
     def by(self, records: Records) -> dict[str, pa.ChunkedArray]:
-        found = [_field(records, name, "partition.field.name") for name in self._fields]
-        for name, column in zip(self._fields, found, strict=True):
-            if pa.types.is_nested(column.type) or column.type == JSON:
-                raise ConfigError(
-                    f"partition.field.name={name}: it is {_shape(column.type)} in topic "
-                    f"{records.topic}; name a field that holds one value"
-                )
-        return dict(zip(self._fields, found, strict=True))
+        found = {n: _field(records, n, "partition.field.name") for n in self._fields}
+        return {name: self._scalars(records, name, found[name]) for name in found}
+
+    def _scalars(self, records: Records, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The values of a field that holds one value, or JSON of several kinds."""
+        if not pa.types.is_nested(column.type) and column.type != JSON:
+            return column
+        if pa.types.is_nested(column.type):
+            kinds = [(pc.indices_nonzero(column.is_valid()), column)]
+        else:
+            kinds = kinds_of(column)
+        texts: list[str | None] = [None] * len(column)
+        nested: list[int] = []
+        for rows, values in kinds:
+            if pa.types.is_nested(values.type) or values.type == JSON:
+                nested += rows.to_pylist()
+            else:
+                for row, value in zip(rows.to_pylist(), values.to_pylist(), strict=True):
+                    texts[row] = _plain(value)
+        if nested:
+            why = f"{name} holds an object or a list; partition.field.name needs one value"
+            raise _rejected(records, [(row, why) for row in sorted(nested)])
+        return pa.chunked_array([pa.array(texts, pa.string())])
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         pairs = zip(self._fields, values, strict=True)
@@ -130,22 +148,13 @@ class Clock:
             found, source = rows.column(TIMESTAMP), "the record's timestamp"
         else:
             found, source = _field(records, self._field, "timestamp.field"), self._field
-        whole = pa.types.is_integer(found.type)
-        if pa.types.is_string(found.type):
-            found = _in_utc(found)
-        elif pa.types.is_timestamp(found.type):
-            utc = found.cast(pa.timestamp(found.type.unit, "UTC"))
-            found = pc.floor_temporal(utc, unit="millisecond")
-        kind = pa.int64() if whole else TIMESTAMP_TYPE
         try:
-            stamps = convert(found, kind)
+            stamps = _moments(found)
         except UNFIT:
-            wrong = unfit_rows(found, kind)
+            wrong = unfit_rows(found, _moments)
             raise _rejected(
                 records, [(i, f"{source} is not a time: {why}") for i, why in wrong]
-            ) from (None)
-        if whole:  # as Kafka Connect reads it
-            stamps = stamps.cast(TIMESTAMP_TYPE)
+            ) from None
         if stamps.null_count:
             missing = pc.indices_nonzero(stamps.is_null()).to_pylist()
             raise _rejected(records, [(i, f"{source} is null") for i in missing])
@@ -226,6 +235,31 @@ def _pieces(path_format: str) -> Iterator[tuple[str, bool]]:
         )
 
 
+def _moments(found: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times from numbers of milliseconds, from text, or from JSON of both.
+
+    Raises:
+        one of UNFIT: some value is no time.
+    """
+    if only_null(found):
+        return pa.chunked_array([pa.nulls(len(found), TIMESTAMP_TYPE)])
+    if found.type == JSON:
+        parts = [(rows, values) for rows, values in kinds_of(found)]
+        if any(values.type == JSON for _, values in parts):
+            raise pa.ArrowTypeError("it is neither a number nor text")
+        moments = pa.concat_arrays([one_array(_moments(values)) for _, values in parts])
+        rows = pa.concat_arrays([rows for rows, _ in parts])
+        return pa.chunked_array([place(moments, rows, len(found))])
+    if pa.types.is_integer(found.type):  # as Kafka Connect reads it
+        return convert(found, pa.int64()).cast(TIMESTAMP_TYPE)
+    if pa.types.is_string(found.type):
+        found = _in_utc(found)
+    elif pa.types.is_timestamp(found.type):
+        utc = found.cast(pa.timestamp(found.type.unit, "UTC"))
+        found = pc.floor_temporal(utc, unit="millisecond")
+    return convert(found, TIMESTAMP_TYPE)
+
+
 def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times in ISO 8601, to the millisecond; a missing time is midnight, a missing zone UTC."""
     texts = pc.replace_substring_regex(texts, r"(\.\d{3})\d+", r"\1")
@@ -263,10 +297,6 @@ def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
     )
 
 
-def _shape(kind: pa.DataType) -> str:
-    return "JSON of several types, or nested," if kind == JSON else str(kind)
-
-
 def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsRejected:
     return RowsRejected(
         [rejected(records.rows, i, why, PARTITION_EXCEPTION) for i, why in problems]
@@ -275,16 +305,18 @@ def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsReje
 
 def _text(value: Any) -> str:
     """A value in a path, as Hive writes it."""
-    if value is None or value == "":
-        return _NULL
+    return _NULL if value is None or value == "" else _escaped(_plain(value))
+
+
+def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):
         plain = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-        return _escaped(plain.isoformat(" "))
+        return plain.isoformat(" ")
     if isinstance(value, bytes):
-        return _escaped(value.decode("utf-8", "backslashreplace"))
-    return _escaped(str(value))
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
 
 
 def _escaped(text: str) -> str:

@@ -15,8 +15,7 @@ import pyarrow.types as is_
 from semel.converters.json.columns import JSON
 from semel.converters.json.write import encode
 from semel.errors import ConfigError
-from semel.sinks.convert import column_type
-from semel.sinks.files.schemas import holds_json
+from semel.sinks.convert import column_type, holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 
 _WAITING = 4 * 1024 * 1024

@@ -19,7 +19,6 @@ from semel.sinks import convert
 from semel.sinks.files.ledger import folder_of
 from semel.sinks.files.store import Store
 
-_JSON = b"semel.json"
 _VERSION = re.compile(r"(\d{6})\.schema")
 
 
@@ -73,14 +72,10 @@ class Schemas:
         return f"{self._folder}/{folder_of(topic)}"
 
 
-def holds_json(field: pa.Field) -> bool:
-    """Whether a column of text holds JSON: nested or mixed values without a schema of their own."""
-    return bool(field.metadata and field.metadata.get(_JSON))
-
-
 def _column(field: pa.Field) -> pa.Field:
     kind = convert.column_type(field.type, convert.common_type)
-    return pa.field(field.name, kind, metadata={_JSON: b"1"} if field.type == JSON else None)
+    says = {convert.HOLDS_JSON: b"1"} if field.type == JSON else None
+    return pa.field(field.name, kind, metadata=says)
 
 
 def _text(topic: str, schema: pa.Schema) -> bytes:

@@ -28,6 +28,7 @@ from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
+from semel.sinks.convert import holds_json
 from semel.sinks.files.config import IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
 from semel.sinks.protocols import Named
@@ -46,7 +47,7 @@ try:
         folder_of,
     )
     from semel.sinks.files.places import cannot_create_exclusively, instead_of, open_store
-    from semel.sinks.files.schemas import Schemas, holds_json
+    from semel.sinks.files.schemas import Schemas
     from semel.sinks.files.stager import Arranger, FilesStager
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
 except ModuleNotFoundError as missing:

@@ -12,12 +12,14 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, TransientError
 from semel.records import Records
 from semel.sinks import convert
+from semel.sinks.base import no_column
 from semel.sinks.iceberg.config import IcebergConfig, TableSettings
 from semel.sinks.iceberg.table import Table
 from semel.sinks.layout import layout
 from semel.sinks.staging import CommitConflict
 
 COMMENT = "doc"
+EVOLVES = "iceberg.tables.evolve-schema-enabled=true"
 _ATTEMPTS = 20
 
 
@@ -113,11 +115,8 @@ def _check_columns(
             "iceberg.tables.auto-create-enabled=true"
         )
     if not first and not config.auto_evolve:
-        raise ConfigError(
-            f"connector {connector.name}: table {table.where} has no column {new[0].name}, which "
-            f"records of topic {topic} hold. Add it, set iceberg.tables.evolve-schema-enabled=true,"
-            " or leave the field out in a transform"
-        )
+        what = no_column(f"table {table.where}", topic, new[0].name, grow=EVOLVES)
+        raise ConfigError(f"connector {connector.name}: {what}")
     names = [*table.columns.names, *(f.name for f in new)]
     seen: dict[str, str] = {}
     for name in names:

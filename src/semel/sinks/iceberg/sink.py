@@ -153,6 +153,12 @@ class IcebergSink(StagingSink, SeveralLedgers):
     def schema(self, topic: str) -> pa.Schema | None:
         return self._tables.schema()
 
+    def lacking(self, topic: str, fields: Collection[str]) -> Collection[str]:
+        return self._tables.lacking(topic, fields)
+
+    def no_column(self, topic: str, field: str) -> str:
+        return self._tables.no_column(topic, field)
+
     def accommodate(self, records: Records) -> None:
         with contextlib.suppress(RowsRejected):  # they turn up again when they are read
             for target, mine in self._tables.routed(records)[0]:

@@ -19,11 +19,12 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.records import Records
-from semel.sinks.base import Snapshot
+from semel.sinks.base import Snapshot, no_column
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.iceberg.routing import Counts, by_regex
+from semel.sinks.iceberg.schema import EVOLVES
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.target import TargetTable
 
@@ -99,6 +100,25 @@ class Tables:
             return None
         found = [t.read_from_values() for t in self.all()]
         return pa.schema(found[0]) if not self._settings.config.several else self._union(found)
+
+    def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
+        """See :meth:`semel.sinks.base.Sink.lacking`: the fields that none of the tables has."""
+        config = self._settings.config
+        takes_all = config.auto_evolve or (config.dynamic and config.auto_create)
+        if takes_all or not self.all() or not all(t.fields() for t in self.all()):
+            return []
+        routing = config.route_field.split(".")[:1]
+        wanted = [f for f in fields if config.takes(topic, f) and f not in routing]
+        tables = [t.table for t in self.all()]
+        if not set(wanted) <= _names(tables):
+            for table in tables:
+                table.renew()
+        return [f for f in wanted if f not in _names(tables)]
+
+    def no_column(self, topic: str, field: str) -> str:
+        """See :meth:`semel.sinks.base.Sink.no_column`."""
+        named = " or ".join(t.name for t in self.all()) or "of any name"
+        return no_column(f"Iceberg table {named}", topic, field, grow=EVOLVES)
 
     def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:
         kinds: dict[str, pa.DataType] = {}
@@ -249,6 +269,10 @@ class Tables:
             keys = config.pk_fields if config.upsert else ()
             found.append(snapshot.take(self._connector, topics, table, letters, keys))
         return found
+
+
+def _names(tables: Collection[Table]) -> set[str]:
+    return {name for table in tables for name in table.columns.names}
 
 
 def together(ledgers: Sequence[TableLedger]) -> list[LedgerEntry]:

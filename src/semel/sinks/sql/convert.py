@@ -6,18 +6,20 @@ PostgreSQL's server casts texts that Arrow cannot read, except those that it wou
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json.text import place
 from semel.records import one_array
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
+from semel.sinks.fitting import kinds_of, only_null
 from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
-__all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of", "unfit_rows"]
+__all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of"]
 
 # The first and last values that both PostgreSQL and Arrow can hold.
 _FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4714-11-24 BC
@@ -61,12 +63,14 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
     """
     values = _plain(values)
     source, target = values.type, column.copied
-    if pa.types.is_null(source):
+    if only_null(values):
         return Converted(pa.chunked_array([pa.nulls(len(values), target or pa.string())]), False)
-    if column.element is not None:
-        return _array(values, column)
     if column.is_json:
         return _json(values, column)
+    if isinstance(source, pa.JsonType) and not _is_nested(values):
+        return _by_kind(values, column)
+    if column.element is not None:
+        return _array(values, column)
     if pa.types.is_nested(source) or isinstance(source, pa.JsonType):
         if target is not None and not is_text(target):
             raise pa.ArrowTypeError(f"{source} is not {column.type}")
@@ -86,24 +90,6 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
     return Converted(_whole(_cast(values, target), column), False)
 
 
-def unfit_rows(
-    values: pa.ChunkedArray,
-    column: Column,
-    convert: Callable[[pa.ChunkedArray, Column], Converted] = convert,
-) -> list[tuple[int, str]]:
-    """The rows that cannot be converted, found by bisection, each with the reason."""
-    try:
-        convert(values, column)
-    except UNFIT as error:
-        if len(values) == 1:
-            return [(0, str(error))]
-        middle = len(values) // 2
-        left = unfit_rows(values.slice(0, middle), column, convert)
-        right = unfit_rows(values.slice(middle), column, convert)
-        return left + [(middle + index, reason) for index, reason in right]
-    return []
-
-
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values without dictionaries, and without extension types other than JSON."""
     source = values.type
@@ -116,6 +102,36 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _storage(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([c.storage for c in values.chunks], values.type.storage_type)
+
+
+def _is_nested(json: pa.ChunkedArray) -> bool:
+    """Whether JSON values are objects only: they have no other type."""
+    return bool(pc.all(pc.match_substring_regex(_storage(json), r"^[ \t\n\r]*\{")).as_py())
+
+
+def _by_kind(json: pa.ChunkedArray, column: Column) -> Converted:
+    """JSON of several kinds, each converted as it would be without the others."""
+    parts = []
+    for rows, found in kinds_of(json):
+        if isinstance(found.type, pa.JsonType) and not _is_nested(found):
+            parts.append((rows, _as_nested(found, column)))
+        else:
+            parts.append((rows, convert(found, column)))
+    staged = any(p.staged for _, p in parts) or len({p.values.type for _, p in parts}) > 1
+    values = [text_of(p.values) if staged and not p.staged else p.values for _, p in parts]
+    joined = pa.concat_arrays([one_array(v) for v in values])
+    rows = pa.concat_arrays([rows for rows, _ in parts])
+    return Converted(pa.chunked_array([place(joined, rows, len(json))]), staged)
+
+
+def _as_nested(json: pa.ChunkedArray, column: Column) -> Converted:
+    """JSON that has no other type: text of objects, of nested lists, of very large numbers."""
+    number = pc.all(pc.match_substring_regex(_storage(json), r"^-?[0-9]")).as_py()
+    if number:
+        return convert(_storage(json), column)
+    if column.element is not None or not (column.copied is None or is_text(column.copied)):
+        raise pa.ArrowTypeError(f"{json.type} is not {column.type}")
+    return Converted(json_text(json), column.copied is None)
 
 
 def _json(values: pa.ChunkedArray, column: Column) -> Converted:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semel.converters.json import duck
 from semel.errors import ConfigError, SemelError, Unavailable
-from semel.sinks.casts import cast
+from semel.sinks.convert import convert as as_type
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_text
 from semel.sinks.sql.convert import Converted, convert
@@ -201,9 +201,9 @@ class Dialect(Database):
 
     def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
         if pa.types.is_nested(column.arrow):
-            return Converted(values.cast(column.arrow), False)
+            return Converted(as_type(values, column.arrow), False)
         if pa.types.is_boolean(column.arrow):  # which may be stored as a number
-            values = cast(values, pa.bool_())
+            values = as_type(values, pa.bool_())
         converted = convert(values, column)
         if converted.staged:
             raise pa.ArrowInvalid(f"no {column.type} can be read from it")

@@ -20,10 +20,11 @@ from semel.records import (
 )
 from semel.sinks.casts import named
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
+from semel.sinks.fitting import UNFIT, unfit_rows
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
 from semel.sinks.sql.columns import Column, Table
-from semel.sinks.sql.convert import UNFIT, Converted, convert, unfit_rows
+from semel.sinks.sql.convert import Converted, convert
 
 Convert = Callable[[pa.ChunkedArray, Column], Converted]
 Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
@@ -142,7 +143,7 @@ def converted(
         try:
             arrays[name], must_cast = convert(values, column)
         except UNFIT:
-            unfit = unfit_rows(values, column, convert)
+            unfit = _unfit(values, column, convert)
             if not unfit:  # continuing would leave the column out
                 raise
             for index, reason in unfit:
@@ -162,6 +163,10 @@ def converted(
             ]
         )
     return arrays, frozenset(staged)
+
+
+def _unfit(values: pa.ChunkedArray, column: Column, convert: Convert) -> list[tuple[int, str]]:
+    return unfit_rows(values, lambda some: convert(some, column))
 
 
 def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, TargetChanged, misconfigured
+from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
+from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
 from semel.sinks.sql.columns import Table
@@ -73,6 +75,21 @@ class Tables:
             ]
         )
 
+    def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
+        """See :meth:`semel.sinks.base.Sink.lacking`."""
+        table = None
+        with suppress(ServiceError):  # the commit will say it
+            table = None if self._config.evolves else self._find(topic)
+        wanted = [] if table is None else [f for f in fields if self._config.takes(topic, f)]
+        fold = str.lower if self._config.folds_names else str
+        if table is not None and any(fold(f) not in table.columns for f in wanted):
+            table = self._look_again(topic)
+        return [f for f in wanted if table is not None and fold(f) not in table.columns]
+
+    def no_column(self, topic: str, field: str) -> str:
+        """See :meth:`semel.sinks.base.Sink.no_column`."""
+        return no_column(f"table {self.name(topic)}", topic, field, **EVOLVES_OR_EXCLUDES)
+
     def _find(self, topic: str) -> Table | None:
         if topic not in self._known:
             table = self.look_up(topic)
@@ -110,11 +127,9 @@ class Tables:
                 if not self._config.evolves:
                     raise TargetChanged(f"another task has made table {table.name} meanwhile")
             if not self._config.evolves:
-                raise ConfigError(
-                    f"connector {self._connector.name}: table {table.name} has no column "
-                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
-                    "auto.evolve=true, or leave the field out with field.exclude.list"
-                )
+                where = f"table {table.name}"
+                what = no_column(where, topic, new[0].name, **EVOLVES_OR_EXCLUDES)
+                raise ConfigError(f"connector {self._connector.name}: {what}")
             with self._database.transaction():
                 self._database.add_columns(table.name, new)
             table = self._look_again(topic)

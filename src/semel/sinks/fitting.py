@@ -1,0 +1,57 @@
+"""Which values of a column do not fit where they are to go: each is judged by itself.
+
+A batch's column has one type for all of its records. If it cannot be converted as a whole, that
+says nothing about a single record: a null fits wherever nulls do, and JSON of several kinds is
+taken apart, so that each value is converted as it would be in a batch of its own kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.json.scalars import of_one_kind
+from semel.records import one_array
+from semel.sinks.casts import UNFIT
+
+__all__ = ["UNFIT", "kinds_of", "only_null", "unfit_rows"]
+
+Convert = Callable[[pa.ChunkedArray], object]
+
+
+def unfit_rows(values: pa.ChunkedArray, convert: Convert) -> list[tuple[int, str]]:
+    """The rows whose value ``convert`` refuses with one of UNFIT, each with the reason."""
+    rows = pc.indices_nonzero(values.is_valid())
+    found = _unfit(values.take(rows) if values.null_count else values, convert)
+    return [(rows[place].as_py(), why) for place, why in found]
+
+
+def _unfit(values: pa.ChunkedArray, convert: Convert) -> list[tuple[int, str]]:
+    """The same for values without nulls, by bisection."""
+    if not len(values):
+        return []
+    try:
+        convert(values)
+    except UNFIT as error:
+        if len(values) == 1:
+            return [(0, str(error).splitlines()[0])]
+        middle = len(values) // 2
+        left = _unfit(values.slice(0, middle), convert)
+        right = _unfit(values.slice(middle), convert)
+        return left + [(middle + place, why) for place, why in right]
+    return []
+
+
+def only_null(values: pa.ChunkedArray) -> bool:
+    """Whether no value has to fit."""
+    return bool(values.null_count == len(values))
+
+
+def kinds_of(values: pa.ChunkedArray) -> list[tuple[pa.Array, pa.ChunkedArray]]:
+    """JSON values by their kinds: the rows of each kind, and the values in its own type. What is
+    nested stays JSON. Nulls are left out."""
+    text = one_array(values)
+    text = text.storage if isinstance(text.type, pa.BaseExtensionType) else text
+    return [(rows, pa.chunked_array([found])) for rows, found in of_one_kind(text)]
