@@ -96,28 +96,32 @@ def audit_(
         }
         print(json.dumps(facts))
     else:
-        out = console()
-        out.print(audit_table(report))
-        if report.exact:
-            how = "record by record, by the provenance columns"
-        elif planned.sink.capabilities.traces:
-            how = "by keys or counts (provenance=true makes it exact to the record)"
-        else:
-            how = "by counts"
-        out.print(
-            f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
-            f"{f', {report.changed} changed of {report.compared or 0} compared' if values else ''} "
-            f"({report.delivery}; audited {how})"
-        )
-        for line in changed_rows(report):
-            out.print(f"[red]changed:[/] {escape(line)}", soft_wrap=True)
-        for line in unplaced(report):
-            out.print(f"[red]no column:[/] {escape(line)}", soft_wrap=True)
-        for line in unjudged(report):
-            out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
-        if report.holes:
-            out.print(holes_table(report.holes))
+        _print(report, values=values, traces=planned.sink.capabilities.traces)
     _exit(broken=report.broken, complete=report.complete or allow_unjudged)
+
+
+def _print(report: AuditReport, *, values: bool, traces: bool) -> None:
+    out = console()
+    out.print(audit_table(report))
+    if report.exact:
+        how = "record by record, by the provenance columns"
+    elif traces:
+        how = "by keys or counts (provenance=true makes it exact to the record)"
+    else:
+        how = "by counts"
+    out.print(
+        f"{report.records} records: {report.lost} lost, {report.duplicated} duplicated"
+        f"{f', {report.changed} changed of {report.compared or 0} compared' if values else ''} "
+        f"({report.delivery}; audited {how})"
+    )
+    for line in changed_rows(report):
+        out.print(f"[red]changed:[/] {escape(line)}", soft_wrap=True)
+    for line in unplaced(report):
+        out.print(f"[red]no column:[/] {escape(line)}", soft_wrap=True)
+    for line in unjudged(report):
+        out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
+    if report.holes:
+        out.print(holes_table(report.holes))
 
 
 def _audit_source(
