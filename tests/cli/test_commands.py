@@ -22,7 +22,7 @@ from semel.cli import connector, proof
 from semel.cli.commands import app
 from semel.config import group_of
 from semel.connect.plugins import definitions_of
-from semel.errors import SemelError
+from semel.errors import NothingToAudit, NotKnown, SemelError
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
@@ -43,7 +43,7 @@ def test_an_unexpected_error_is_reported_in_one_line(
 
     monkeypatch.setattr(connector, "plan_any", fails)
     ended = semel("validate", written(NOWHERE))
-    assert ended.code == 1
+    assert ended.code == SemelError.exit_code
     assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
     monkeypatch.setattr(driving, "wait_for_brokers", fails)
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
@@ -432,7 +432,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     config = configure(source)
     file = written(config)
     nothing = semel("audit", file)
-    assert nothing.code == 1
+    assert nothing.code == NothingToAudit.exit_code
     assert "the ledger holds nothing of connector" in nothing.err
     caught_up(config)
     ended = semel("audit", file)
@@ -449,7 +449,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
         assert (found["connector"], found["position"], found["lag"]) == (config["name"], 10, 5)
     assert source in semel("lag", file).out
     nobody = semel("lag", "nobody", "--bootstrap-server", kafka.bootstrap_servers)
-    assert (nobody.code, nobody.out) == (1, "")
+    assert (nobody.code, nobody.out) == (NotKnown.exit_code, "")
     assert "connector nobody has published no positions" in nobody.err
     assert semel("lag").code == 2
 
