@@ -159,6 +159,11 @@ class LedgerConflict(SemelError):
     exit_code = 4
 
 
+class OtherLog(LedgerConflict):
+    """The position belongs to another log than the records: the ledger and Kafka must be compared
+    again."""
+
+
 class Fenced(LedgerConflict):
     """Another run of the same connector has taken over."""
 

@@ -67,6 +67,8 @@ _CHATTER = (
     "Setting default log level",
     "To adjust logging level",
 )
+_OF_TASK = '{"time": "'
+"""What a line of a task begins with if lines are JSON."""
 _HEAP_FULL = 52
 """Spark's exit code when the heap was full."""
 
@@ -316,7 +318,7 @@ def _relay(lines: IO[bytes]) -> None:
         text = line.decode(errors="replace").rstrip()
         if not text or text.startswith(_CHATTER):
             continue
-        if logs_json():
+        if logs_json() and not text.startswith(_OF_TASK):
             LOG_STARTED.wait(_LOG_STARTS_IN)
             spark.warning("%s", text)
         else:
