@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from semel import redact
 from semel.cli.commands import app
-from semel.cli.console import RedactingFormatter
 from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
 from semel.config.worker import WorkerConfig
 from semel.connect import plugins
 from semel.engine.base import not_shipped
 from semel.errors import ConfigError, Unresolvable
+from semel.logformat import TextFormatter
 from semel.planning import plan, plan_any
 from semel.validation import validate
 
@@ -194,7 +194,7 @@ def test_values_are_shown_as_they_were_written(secrets: Path) -> None:
 def test_logs_and_errors_hide_what_a_reference_stood_for(secrets: Path) -> None:
     resolved(raw(x=f"${{file:{secrets}:password}}", y=f"${{file:{secrets}:user}}"))
     record = logging.LogRecord("x", 1, "", 1, "login of shop, %s; shops", (SECRET,), None)
-    shown = RedactingFormatter("%(message)s").format(record)
+    shown = TextFormatter("%(message)s").format(record)
     assert shown == (f"login of ${{file:{secrets}:user}}, ${{file:{secrets}:password}}; shops")
     assert SECRET not in str(ConfigError(f"no login with {SECRET}"))
 

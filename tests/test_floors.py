@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "semel"
 
 FLOORS = [
     {"context", "redact", "abandoned", "sizes"},
-    {"errors", "watchdog"},
+    {"errors", "logformat", "watchdog"},
     {
         *("aliases", "delivery", "extras", "failpoints", "jars", "keystores", "ledger"),
         *("problems", "records"),

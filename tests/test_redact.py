@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from semel.cli.console import RedactingFormatter
 from semel.errors import ConfigError
+from semel.logformat import TextFormatter
 from semel.redact import redacted
 
 
@@ -62,6 +62,6 @@ def test_errors_and_logs_hide_credentials_wherever_they_come_from() -> None:
         record = logging.LogRecord(
             "other", 40, "", 0, "%s", ("s3://me:hidden@b",), (OSError, failure, None)
         )
-    text = RedactingFormatter("%(message)s").format(record)
+    text = TextFormatter("%(message)s").format(record)
     assert "hidden" not in text
     assert "cannot open s3://***@bucket" in text

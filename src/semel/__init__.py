@@ -4,7 +4,9 @@ import semel
 semel.run("sink.json", until_caught_up=True)
 """
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""For type checkers. A command imports this module before it can react to a signal, so it imports
+nothing, not even ``typing``."""
 
 if TYPE_CHECKING:
     from semel.api import run
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["SemelError", "plan", "run"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import what programs use only when they first use it, so that commands start sooner."""
     if name == "run":
         from semel.api import run

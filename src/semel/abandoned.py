@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from semel.context import kept
+
 MOST = 3
 """With this many abandoned calls, a task starts again in a new process."""
 
@@ -41,7 +43,7 @@ class Started(Generic[T]):
         self, what: str, call: Callable[[], T], then: Callable[[], None] = lambda: None
     ) -> None:
         self._what = what
-        self._call = call
+        self._call = kept(call)
         self._then = then
         self._ended = threading.Event()
         self._found: T | None = None

@@ -1,21 +1,42 @@
 """Every error a user can meet. The message holds the facts and what to do.
 
-Exit codes are part of the command line's interface (``semel --help`` lists them).
+Exit codes are part of the command line's interface: each means one thing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from semel.redact import redacted
+
+BROKEN = 1
+"""Exit code of an audit that found the guarantee broken: no error of a command, but its answer."""
+INTERRUPTED, CLOSED, TERMINATED = 130, 141, 143
+"""Exit codes of a command that a signal ended: SIGINT, SIGPIPE, SIGTERM."""
+EXIT_CODES: Mapping[int, str] = {
+    0: "done",
+    BROKEN: "records lost, duplicated or changed (audit, drill, demo)",
+    2: "a mistake in the configuration or the command line",
+    3: "a service cannot be reached, or refuses",
+    4: "fenced by another run, or a ledger conflict",
+    5: "a bad record",
+    6: "the ledger points at records that Kafka no longer has",
+    7: "the audit found nothing wrong, but could not judge everything",
+    8: "nothing is known of the connector (audit, lag)",
+    9: "a drill could not inject a fault, or its connector did not recover",
+    70: "an unexpected error",
+    INTERRUPTED: "Ctrl-C, or a question answered with no",
+    CLOSED: "the reader of the output has closed it",
+    TERMINATED: "SIGTERM, before a connector ran",
+}
 
 
 class SemelError(Exception):
     """Base of all errors that semel raises on purpose. The message hides credentials."""
 
-    exit_code = 1
+    exit_code = 70
 
     def __init__(self, *facts: object) -> None:
         super().__init__(*(redacted(f) if isinstance(f, str) else f for f in facts))
@@ -96,8 +117,20 @@ def about(connector: str, error: object) -> str:
     return text if text.startswith((f"{name}: ", f"{name} ")) else f"{name}: {text}"
 
 
-class NothingToAudit(SemelError):
+class NotKnown(SemelError):
+    """Nothing is stored of a connector of this name."""
+
+    exit_code = 8
+
+
+class NothingToAudit(NotKnown):
     """The ledger knows nothing of the connector, so there is nothing to audit."""
+
+
+class NotJudged(SemelError):
+    """An audit cannot judge what it was asked to judge."""
+
+    exit_code = 7
 
 
 class ServiceError(SemelError):
@@ -124,6 +157,11 @@ class LedgerConflict(SemelError):
     another writer), or it belongs to another log. The transaction has been rolled back."""
 
     exit_code = 4
+
+
+class OtherLog(LedgerConflict):
+    """The position belongs to another log than the records: the ledger and Kafka must be compared
+    again."""
 
 
 class Fenced(LedgerConflict):

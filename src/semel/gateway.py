@@ -67,6 +67,8 @@ _CHATTER = (
     "Setting default log level",
     "To adjust logging level",
 )
+_OF_TASK = '{"time": "'
+"""What a line of a task begins with if lines are JSON."""
 _HEAP_FULL = 52
 """Spark's exit code when the heap was full."""
 
@@ -164,7 +166,10 @@ class Jvm:
 
         with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
             connect: Any = launch_gateway
-            gateway = connect()
+            try:
+                gateway = connect()
+            except Exception as error:  # Py4J's own, if the JVM has ended meanwhile
+                raise ServiceError(f"Spark's JVM ended while it was starting: {error}") from None
         gateway.proc = process
         with SparkContext._lock:
             SparkContext._gateway = gateway
@@ -284,12 +289,11 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
     """Start the command in a session of its own: Ctrl-C in a terminal goes to the whole process
     group, and would end Spark before the batch in hand is finished."""
     surroundings = {} if command[0].endswith("spark-submit") else _surroundings()
-    piped = logs_json()
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE if piped else None,
+            stderr=subprocess.PIPE,
             start_new_session=True,
             env={
                 **os.environ,
@@ -300,20 +304,26 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise ServiceError(f"Spark cannot be started: {error}") from None
-    if piped:
-        relay = threading.Thread(target=_relay, args=(process.stderr,), name="semel-spark-log")
-        relay.daemon = True
-        relay.start()
+    relay = threading.Thread(target=_relay, args=(process.stderr,), name="semel-spark-log")
+    relay.daemon = True
+    relay.start()
     return process
 
 
 def _relay(lines: IO[bytes]) -> None:
-    """Log what Spark's processes write to standard error, so that it is JSON, too."""
-    LOG_STARTED.wait(_LOG_STARTS_IN)
+    """Pass on what Spark's processes write to standard error, without the chatter: as lines of the
+    log where these are JSON."""
     spark = logging.getLogger("spark")
     for line in lines:
-        if text := line.decode(errors="replace").rstrip():
-            spark.log(logging.DEBUG if text.startswith(_CHATTER) else logging.WARNING, "%s", text)
+        text = line.decode(errors="replace").rstrip()
+        if not text or text.startswith(_CHATTER):
+            continue
+        if logs_json() and not text.startswith(_OF_TASK):
+            LOG_STARTED.wait(_LOG_STARTS_IN)
+            spark.warning("%s", text)
+        else:
+            with suppress(OSError):  # Python's own buffer may be locked when the process ends
+                os.write(2, line)
 
 
 def _surroundings() -> dict[str, str]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from semel.config import load, under
 from semel.config.providers import refers
 from semel.context import LOG_FORMAT
-from semel.errors import SemelError, ServiceError
+from semel.errors import SemelError
 from semel.gateway import MEMORY, OPTIONS, Jvm, connected, neutral, spark_archive
 
 HEAP = "512m"
@@ -117,7 +117,7 @@ def _begin(raw: Mapping[str, str], *, for_any: bool) -> Jvm | None:
     jvm = Jvm(lambda: _standby(raw, given))
 
     def connect() -> None:
-        with suppress(ServiceError):  # it is tried again with the context, and reported then
+        with suppress(Exception):  # it is tried again with the context, and reported then
             jvm.connect(settings, spark_archive())
 
     if not connected():

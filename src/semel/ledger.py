@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
-from semel.errors import LedgerConflict
+from semel.errors import LedgerConflict, OtherLog
 
 
 class TopicPartition(NamedTuple):
@@ -434,7 +434,7 @@ def judge(
         wanted, entry = advance.range, stored.get(advance.range.topic_partition)
         position = None if entry is None else entry.position
         if entry is not None and entry.log.contradicts(advance.log):
-            raise LedgerConflict(
+            raise OtherLog(
                 f"connector {connector}: the ledger is at {position} for {wanted.topic_partition} "
                 f"in another log ({entry.log}) than that of this commit's offsets "
                 f"[{wanted.from_offset}, {wanted.until_offset}) ({advance.log}): topic "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.cli import main
+from semel.cli import command
 from tests.engine.conftest import Config, configure, written  # noqa: F401
 
 NOWHERE: Config = {
@@ -40,7 +40,7 @@ def semel(
         capfd.readouterr()
         code = 0
         try:
-            main()
+            command()
         except SystemExit as ended:
             code = int(ended.code or 0)
         out, err = capfd.readouterr()

@@ -23,11 +23,12 @@ from semel.cli import connector, proof
 from semel.cli.commands import app
 from semel.config import group_of
 from semel.connect.plugins import definitions_of
-from semel.errors import SemelError
+from semel.engine.states import State
+from semel.errors import NothingToAudit, NotKnown, SemelError
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.runtime import driving
+from semel.runtime import Runtime, driving
 from tests.cli.conftest import NOWHERE, Ended, Write
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written
@@ -44,7 +45,7 @@ def test_an_unexpected_error_is_reported_in_one_line(
 
     monkeypatch.setattr(connector, "plan_any", fails)
     ended = semel("validate", written(NOWHERE))
-    assert ended.code == 1
+    assert ended.code == SemelError.exit_code
     assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
     monkeypatch.setattr(driving, "wait_for_brokers", fails)
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
@@ -165,6 +166,50 @@ def test_brokers_of_the_command_line_are_not_passed_over(
     assert "has bootstrap.servers=192.0.2.1:9092: remove one" in ended.err
     monkeypatch.setenv("SEMEL_BOOTSTRAP_SERVERS", "kafka:9092")
     assert semel("validate", written(NOWHERE)).code == 0
+
+
+def test_programs_find_the_brokers_of_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    unnamed = {name: value for name, value in NOWHERE.items() if name != "bootstrap.servers"}
+    source = {"name": "s", "connector.class": "FileStreamSource", "file": "/x", "topic": "t"}
+    for config in (unnamed, source):
+        monkeypatch.delenv("SEMEL_BOOTSTRAP_SERVERS", raising=False)
+        with Runtime() as runtime, pytest.raises(SemelError, match=r"bootstrap\.servers"):
+            runtime.start(config, initial_state=State.STOPPED)
+        monkeypatch.setenv("SEMEL_BOOTSTRAP_SERVERS", "kafka:9092")
+        with Runtime() as runtime:
+            started = runtime.start(config, initial_state=State.STOPPED)
+            assert started.planned.connector.bootstrap_servers == "kafka:9092"
+
+
+def test_a_standalone_workers_connectors_are_judged_without_starting_them(
+    semel: Callable[..., Ended], written: Write, tmp_path: Path
+) -> None:
+    worker, wrong = tmp_path / "worker.properties", tmp_path / "wrong.json"
+    worker.write_text("bootstrap.servers=192.0.2.1:9092\n")
+    wrong.write_text(json.dumps({**NOWHERE, "name": "wrong", "tasks.max": "two"}))
+    none = semel("worker", "--check", worker)
+    assert (none.code, "0 connectors" in none.out) == (0, True)
+    ended = semel("worker", "--check", worker, wrong, "--json")
+    (found,) = json.loads(ended.out)["connectors"]
+    assert (ended.code, found["name"]) == (2, "wrong")
+    assert "tasks.max='two' must be a whole number" in found["problem"]
+
+
+@pytest.mark.integration
+def test_a_standalone_workers_file_says_where_connectors_begin(
+    topic: MakeTopic,
+    kafka: Kafka,
+    configure: Configure,
+    semel: Callable[..., Ended],
+    written: Write,
+    tmp_path: Path,
+) -> None:
+    worker = tmp_path / "worker.properties"
+    worker.write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n")
+    ended = semel("worker", "--check", worker, written(configure(topic())), "--json")
+    (found,) = json.loads(ended.out)["connectors"]
+    assert (ended.code, found["problem"]) == (0, "")
+    assert found["begins"] == "auto.offset.reset=earliest"
 
 
 def test_a_position_is_given_once(semel: Callable[..., Ended], written: Write) -> None:
@@ -439,7 +484,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     config = configure(source)
     file = written(config)
     nothing = semel("audit", file)
-    assert nothing.code == 1
+    assert nothing.code == NothingToAudit.exit_code
     assert "the ledger holds nothing of connector" in nothing.err
     caught_up(config)
     ended = semel("audit", file)
@@ -456,7 +501,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
         assert (found["connector"], found["position"], found["lag"]) == (config["name"], 10, 5)
     assert source in semel("lag", file).out
     nobody = semel("lag", "nobody", "--bootstrap-server", kafka.bootstrap_servers)
-    assert (nobody.code, nobody.out) == (1, "")
+    assert (nobody.code, nobody.out) == (NotKnown.exit_code, "")
     assert "connector nobody has published no positions" in nobody.err
     assert semel("lag").code == 2
 

@@ -82,7 +82,7 @@ def test_tasks_do_not_wait_for_what_the_placeholder_has_waited_for(
 
     def seconds() -> float:
         run: Any = Runs(slow_kafka, tasks=2)
-        placeholder = Placeholder(run)
+        placeholder = Placeholder(run, "me")
         try:
             placeholder.wait(threading.Event())
             assert run.members() == [None]
@@ -102,7 +102,7 @@ def test_tasks_do_not_wait_for_what_the_placeholder_has_waited_for(
 def test_it_does_not_join_a_group_that_has_members(slow_kafka: Kafka) -> None:
     run: Any = Runs(slow_kafka)
     consumer, _ = run.task()
-    placeholder = Placeholder(run)
+    placeholder = Placeholder(run, "me")
     placeholder._thread.join(PATIENCE)
     assert not placeholder._thread.is_alive()
     assert run.members() == [f"{run.connector.group_id}-0"]
@@ -111,7 +111,7 @@ def test_it_does_not_join_a_group_that_has_members(slow_kafka: Kafka) -> None:
 
 def test_it_leaves_when_the_run_ends_before_it_began(slow_kafka: Kafka) -> None:
     run: Any = Runs(slow_kafka, tasks=2)
-    placeholder = Placeholder(run)
+    placeholder = Placeholder(run, "me")
     wait_until(lambda: run.members() == [None])
     placeholder.close()
     wait_until(lambda: run.members() == [])
@@ -121,7 +121,7 @@ def test_sinks_that_fence_by_the_group_have_none() -> None:
     """To them, a member of the group is a task of another run."""
     elsewhere = {"dest.kafka.bootstrap.servers": "localhost:2", "topic.rename.format": "copies"}
     run: Any = Runs(Nowhere(), **{"connector.class": "kafka", **elsewhere})
-    placeholder = Placeholder(run)
+    placeholder = Placeholder(run, "me")
     assert placeholder._thread.ident is None
     placeholder.close()
 

@@ -24,6 +24,7 @@ from semel.cli.commands import app
 from semel.config import SourceConnectorConfig
 from semel.engine.control import Address
 from semel.engine.orders import Orders, Share
+from semel.engine.source import engine
 from semel.engine.source.engine import SourceEngine, SourceRun
 from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics
@@ -328,6 +329,37 @@ def is_fenced(producer: Transactions, topic: str) -> bool:
     except LedgerConflict:
         return True
     return False
+
+
+def test_brokers_that_go_away_before_the_source_is_owned_are_waited_for(
+    path: Path,
+    source: Callable[..., Config],
+    own_kafka: Callable[[], Kafka],
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They answered when the source was divided."""
+    kafka = own_kafka()
+    kafka.create_topic("lines")
+    path.write_text("one\ntwo\n")
+    attempts: list[Owner] = []
+
+    def owns(*arguments: Any, **keys: Any) -> Owner:
+        if not attempts:
+            attempts.append(Owner())
+            kafka.stop()
+        attempts.append(own(*arguments, **keys))
+        return attempts[-1]
+
+    monkeypatch.setattr(engine, "own", owns)
+    config = source(topic="lines") | {"bootstrap.servers": kafka.bootstrap_servers}
+    running = start(config, until_caught_up=True)
+    running.until(lambda _: "trying again (1 of" in caplog.text or "waiting for it" in caplog.text)
+    kafka.start()
+    assert running.wait().records == 2
+    assert len(attempts) == 2
+    assert len(consume(kafka.bootstrap_servers, "lines")) == 2
 
 
 def test_fewer_tasks_than_before_fence_those_beyond(

@@ -32,7 +32,7 @@ from semel.delivery import Delivery
 from semel.engine.source.chain import SourceChain
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.skipped import Skipped
-from semel.errors import NothingToAudit, SemelError, TransientError
+from semel.errors import NothingToAudit, NotJudged, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
@@ -124,7 +124,8 @@ def audit_source(planned: SourcePlan) -> SourceAuditReport:
 
     Raises:
         NothingToAudit: no offset of the connector is stored.
-        SemelError: configuration, Kafka or the source; or it grows too fast to be compared.
+        NotJudged: the source grows too fast to be compared.
+        SemelError: configuration, Kafka or the source.
     """
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
@@ -270,7 +271,7 @@ class _Auditor:
                 return
             until = until or time.monotonic() + _PATIENCE  # the first round may take long
             if time.monotonic() > until:
-                raise SemelError(
+                raise NotJudged(
                     f"connector {self._planned.connector.name}: source partition "
                     f"{[*self._places][self._place]} grows too fast to be audited, or does not "
                     "give the same records again. Stop what writes to it"

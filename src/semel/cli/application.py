@@ -8,25 +8,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 import warnings
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from semel.cli import connector
 from semel.cli.console import console
 from semel.cli.logs import json_line
 from semel.context import logs_json
-from semel.errors import ConfigError, SemelError
+from semel.errors import EXIT_CODES, INTERRUPTED, ConfigError, SemelError, ServiceError
 from semel.redact import redacted
 
-_EXIT_CODES = """
-Exit codes: 0 done; 1 records lost or duplicated, or an unexpected error; 2 configuration;
-3 a service cannot be reached or refuses; 4 fenced by another run, or a ledger conflict;
-5 a bad record; 6 the ledger points at records that Kafka no longer has;
-7 the audit found nothing wrong, but could not judge everything.
-"""
+_EXIT_CODES = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of all mistakes in a command line, which typer does not export."""
@@ -38,12 +35,24 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class _Commands(typer.core.TyperGroup):
+    """The commands. The library takes any closed connection for a closed standard output."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See :class:`click.Group`."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ServiceError(f"a connection was closed: {error}") from error
+
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Kafka connectors on Spark whose results and offsets can never disagree.",
-    epilog=_EXIT_CODES,
+    epilog=f"Exit codes: {_EXIT_CODES}.",
+    cls=_Commands,
 )
 connector.register(app)
 
@@ -66,24 +75,30 @@ def run() -> None:
     except _UsageError as error:
         _refuse(error)
     except typer.Abort:
-        _say("aborted")
-        sys.exit(SemelError.exit_code)
+        _say("aborted: nothing has changed")
+        sys.exit(INTERRUPTED)
     except SemelError as error:
-        if os.environ.get("SEMEL_DEBUG"):
-            raise
+        _show_stack()
         for warning in error.warnings if isinstance(error, ConfigError) else ():
             _say(warning, "yellow]warning")
         _say(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
-        if os.environ.get("SEMEL_DEBUG"):
-            raise
-        _say(
-            f"failed unexpectedly: {type(error).__name__}: {error} (SEMEL_DEBUG=1 shows the stack)"
-        )
+        _show_stack()
+        say_unexpected(error, "failed unexpectedly")
         sys.exit(SemelError.exit_code)
+
+
+def say_unexpected(error: BaseException, what: str) -> None:
+    """Report an error that nobody expected."""
+    _say(f"{what}: {type(error).__name__}: {error} (SEMEL_DEBUG=1 shows the stack)")
+
+
+def _show_stack() -> None:
+    if os.environ.get("SEMEL_DEBUG"):
+        traceback.print_exc()
 
 
 def _refuse(error: Any) -> None:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from rich.markup import escape
 from rich.table import Table
 
 from semel.cli.console import console
-from semel.config.cluster import ClusterConfig
+from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 
 
-def check_cluster(config: ClusterConfig, *, as_json: bool) -> None:
+def check_worker(
+    config: WorkerConfig, connectors: Sequence[Mapping[str, str]], *, as_json: bool
+) -> None:
     """Print a verdict on each connector; the exit code is 2 if one cannot run."""
-    from semel.connect.cluster.check import check
+    from semel.config.cluster import ClusterConfig
+    from semel.connect.cluster.check import check, check_alone
     from semel.kafka.clients import worker_client
 
-    found = check(config, worker_client(config))
+    if isinstance(config, ClusterConfig):
+        found = check(config, worker_client(config))
+    else:
+        found = check_alone(config, connectors)
     if as_json:
         print(json.dumps(asdict(found)))
     else:
@@ -45,7 +52,7 @@ def check_cluster(config: ClusterConfig, *, as_json: bool) -> None:
         out.print(f"{len(found.connectors)} connectors, {bad} of which cannot run here")
         if found.members:
             out.print(
-                f"[yellow]group {escape(config.group_id)} has members now[/]: "
+                f"[yellow]group {escape(config.originals['group.id'])} has members now[/]: "
                 f"{escape(', '.join(found.members))}. Stop those of Kafka Connect first"
             )
     if any(verdict.problem for verdict in found.connectors):

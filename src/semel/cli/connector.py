@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import json
 import logging
-import os
 import signal
 import sys
 import threading
@@ -26,7 +25,7 @@ from semel.cli.console import console
 from semel.cli.keys import list_keys
 from semel.cli.logs import Format, LogFormat, start_log
 from semel.cli.metrics import MetricsPort, served
-from semel.config import load
+from semel.config import BROKERS, load, with_brokers
 from semel.engine.states import State
 from semel.errors import ConfigError, Problem, SemelError, Unresolvable
 from semel.planning import Plan, plan_any
@@ -41,12 +40,11 @@ if TYPE_CHECKING:
 _FILE = "Connector configuration: Connect's JSON, flat JSON or .properties."
 File = Annotated[Path, typer.Argument(help=_FILE)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_VARIABLE = "SEMEL_BOOTSTRAP_SERVERS"
 Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap-server",
-        envvar=_VARIABLE,
+        envvar=BROKERS,
         help="Kafka brokers, if the configuration leaves them to the Connect worker.",
     ),
 ]
@@ -55,11 +53,6 @@ Environment = Annotated[
     typer.Option("--env", help="Take the worker's keys from CONNECT_* variables, too; they win."),
 ]
 _KEYS = "Keys that can be set: semel describe --keys CLASS"
-_SERVERS = (
-    "bootstrap.servers",
-    "kafka.bootstrap.servers",
-    "consumer.override.bootstrap.servers",
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -74,17 +67,9 @@ def with_servers(source: Path, servers: str) -> dict[str, str]:
     """The file's configuration, with the brokers of the command line if it names none.
 
     Raises:
-        ConfigError: the option and the file name different brokers. The variable may differ.
+        ConfigError: the option and the file name different brokers.
     """
-    raw = load(source)
-    named = [k for k in _SERVERS if k in raw]
-    if servers and not named:
-        raw["bootstrap.servers"] = servers
-    elif servers and raw[named[0]] != servers and servers != os.environ.get(_VARIABLE):
-        raise ConfigError(
-            f"--bootstrap-server {servers}, but {source} has {named[0]}={raw[named[0]]}: remove one"
-        )
-    return raw
+    return with_brokers(load(source), servers)
 
 
 def run_(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
 from rich.console import Console
-
-from semel.redact import redacted
 
 _UNBOUNDED = 10_000
 
@@ -17,11 +13,3 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made = Console(stderr=stderr, highlight=False, width=_UNBOUNDED)
     return made
-
-
-class RedactingFormatter(logging.Formatter):
-    """Hides credentials in the messages and stack traces of all libraries."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """See :class:`logging.Formatter`."""
-        return redacted(super().format(record))

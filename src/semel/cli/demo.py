@@ -14,8 +14,9 @@ import typer
 from rich.console import Console
 
 from semel.cli.demo_source import bars, copy_orders
+from semel.cli.ending import clean_up_on_signals
 from semel.cli.proof import audit_table
-from semel.errors import ConfigError
+from semel.errors import BROKEN, ConfigError
 
 if typing.TYPE_CHECKING:
     from semel.lab.demo.process import Crash
@@ -54,6 +55,7 @@ def demo(
     from semel.lab.demo import flights
     from semel.lab.embedded import Services
 
+    clean_up_on_signals()
     console = Console(highlight=False, stderr=as_json)
     if not source:
         flights.data()  # fails before any service starts
@@ -78,7 +80,7 @@ def demo(
     if as_json:
         print(json.dumps(facts))
     if not facts["kept"]:
-        sys.exit(1)
+        sys.exit(BROKEN)
 
 
 def _empty(directory: Path) -> None:

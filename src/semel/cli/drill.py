@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import typing
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from semel.cli.ending import clean_up_on_signals
+from semel.errors import BROKEN
 from semel.lab.drill.plan import OF_CLUSTERS, Fault, Kind
 
 if typing.TYPE_CHECKING:  # importing these would slow down every command
@@ -81,10 +82,10 @@ def drill(
 ) -> None:
     """Run a connector under SIGKILLs, zombies, restarts and lost replies, and audit after each.
 
-    Exits with 1 if the declared guarantee is broken, a fault could not be injected or the connector
-    did not recover.
+    Exits with 1 if the declared guarantee is broken, and with 9 if a fault could not be injected or
+    the connector did not recover.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up
+    clean_up_on_signals()
     if own_store and file is None:
         raise typer.BadParameter("name a configuration that says where", param_hint="--own-store")
     where: dict[str, Any] = {"own_store": own_store, "keep": keep, "directory": directory}
@@ -124,7 +125,7 @@ def drill(
         )
         print(f"{faults} faults: {report.lost} lost, {report.duplicated} duplicated")
     if not report.kept:
-        sys.exit(1)
+        sys.exit(BROKEN)
 
 
 def _is_source(file: Path) -> bool:
@@ -176,7 +177,7 @@ def _two_drivers(
             f"{final.records} records: {report.lost} lost, {report.duplicated} duplicated"
         )
     if not report.kept:
-        sys.exit(1)
+        sys.exit(BROKEN)
 
 
 def _peer(
@@ -214,7 +215,7 @@ def _peer(
         print(f"{faults} faults each, seed {seed}")
     own = [r.findings for r in results if r.system == "semel"]
     if any(f.lost or f.duplicated or f.fired_again for f in own):
-        sys.exit(1)
+        sys.exit(BROKEN)
 
 
 def _kinds(only: str) -> list[Kind]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,9 +12,8 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from semel.cli.console import RedactingFormatter
-from semel.context import LOG_FORMAT, LOG_STARTED, of_record
-from semel.redact import redacted
+from semel.context import LOG_FORMAT, LOG_STARTED
+from semel.logformat import LINE, JsonFormatter, TextFormatter
 
 
 class LogFormat(StrEnum):
@@ -34,24 +31,6 @@ Format = Annotated[
         help="The log as text, or as a JSON object in each line.",
     ),
 ]
-
-
-class JsonFormatter(logging.Formatter):
-    """A JSON object for each record, with its connector and task where they are known."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """See :class:`logging.Formatter`."""
-        when = datetime.fromtimestamp(record.created, UTC)
-        facts: dict[str, str | int] = {
-            "time": when.isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            **of_record(record),
-            "message": redacted(record.getMessage()),
-        }
-        if record.exc_info:
-            facts["trace"] = redacted(self.formatException(record.exc_info))
-        return json.dumps(facts, ensure_ascii=False)
 
 
 def json_line(level: int, message: str) -> str:
@@ -72,10 +51,10 @@ def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
         handler = RichHandler(
             console=out, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
         )
-        handler.setFormatter(RedactingFormatter("%(message)s"))
+        handler.setFormatter(TextFormatter("%(about)s%(message)s"))
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(TextFormatter(LINE))
     handler.addFilter(not_of_py4j)
     logging.basicConfig(level="WARNING", handlers=[handler])
     logging.getLogger("semel").setLevel(level)

@@ -15,10 +15,11 @@ from rich.table import Table
 from semel.audit import AuditReport, SourceAuditReport, audit, audit_source
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
+from semel.cli.ending import clean_up_on_signals
 from semel.cli.follow import follow_
 from semel.cli.meter import Meter
 from semel.cli.offsets import holes_table
-from semel.errors import ConfigError
+from semel.errors import BROKEN, ConfigError, NotJudged
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
 from semel.kafka.lag import lag
@@ -29,10 +30,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("audit", epilog="Example: semel audit flights.json")(audit_)
     app.command("lag", epilog="Example: semel lag flights --bootstrap-server localhost:9092")(lag_)
-
-
-NOT_JUDGED = 7
-"""Exit code of an audit that found nothing wrong but could not judge everything."""
 
 
 def audit_(
@@ -59,9 +56,9 @@ def audit_(
 ) -> None:
     """Compare Kafka with the target and report what is lost or duplicated.
 
-    Exits with 1 if the declared guarantee is broken or the ledger does not know the connector, and
-    with 7 if it found nothing wrong but could not judge everything. It may run while the connector
-    does. With --follow it runs until Ctrl-C, SIGTERM or the first finding.
+    Exits with 1 if the declared guarantee is broken, with 7 if it found nothing wrong but could not
+    judge everything, and with 8 if the ledger does not know the connector. It may run while the
+    connector does. With --follow it runs until Ctrl-C, SIGTERM or the first finding.
     """
     planned = plan_any(with_servers(file, bootstrap_server))
     if isinstance(planned, SourcePlan):
@@ -69,6 +66,7 @@ def audit_(
         return
     if state is not None and not follow:
         raise ConfigError(f"--state {state} needs --follow: add it, or leave --state out")
+    clean_up_on_signals()
     wait_for_brokers(client_config(planned.connector, "admin"))
     if follow:
         broken, complete = follow_(
@@ -170,9 +168,9 @@ def source_audit_table(report: SourceAuditReport) -> Table:
 
 def _exit(*, broken: bool, complete: bool) -> None:
     if broken:
-        sys.exit(1)
+        sys.exit(BROKEN)
     if not complete:
-        sys.exit(NOT_JUDGED)
+        sys.exit(NotJudged.exit_code)
 
 
 def changed_rows(report: AuditReport) -> list[str]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.cli.console import console
+from semel.cli.ending import clean_up_on_signals
 from semel.errors import ServiceError
 from semel.lab.embedded.services import Services, ServicesStatus
 
@@ -61,6 +62,7 @@ def up(
 
     They run until `down`. Services that already run are left alone.
     """
+    clean_up_on_signals()
     with _reporting_errors():
         services = Services(directory)
         wanted = registry or registry_port is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.cli.check import check_cluster
+from semel.cli.check import check_worker
 from semel.cli.connector import AsJson, Environment, setting
 from semel.cli.console import console
 from semel.cli.logs import Format, LogFormat, start_log
@@ -51,7 +51,8 @@ def worker(
         bool,
         typer.Option(
             "--check",
-            help="Only report what semel would do with this cluster's connectors.",
+            help="Only report what semel would do with the connectors of this cluster, or of the "
+            "files.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -80,23 +81,21 @@ def worker(
     config = read(section, raw)
     for warning in check_keys(raw, [section], IGNORED, PASSED_ON):
         log.warning("%s", warning)
+    given_connectors = {path: load(path) for path in connectors or ()}
+    if given_connectors and isinstance(config, ClusterConfig):
+        raise ConfigError(
+            f"{next(iter(given_connectors))}: a worker with {_GROUP}={config.group_id} takes no "
+            "files of connectors. Create them with requests, or remove group.id to let this worker "
+            "run alone"
+        )
     if check:
-        if not isinstance(config, ClusterConfig):
-            raise ConfigError(
-                f"--check judges the connectors of a cluster, and {file} has no {_GROUP}"
-            )
-        check_cluster(config, as_json=as_json)
+        check_worker(config, list(given_connectors.values()), as_json=as_json)
         return
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, setting(stop))
     if not isinstance(config, ClusterConfig):
-        _run_alone(config, {path: load(path) for path in connectors or ()}, stop)
-    elif connectors:
-        raise ConfigError(
-            f"{connectors[0]}: a worker with {_GROUP}={config.group_id} takes no files of "
-            "connectors. Create them with requests, or remove group.id to let this worker run alone"
-        )
+        _run_alone(config, given_connectors, stop)
     else:
         _take_part(config, stop)
 

@@ -18,7 +18,7 @@ from semel.config.definition import (
     key,
     names,
 )
-from semel.config.loading import absolute, load, under
+from semel.config.loading import BROKERS, absolute, load, under, with_brokers
 from semel.config.prefixed import NoKeys, below, section_of
 from semel.config.providers import Resolved, resolved
 from semel.config.reading import read, title
@@ -26,6 +26,7 @@ from semel.config.source_connector import SourceConnectorConfig
 from semel.config.topic_creation import TopicCreation, TopicGroup
 
 __all__ = [
+    "BROKERS",
     "GROUPS",
     "HIGH",
     "LOW",
@@ -56,4 +57,5 @@ __all__ = [
     "section_of",
     "title",
     "under",
+    "with_brokers",
 ]

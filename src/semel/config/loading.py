@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,13 @@ from typing import Any
 from semel.config.definition import text_of
 from semel.config.providers import Resolved
 from semel.errors import ConfigError, misconfigured
+
+BROKERS = "SEMEL_BOOTSTRAP_SERVERS"
+"""The variable with the brokers of connectors whose configuration names none."""
+_SERVERS = (
+    *("bootstrap.servers", "kafka.bootstrap.servers"),
+    *("consumer.override.bootstrap.servers", "producer.override.bootstrap.servers"),
+)
 
 
 def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
@@ -45,6 +53,25 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(document, dict):
         raise ConfigError(f"{path} must hold a JSON object, not {type(document).__name__}")
     return _flatten(document, str(path))
+
+
+def with_brokers(raw: Mapping[str, str], option: str = "") -> dict[str, str]:
+    """The configuration, with the brokers of the command line or the environment if it names none.
+
+    Raises:
+        ConfigError: the option and the configuration name different brokers. The variable may
+            differ.
+    """
+    variable = os.environ.get(BROKERS, "").strip()
+    named = next((name for name in _SERVERS if name in raw), "")
+    if named and option and option not in (raw[named], variable):
+        raise misconfigured(
+            named,
+            f"--bootstrap-server {option}, but the configuration has {named}={raw[named]}: remove "
+            "one",
+        )
+    servers = "" if named else option or variable
+    return {**raw, "bootstrap.servers": servers} if servers else dict(raw)
 
 
 def _properties(path: Path, text: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from semel.engine.base import unexpected
 from semel.engine.control import Address, ControlLine, Report
 from semel.engine.failure import Failure
 from semel.errors import Fenced, SemelError
+from semel.logformat import log_of_task
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
         ConnectionError: the driver cannot be reached. If it is alive, Spark starts the task again.
     """
     os.environ.update(spec.environment)
+    log_of_task(spec.connector.name, index)
     memory.limit_caches()
     # Automatic collections walk over all messages of a poll again and again, for nearly half the
     # time it takes to consume them, and find nothing: the task collects between commits instead.

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import (
     Client,
     Connection,
@@ -28,6 +29,7 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
+from semel.context import kept
 from semel.engine.deliveries import Deliveries
 from semel.engine.failure import Failure
 from semel.errors import SemelError
@@ -119,7 +121,7 @@ class ControlServer:
         self._plan: _Plan | None = None
         self._unwanted: set[int] = set()
         self._closed = False
-        threading.Thread(target=self._accept, daemon=True, name="semel-control").start()
+        threading.Thread(target=kept(self._accept), daemon=True, name="semel-control").start()
 
     def address(self, host: str) -> Address:
         """The address to give to tasks, under the name by which they reach this host."""
@@ -210,7 +212,7 @@ class ControlServer:
                 continue
             with self._lock:
                 self._open += 1
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+            threading.Thread(target=kept(partial(self._serve, line)), daemon=True).start()
         self._listener.close()
 
     def _serve(self, line: Connection[Any, Any]) -> None:

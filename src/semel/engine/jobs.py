@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 from pyspark import SparkContext, TaskContext
 
+from semel.context import kept
 from semel.engine.attempt import TaskSpec, run_task
 from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import FROZEN, STANDS_STILL, Report, rebuild
@@ -44,7 +45,7 @@ class Job:
         self._spec = spec
         self.report = ""
         self.gone: SparkGone | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True, name="semel-job")
+        self._thread = threading.Thread(target=kept(self._work), daemon=True, name="semel-job")
         self._thread.start()
 
     @property

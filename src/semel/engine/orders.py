@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from semel.context import kept
+
 if TYPE_CHECKING:
     from semel.engine.base import Progress
 
@@ -94,7 +96,7 @@ class Notifier:
                     self.notify()
                     return
 
-        threading.Thread(target=follow, daemon=True, name="semel-notifier").start()
+        threading.Thread(target=kept(follow), daemon=True, name="semel-notifier").start()
         try:
             yield
         finally:

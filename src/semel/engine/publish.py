@@ -1,37 +1,87 @@
 """Positions copied to the consumer group, for lag tools.
 
-The metadata of a copy names its ledger. A copy is not used as a position unless
+The metadata of a copy names its ledger, and the run that has committed it: so that a run whose
+place another one takes can say which one that is. A copy is not used as a position unless
 ``target.changed=continue`` asks for it: a connector whose ledger is gone would skip records that
 its target never got.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
-from collections.abc import Mapping
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
+from semel.config import ConnectorConfig
 from semel.engine.base import Run
 from semel.kafka.clients import client_config
+from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
 
-_MARK = "semel"
+RUN = "SEMEL_RUN"
+"""The variable of tasks that says which run they belong to."""
+_MARK, _BY = "semel", "by"
+_SAYS_IN, _LOOK = 5.0, 0.5
+"""Seconds within which another run says who it is, and between two looks."""
 _PATIENCE = 10.0
 """Seconds that the last copies may take."""
 _LONGEST = 1000
 """Characters of the metadata; brokers refuse more than 4,096 bytes unless told otherwise."""
 
 
-def mark(sink: Sink) -> str:
-    """The metadata of a copy."""
-    return json.dumps({_MARK: sink.describe().get("ledger", "")[:_LONGEST]})
+def this_run() -> str:
+    """Who has started this run, where and when, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}, process {os.getpid()}, at {_now()}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def mark(sink: Sink, run: str = "") -> str:
+    """The metadata of a copy; in a task, the driver has said which run it belongs to."""
+    facts = {_MARK: sink.describe().get("ledger", "")[:_LONGEST]}
+    by = run or os.environ.get(RUN, "")
+    return json.dumps({**facts, _BY: by[:_LONGEST]} if by else facts)
+
+
+def other_run(
+    connector: ConnectorConfig,
+    topics: Mapping[str, int],
+    mine: str,
+    wait: Callable[[float], object],
+) -> str:
+    """Who has started the run that committed copies last, unless that is this one; empty if nobody
+    has said so within a few seconds."""
+    groups = Groups(client_config(connector, "admin"))
+    places = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
+    until = time.monotonic() + _SAYS_IN
+    while True:
+        found, _ = groups.offsets(connector.group_id, places)
+        runs = {str(_facts(text).get(_BY, "")) for _, text in found.values()} - {"", mine}
+        if runs or time.monotonic() > until:
+            return max(runs, key=_started, default="")
+        wait(_LOOK)
+
+
+def _started(run: str) -> str:
+    return run.rpartition(" at ")[2]
 
 
 def copies(mark: str, positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
@@ -70,7 +120,7 @@ class Publisher:
                 "log_level": 0,
             }
         )
-        self._mark = mark(run.sink)
+        self._mark = mark(run.sink, this_run())
         self._published: dict[TopicPartition, int] = {}
 
     def publish(self, positions: dict[TopicPartition, int]) -> None:

@@ -22,6 +22,7 @@ from semel.engine.batch import Batcher
 from semel.engine.control import Address, ControlLine, Report
 from semel.engine.pipeline import Pipeline
 from semel.engine.rowtransform import Transform
+from semel.logformat import log_of_task
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Workers(Generic[W]):
         A process in which too many calls wait forever ends itself first, and so does one whose
         call cannot be ended. The job fails, and runs again in a new process.
         """
+        log_of_task(spec.connector.name, task)
         try:
             abandoned.check()
         except abandoned.TooManyAbandoned as error:

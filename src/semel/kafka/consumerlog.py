@@ -51,8 +51,9 @@ class ConsumerLog:
         """Called by confluent-kafka while the consumer is polled."""
         if level == logging.DEBUG and (found := _CHANGED.search(parts[-1])):
             self._ids[found[1]] = found[2]
-        if parts[0] == _FATAL and not self.fatal:  # what follows only says that there are more
-            self.fatal = parts[-1].removeprefix(_THREAD)
+        if parts[0] == _FATAL:  # whoever polls reports it in words
+            self.fatal = self.fatal or parts[-1].removeprefix(_THREAD)
+            level = logging.DEBUG
         if level >= self._least:
             self._logger.log(level, template, *parts)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.config import GROUPS, connector_of, group_of
-from semel.errors import SemelError
+from semel.errors import NotKnown
 from semel.kafka.cluster import Cluster
 from semel.kafka.contact import wait_for_brokers
 from semel.kafka.groups import Groups
@@ -43,7 +43,7 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
 
     Raises:
         ServiceError: no broker answers.
-        SemelError: nothing is known of this connector.
+        NotKnown: nothing is known of this connector.
     """
     wait_for_brokers(client, _PATIENCE)
     cluster = Cluster(client)
@@ -62,12 +62,12 @@ def lag(client: Mapping[str, Any], connector: str | None = None) -> list[Partiti
     return found
 
 
-def _unknown(connector: str, cluster: Cluster) -> SemelError:
+def _unknown(connector: str, cluster: Cluster) -> NotKnown:
     others = [connector_of(g) for g in cluster.groups(GROUPS)]
     near = difflib.get_close_matches(connector, others, n=1)
     known = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
     hint = f"Did you mean {near[0]}? " if near else ""
-    return SemelError(
+    return NotKnown(
         f"connector {connector} has published no positions to consumer group "
         f"{group_of(connector)}. {hint}Connectors of this cluster: {known or 'none'}"
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from semel.config import load
+from semel.config import load, with_brokers
 from semel.errors import misconfigured
 from semel.planning.sink import Plan, plan
 from semel.planning.source import SourcePlan, plan_source, source_of
@@ -39,7 +39,8 @@ def plan_any(
     Raises:
         ConfigError: names each field, its value and what to set.
     """
-    raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
+    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    raw = with_brokers(load(source) | given)
     if not is_source(raw.get("connector.class", "").strip()):
         return plan(raw, transform, elsewhere=elsewhere)
     if transform is not None:

@@ -20,6 +20,7 @@ from semel.config import (
     resolved,
     title,
     under,
+    with_brokers,
 )
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
@@ -75,7 +76,8 @@ def plan(
     """
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
-    raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
+    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    raw = with_brokers(load(source) | given)
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
         if elsewhere:

@@ -21,6 +21,7 @@ from semel.config import (
     resolved,
     title,
     under,
+    with_brokers,
 )
 from semel.config.checks import VALUE_CONVERTER
 from semel.config.source_connector import OFFSETS_FILE, OFFSETS_URLS, offsets_on_one_machine
@@ -90,7 +91,7 @@ def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePla
         ConfigError: names each field, its value and what to set.
         Unresolvable: nothing is wrong, but references hide what is to be planned.
     """
-    raw = load(raw)
+    raw = with_brokers(load(raw))
     with gathering() as problems:
         planned = _gathered(resolved(raw, elsewhere=elsewhere), problems)
         if elsewhere:

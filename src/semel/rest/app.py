@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.config.definition import text_of
 from semel.config.worker import WorkerConfig
@@ -20,6 +22,7 @@ from semel.connect import loggers, plugins
 from semel.connect.errors import BadRequest, Elsewhere, NotFound, RequestError
 from semel.connect.herder import Herder
 from semel.connect.secrets import kept, shown
+from semel.context import CONNECTOR
 from semel.engine.states import State
 from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
@@ -45,6 +48,7 @@ def _is_true(value: Any) -> bool:
 Value = Annotated[str, BeforeValidator(_text)]
 Config = dict[str, Value]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
+_ABOUT = re.compile(r"/(?:semel/)?connectors/([^/]+)")
 Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
 
 
@@ -65,6 +69,7 @@ class Level(BaseModel):
 def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastAPI:
     """The API of a worker."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
+    app.add_middleware(_Named)
     _errors(app, worker)
     _root(app, herder, cluster)
     _connectors(app, herder)
@@ -74,6 +79,18 @@ def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastA
     if worker.admin_listeners is None:
         _admin(app, herder)
     return app
+
+
+class _Named:
+    """Notes the connector that a request is about, for log lines."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if named := _ABOUT.match(scope.get("path", "")):
+            CONNECTOR.set(named[1])
+        await self._app(scope, receive, send)
 
 
 def admin_application(herder: Herder, worker: WorkerConfig) -> FastAPI:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
+from semel.context import CONNECTOR
 from semel.engine import fences
 from semel.engine.fences import FencesInARow
 from semel.engine.orders import Orders
@@ -83,6 +84,7 @@ class ConnectorRun:
         name = self._planned.connector.name
 
         def work() -> None:
+            CONNECTOR.set(name)
             try:
                 self._work()
             except SemelError as error:

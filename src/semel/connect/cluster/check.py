@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
 
 from semel.config.cluster import ClusterConfig
+from semel.config.worker import WorkerConfig
 from semel.connect.cluster.records import Configs
 from semel.connect.cluster.took_over import as_taken_over
 from semel.engine.ranges import partitions
+from semel.engine.states import State
 from semel.errors import ConfigError, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, admin_client
@@ -79,12 +81,22 @@ def _members(config: ClusterConfig, client: Mapping[str, Any]) -> tuple[str, ...
     return tuple(sorted(str(member.client_id) for member in members))
 
 
+def check_alone(config: WorkerConfig, connectors: Sequence[Mapping[str, str]]) -> Found:
+    """Judge the connectors that a standalone worker is started with."""
+    return Found(
+        tuple(_judged(c.get("name", ""), c, State.RUNNING, config) for c in connectors), ()
+    )
+
+
 def _verdict(name: str, configs: Configs, worker: ClusterConfig) -> Verdict:
-    given = configs.connectors[name]
-    facts = name, given.get("connector.class", ""), str(configs.target(name))
+    run = as_taken_over(configs.connectors[name], configs.tasks.get(name))
+    return _judged(name, run, configs.target(name), worker)
+
+
+def _judged(name: str, given: Mapping[str, str], state: State, worker: WorkerConfig) -> Verdict:
+    facts = name, given.get("connector.class", ""), str(state)
     try:
-        run = worker.permitted(as_taken_over(given, configs.tasks.get(name)))
-        planned = plan_any(worker.inherited(run))
+        planned = plan_any(worker.inherited(worker.permitted(given)))
     except ConfigError as error:
         return Verdict(*facts, problem=str(error))
     try:

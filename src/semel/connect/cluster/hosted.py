@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from semel.config.cluster import ClusterConfig
+from semel.context import CONNECTOR
 from semel.engine.states import State, Status
 from semel.errors import SemelError, about
 from semel.redact import redacted
@@ -140,6 +141,7 @@ class Hosted:
         return self._runtime.connectors.get(self.name)
 
     def _reconcile(self, wanted: Wanted | None) -> None:
+        CONNECTOR.set(self.name)
         before, self._again = self._has, False
         try:
             self._change(before, wanted)

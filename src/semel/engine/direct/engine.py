@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -17,10 +18,11 @@ from semel.engine import fences, first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
 from semel.engine.direct.launch import Launch
 from semel.engine.direct.placeholder import Placeholder
+from semel.engine.publish import other_run, this_run
 from semel.engine.rowtransform import Transform
 from semel.engine.supervisor import Supervisor
 from semel.engine.unplaced import Teller
-from semel.errors import LedgerConflict
+from semel.errors import Fenced, LedgerConflict, SemelError
 from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class DirectEngine:
         self._spark = spark
         self._transform = transform
         self._teller = Teller(run.connector, run.sink)
+        self._name = this_run()
         self._supervisor = Supervisor(run.orders, spark, fences=fences.MOST)
 
     def run(self) -> Progress:
@@ -47,16 +50,27 @@ class DirectEngine:
         Raises:
             SemelError: what ended it.
         """
-        run = self._run
-        placeholder = Placeholder(run)
+        placeholder = Placeholder(self._run, self._name)
         try:
             return self._run_tasks(placeholder)
+        except Fenced as error:
+            raise Fenced(f"{error}{self._by()}") from None
         finally:
             placeholder.close()
 
+    def _by(self) -> str:
+        """Who has started the run that has taken over, if that one says so soon."""
+        run = self._run
+        if run.orders.share.moves:  # more likely, an older process on another worker
+            return ""
+        with suppress(SemelError):
+            if who := other_run(run.connector, run.topics, self._name, run.stop.wait):
+                return f". The other run was started by {who}"
+        return ""
+
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
-        with Launch(run, self._spark, self._transform, self._supervisor) as launch:
+        with Launch(run, self._spark, self._transform, self._supervisor, self._name) as launch:
             schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
             server, spec = launch.result()
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextvars import copy_context
 
 from pyspark import SparkContext
 
@@ -14,6 +13,7 @@ from semel.engine.base import Run
 from semel.engine.control import ControlServer
 from semel.engine.direct.task import DirectSpec
 from semel.engine.lines import serving
+from semel.engine.publish import RUN
 from semel.engine.rowtransform import Transform
 from semel.engine.supervisor import Supervisor
 
@@ -28,16 +28,17 @@ class Launch:
         spark: Callable[[], SparkContext],
         transform: Transform | None,
         supervisor: Supervisor,
+        name: str,
     ) -> None:
         self._run = run
+        self._name = name
         self._spark = spark
         self._transform = transform
         self._supervisor = supervisor
         self._lock = threading.Lock()
         self._cancelled = False
         self._server: ControlServer | None = None
-        what, context = f"starting tasks of connector {run.connector.name}", copy_context()
-        self._started = Started(what, lambda: context.run(self._work))
+        self._started = Started(f"starting tasks of connector {run.connector.name}", self._work)
 
     def __enter__(self) -> Launch:
         return self
@@ -65,7 +66,7 @@ class Launch:
             spec = DirectSpec(
                 connector=run.connector,
                 control=address,
-                environment=failpoints.environment(),
+                environment={**failpoints.environment(), RUN: self._name},
                 guarantee=run.guarantee,
                 transform=self._transform,
             )

@@ -20,7 +20,9 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
+from semel.context import kept
 from semel.engine.base import Run
+from semel.engine.publish import other_run
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
@@ -43,11 +45,14 @@ class Placeholder:
     """Keeps the group non-empty, in a thread of its own, until tasks have joined or it is
     closed."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, name: str) -> None:
         self._run = run
+        self._name = name
         self._stop = threading.Event()
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._hold, daemon=True, name="semel-placeholder")
+        self._thread = threading.Thread(
+            target=kept(self._hold), daemon=True, name="semel-placeholder"
+        )
         # A sink that fences by the group treats each member as a task of another run.
         if run.topics and not isinstance(run.sink, FencesByGroup):
             self._thread.start()
@@ -70,6 +75,7 @@ class Placeholder:
             connector = self._run.connector
             groups = Groups(client_config(connector, "admin"))
             if not groups.is_idle(connector.group_id):
+                self._introduce_itself()
                 return
             consumer = Consumer(placeholder_config(self._run), logger=log)
             try:
@@ -80,6 +86,18 @@ class Placeholder:
                     within(_LEAVES, "the placeholder's consumer", consumer.close)
         except Exception as error:  # it only saves time
             log.debug("the placeholder could not join the group: %s", error)
+
+    def _introduce_itself(self) -> None:
+        """Say that this run takes the place of another one, or of one that has just died."""
+        run = self._run
+        if run.orders.share.moves:
+            return
+        who = other_run(run.connector, run.topics, self._name, self._stop.wait)
+        log.warning(
+            "connector %s: consumer group %s still has members of another run%s. This run takes "
+            "their place; if the other one is alive, it stops",
+            *(run.connector.name, run.connector.group_id, f", started by {who}" if who else ""),
+        )
 
     def _given(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
         consumer.assign([])  # what is not assigned is not read

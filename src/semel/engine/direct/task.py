@@ -197,6 +197,7 @@ class Task:
         match event:
             case Assigned():
                 self._synchronise()
+                self._publish(self._reader.positions)  # says who has the place now
             case Lost():
                 self._reporter.tell("its session in the consumer group has ended")
                 self._forget(event)
@@ -343,21 +344,24 @@ class Task:
         doing = "their commit is in progress" if under_way else "the task is converting them"
         return self._committer.trouble or doing
 
+    def _publish(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Copy positions to the consumer group, for lag tools; never read back."""
+        try:
+            if positions and not self._sink.capabilities.ledger_in_group:
+                offsets = copies(self._mark, positions)
+                self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            log.info("positions were not published: %s", error)
+
     def _committed(self, batch: Batch) -> None:
-        """Count a commit, and copy its positions to the consumer group, for lag tools; never read
-        back.
+        """Count a commit, and publish its positions.
 
         Only the thread that polls may call the consumer: another one would wait for a rebalance,
         and the rebalance for the commit in hand.
         """
         self._overdue.end()
         hit("task.before_publish")
-        try:
-            if batch.until and not self._sink.capabilities.ledger_in_group:
-                offsets = copies(self._mark, batch.until)
-                self._subscription.consumer.commit(offsets=offsets, asynchronous=True)
-        except KafkaException as error:
-            log.info("positions were not published: %s", error)
+        self._publish(batch.until)
         self._reporter.committed(batch)
         self._conflicts.clear()
         self._reader.moved(batch.until)

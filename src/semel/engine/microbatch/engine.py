@@ -41,6 +41,8 @@ from semel.errors import (
     BadRecord,
     ConfigError,
     GaveUp,
+    LogChanged,
+    OtherLog,
     RolledBack,
     SemelError,
     ServiceError,
@@ -291,6 +293,9 @@ class MicroBatchEngine:
                 self._retries.succeeded()
             except TransientError as error:
                 self._may_pass(error)
+                raise
+            except OtherLog as error:  # another run has moved it; the next query compares first
+                self._may_pass(LogChanged(str(error)))
                 raise
             except SemelError as error:
                 self._error = error

@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pyspark import SparkContext
 
@@ -31,19 +32,21 @@ from semel.engine import fences
 from semel.engine.base import Progress
 from semel.engine.lines import serving
 from semel.engine.orders import Orders
+from semel.engine.retry import Retries, retrying
 from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics, with_records
 from semel.engine.supervisor import Supervisor
 from semel.errors import Fenced, TransientError
 from semel.kafka.cluster import Cluster
 from semel.sources.base import Source, TopicEach
-from semel.sources.offsets.owner import own, taken_over
+from semel.sources.offsets.owner import new_run, own, taken_over
 from semel.sources.offsets.store import Owner, SourceOffsets
 from semel.transforms import known_chain
 
 log = logging.getLogger(__name__)
 
 Partitions = Sequence[Mapping[str, Any]]
+T = TypeVar("T")
 
 _LOOK = 0.2
 """Seconds between checks of who has divided a source."""
@@ -80,6 +83,10 @@ class SourceEngine:
         """
         try:
             return self._prepared()
+        except TransientError:
+            if not self._run.orders.stop.is_set():
+                raise
+            return self._supervisor.progress
         finally:
             self._offsets.close()
 
@@ -115,10 +122,10 @@ class SourceEngine:
         run, stop = self._run, self._run.orders.stop
         fenced, last = 0, Owner()
         while not stop.is_set():
-            owner = self._divided(partitions, last, known)
+            owner = self._patiently(partial(self._divided, partitions, last, known))
             if owner is None:  # the first task's worker has not divided it yet
                 stop.wait(_LOOK)
-                partitions = run.source.partitions()
+                partitions = self._patiently(run.source.partitions)
                 continue
             known = owner
             watch = _Watch(run.connector.name, run.source, partitions, self._may_divide)
@@ -192,6 +199,15 @@ class SourceEngine:
         then does a task fence the one that had its place."""
         return owner.group in ("", self._run.connector.group_id)
 
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """Like a task, wait for brokers, or a source, that do not answer.
+
+        Raises:
+            TransientError: the run was stopped meanwhile.
+        """
+        tell = partial(log.warning, "%s")
+        return retrying(action, Retries(self._run.connector, tell), self._run.orders.stop.wait)
+
     def _own(self, partitions: Partitions, before: Owner, *, shared: bool = False) -> Owner:
         """Divide the source, and end what ran before; ``shared`` tells other processes how.
 
@@ -199,9 +215,14 @@ class SourceEngine:
             Fenced: another run has taken over since ``before``, if that is a run.
             ServiceError: no owner is stored any more.
         """
+        # An attempt that failed may have stored this run as the owner.
+        take = partial(self._take_over, partitions, before, new_run(), shared)
+        return self._patiently(take)
+
+    def _take_over(self, partitions: Partitions, before: Owner, name: str, shared: bool) -> Owner:
         run = self._run
         stored = self._offsets.uncommitted()
-        if before.run and stored.owner.run != before.run:
+        if before.run and stored.owner.run not in (before.run, name):
             raise taken_over(run.connector, stored.owner, before)
         if not stored.owner.run and not stored.offsets:
             self._warn_of_repetition(partitions)
@@ -212,6 +233,7 @@ class SourceEngine:
             parts,
             fences=run.guarantee.delivery is Delivery.EXACTLY_ONCE,
             shared=shared,
+            run=name,
         )
 
     def _warn_of_repetition(self, partitions: Partitions) -> None:

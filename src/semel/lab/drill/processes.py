@@ -40,6 +40,8 @@ _LONGEST_PAUSE = 2.0
 class DrillFailed(SemelError):
     """A fault could not be injected, or the connector did not recover from it."""
 
+    exit_code = 9
+
 
 class Processes(ABC):
     """The processes of one connector, in a directory of the drill's own.

@@ -11,15 +11,13 @@ from semel.archives import Archive, in_background, key
 log = logging.getLogger(__name__)
 
 
-def options(name: str, java: Path, jars: Sequence[Path]) -> list[str]:
-    """The JVM's options for using a server's archive. If there is none yet, it is created in the
-    background for later starts."""
+def usable(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:
+    """A server's archive. If there is none yet, it is created in the background for later
+    starts."""
     found = archive(name, java, jars)
-    if found is None:
-        return []
-    if found.wanted():
+    if found is not None and found.wanted():
         in_background("semel.lab.embedded.training", name)
-    return found.options()
+    return found if found is not None and found.options() else None
 
 
 def archive(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:

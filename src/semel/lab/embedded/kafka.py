@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from semel import jars
 from semel.errors import ServiceError
-from semel.lab.embedded import archived, topics
+from semel.lab.embedded import topics
 from semel.lab.embedded.java import console_logging, find_java
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import Server
@@ -71,7 +71,7 @@ class Broker(Server):
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
                 *((COMPILE_LITTLE,) if self._cluster.short_lived else ()),
-                *(self._cluster.flags or self._mapped(java)),
+                *(self._cluster.flags or self._mapped("kafka", java, jars.resolve(KAFKA))),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -133,16 +133,13 @@ class Broker(Server):
         except (KafkaException, ServiceError):
             return None
 
-    def _mapped(self, java: Path) -> list[str]:
-        return archived.options("kafka", java, jars.resolve(KAFKA))
-
     def _format(self, java: Path, classpath: str, properties: Path, logging: Path) -> None:
         done = subprocess.run(
             [
                 str(java),
                 COMPILE_LITTLE,
                 "-XX:+UseSerialGC",
-                *([] if self._cluster.flags else self._mapped(java)),
+                *([] if self._cluster.flags else self._mapped("kafka", java, jars.resolve(KAFKA))),
                 f"-Dlog4j2.configurationFile={logging}",
                 "-cp",
                 classpath,
@@ -207,8 +204,6 @@ class Kafka(Broker):
     """
 
     port_names = ("kafka", "controller")
-    flags: Sequence[str] = ()
-    """The JVM's, in place of those that let it use a class data sharing archive."""
 
     def __init__(
         self,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import http.client
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from semel.lab.embedded import archived
 from semel.lab.embedded.java import find_java
 from semel.lab.embedded.process import LOOPBACK, listening
 from semel.lab.embedded.server import JavaServer
@@ -38,9 +36,6 @@ class SchemaRegistry(JavaServer):
     stop_timeout = 20.0
     default_heap = "192m"
 
-    flags: Sequence[str] = ()
-    """The JVM's, in place of those that let it use a class data sharing archive."""
-
     @property
     def url(self) -> str:
         """The converters' ``schema.registry.url``."""
@@ -65,7 +60,7 @@ class SchemaRegistry(JavaServer):
                 "-Xms32m",
                 f"-Xmx{self.heap}",
                 *JVM_FLAGS,
-                *(self.flags or archived.options("registry", java, installed())),
+                *(self.flags or self._mapped("registry", java, installed())),
                 *(f"-D{name}={value}" for name, value in settings.items()),
                 "-jar",
                 f"{program}-runner.jar",

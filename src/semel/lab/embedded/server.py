@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGTERM, Signals
 from types import TracebackType
 from typing import ClassVar, Self
 
+from semel.archives import Archive
 from semel.errors import ServiceError
+from semel.lab.embedded import archived
 from semel.lab.embedded.process import PortFile, ServerProcess, check_port_free
 
 
@@ -27,6 +30,8 @@ class Server(ABC):
     stop_signal: ClassVar[Signals] = SIGTERM
     start_timeout: ClassVar[float]
     stop_timeout: ClassVar[float]
+    flags: Sequence[str] = ()
+    """The JVM's, in place of those that let it use a class data sharing archive."""
 
     def __init__(self, directory: Path, port: int | None = None, *, detached: bool = False) -> None:
         self.directory = Path(directory).absolute()
@@ -37,6 +42,8 @@ class Server(ABC):
             self.port_names, wanted=port
         )
         self._process = ServerProcess(self.name, self.directory, self.log)
+        self._archive: Archive | None = None
+        self._maps, self._died = True, False
 
     @property
     def port(self) -> int:
@@ -55,14 +62,32 @@ class Server(ABC):
                 f"{self.name} is running in {self.directory} already: process {self.pid}, "
                 f"port {self.port}."
             )
-        self._launch()
+        self._archive, self._maps, self._died = None, True, False
         try:
+            self._run()
+        except ServiceError:
+            spoilt: Archive | None = self._archive
+            if spoilt is None or not self._died:
+                raise
+            self._maps = False
+            self._run()  # whether that was the archive's fault shows only if it starts without
+            spoilt.spoilt()
+        return self
+
+    def _run(self) -> None:
+        try:
+            self._launch()
             self._process.await_ready(self._answers, self.start_timeout)
             self._complete()
         except BaseException:  # an interrupted start leaves nothing behind
+            self._died = self.pid is None
             self.kill()
             raise
-        return self
+
+    def _mapped(self, name: str, java: Path, jars: Sequence[Path]) -> list[str]:
+        """The JVM's options to start from the archive of this name."""
+        self._archive = archived.usable(name, java, jars) if self._maps else None
+        return self._archive.options() if self._archive is not None else []
 
     def stop(self) -> None:
         """Stops the server cleanly, if it is running."""

@@ -54,6 +54,10 @@ class ServicesStatus:
         return {name: found for name, found in asdict(self).items() if found is not None}
 
 
+_CREATES = {"auto.create.topics.enable": "true"}
+"""As Kafka's own default: whoever develops expects a topic to be there once it is written to."""
+
+
 class Services:
     """Kafka and PostgreSQL in one directory, and a schema registry if it was ever wanted there.
 
@@ -75,7 +79,7 @@ class Services:
     def kafka(self) -> Kafka:
         """The directory's Kafka, running or not."""
         if self._kafka is None:
-            self._kafka = Kafka(self.directory / "kafka", detached=True)
+            self._kafka = Kafka(self.directory / "kafka", detached=True, settings=_CREATES)
         return self._kafka
 
     @property
@@ -109,7 +113,9 @@ class Services:
         self.directory.mkdir(parents=True, exist_ok=True)
         with locked(self.directory / "lock"):
             if self.kafka.pid is None:
-                self._kafka = Kafka(self.kafka.directory, kafka_port, detached=detached)
+                self._kafka = Kafka(
+                    self.kafka.directory, kafka_port, detached=detached, settings=_CREATES
+                )
             if self.postgres.pid is None:
                 self._postgres = Postgres(self.postgres.directory, postgres_port, detached=detached)
             if registry and (self.registry is None or self.registry.pid is None):

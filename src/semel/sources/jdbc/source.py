@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
-from semel.errors import ConfigError, Problem, SemelError, misconfigured
+from semel.errors import ConfigError, NotJudged, Problem, misconfigured
 from semel.problems import together
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
@@ -238,7 +238,7 @@ class JdbcSource(Source):
         table, topic = self._table(partition), self.topic_of(partition)
         with self._database.snapshot():
             if table is not None and not self._database.columns(table):
-                raise SemelError(
+                raise NotJudged(
                     f"connector {self._name}: table {table} is not there any more, and its records "
                     "cannot be compared"
                 )

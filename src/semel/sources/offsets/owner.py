@@ -30,8 +30,9 @@ def own(
     *,
     fences: bool,
     shared: bool = False,
+    run: str = "",
 ) -> Owner:
-    """Take over the connector for a new run whose tasks have these ``parts``. With ``fences``,
+    """Take over the connector for a new ``run`` whose tasks have these ``parts``. With ``fences``,
     which exactly-once needs, also stop whatever the tasks of earlier runs are still doing. The
     parts are written only if the tasks are ``shared`` with other processes.
 
@@ -53,7 +54,7 @@ def own(
         before = offsets.owner()
     most = max(tasks, before.tasks, connector.tasks_max)
     groups = list(dict.fromkeys([group_id, *before.groups] if fences else before.groups))
-    owner = first = Owner(uuid.uuid4().hex, most, group=group_id, groups=groups)
+    owner = first = Owner(run or new_run(), most, group=group_id, groups=groups)
     plain, record = producer(connector), StoredOffsets(connector.name).owned_by
     offsets.store(plain, [record(first)])
     if fences:
@@ -67,6 +68,11 @@ def own(
         offsets.store(plain, [record(told)])
     plain.drop()
     return replace(owner, parts=parts)
+
+
+def new_run() -> str:
+    """A name for a run that is to own a connector."""
+    return uuid.uuid4().hex
 
 
 def alter(

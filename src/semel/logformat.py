@@ -1,0 +1,48 @@
+"""The format of log lines: for people, or as JSON. Credentials are hidden."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+
+from semel.context import logs_json, of_record, prefix, works_for
+from semel.redact import redacted
+
+LINE = "%(asctime)s %(levelname)s %(about)s%(message)s"
+
+
+class TextFormatter(logging.Formatter):
+    """A line that says which connector and task it is about; ``about`` is a field of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        record.about = prefix(record)
+        return redacted(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object for each record, with its connector and task where they are known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        facts: dict[str, str | int] = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            **of_record(record),
+            "message": redacted(record.getMessage()),
+        }
+        if record.exc_info:
+            facts["trace"] = redacted(self.formatException(record.exc_info))
+        return json.dumps(facts, ensure_ascii=False)
+
+
+def log_of_task(connector: str, task: int) -> None:
+    """Let this process, one of Spark's, log for a task: the driver passes its lines on."""
+    works_for(connector, task)
+    if not logging.root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter() if logs_json() else TextFormatter(LINE))
+        logging.basicConfig(level="WARNING", handlers=[handler])
