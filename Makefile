@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := .venv-demo
 # What PySpark brings for Spark Connect, MLlib, Hive, Kubernetes and stateful streams, half of it, and
-# PyArrow for Flight, Substrait and C++.
+# PyArrow for Flight and C++.
 SPARK := connect-repl spark-connect_ spark-mllib_ breeze_ spire_ cats-kernel_ hive- kubernetes- rocksdbjni- \
 	scala-compiler- icu4j- netty-codec-native-quic-
-ARROW := *flight *substrait include tests
+ARROW := *flight include tests
 LEFT_OUT := $(foreach n,$(SPARK),'pyspark/jars/$n*') $(foreach n,$(ARROW),'pyarrow/$n*')
 FAULTS ?= 50
 SEED ?= 1
