@@ -22,7 +22,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-source test long sample matrix lint format bench drill requirements pins clean
+.PHONY: help demo demo-source test long sample matrix lint format bench drill requirements audit-dependencies release pins clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +90,12 @@ requirements: $(VENV)/.ready ## Pin all dependencies again
 	@$(COMPILE) --extra dev pyproject.toml -o requirements.txt
 	@$(COMPILE) --extra demo -c requirements.txt $(addprefix --no-emit-package ,$(UNUSED)) pyproject.toml -o requirements-demo.txt
 	@printf 'editables\nhatchling\nsetuptools\nwheel\n' | $(COMPILE) -c requirements.txt - -o requirements-build.txt
+
+audit-dependencies: $(VENV)/.ready ## Ask the package index for known vulnerabilities of all pinned packages
+	@$(BIN)/python scripts/audit_dependencies.py
+
+release: $(VENV)/.ready ## Build and check a release in dist/; ARGS=--tag dates the changelog and tags it
+	@$(BIN)/python scripts/release.py $(ARGS)
 
 pins: $(VENV)/.ready ## Pin the jars again
 	@$(BIN)/python scripts/pin_jars.py
