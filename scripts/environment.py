@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,13 +81,24 @@ def install(folder: Path, requirements: Path, left_out: list[str], progress: Pro
     """Install what a build needs, the requirements, and semel itself, from where it is."""
     pip(folder, progress, "--require-hashes", "-r", str(BUILD))
     # Not isolated: an isolated build fetches packages that nobody has pinned.
-    pinned = ("--require-hashes", "--no-build-isolation", "--no-deps", "-r", str(requirements))
-    pip(folder, progress, *pinned)
+    pinned = ("--require-hashes", "--no-build-isolation", "--no-deps", "-r")
     (packages,) = folder.glob("lib/python3*/site-packages")
-    for pattern in left_out:
-        for path in packages.glob(pattern):
+    for part in parts(requirements, sorted({each.partition("/")[0] for each in left_out})):
+        file = folder / "part.txt"
+        file.write_text(part)
+        pip(folder, progress, *pinned, str(file))
+        file.unlink()
+        for path in (path for pattern in left_out for path in packages.glob(pattern)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     pip(folder, progress, "--no-build-isolation", "--no-deps", "--editable", str(HOME))
+
+
+def parts(requirements: Path, first: list[str]) -> list[str]:
+    """The requirements, with packages that get smaller afterwards in parts of their own: the disk
+    never holds all of two of them."""
+    pins = re.split(r"\n(?=\S)", requirements.read_text())
+    large = [pin for pin in pins if pin.partition("==")[0] in first]
+    return [*large, "\n".join(pin for pin in pins if pin not in large)]
 
 
 def pip(folder: Path, progress: Progress, *arguments: str) -> None:

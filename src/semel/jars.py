@@ -15,9 +15,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +28,9 @@ from semel.errors import ServiceError
 
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
 PYSPARK_VERSION = version("pyspark")
+
+_AT_ONCE = 6
+"""Downloads: a repository takes longer to answer than to send a jar."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +128,10 @@ def resolve(jar_set: JarSet, fetched: Callable[[Pin], None] = lambda _: None) ->
         if paths := _read(remembered):  # another process was faster
             return paths
         paths = []
-        for pin in pins:
-            paths.append(fetch(jar_set.name, pin))
-            fetched(pin)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for pin, path in zip(pins, pool.map(partial(fetch, jar_set.name), pins), strict=True):
+                paths.append(path)
+                fetched(pin)
         written = remembered.with_suffix(f".{os.getpid()}")
         written.write_text(json.dumps([str(path) for path in paths], indent=1))
         written.chmod(0o600)  # regardless of the umask: see own()
