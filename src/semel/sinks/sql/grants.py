@@ -69,6 +69,8 @@ def mysql(message: str, database: str, account: str, needed: str) -> str:
 
     def on_table(verb: str, denied: str, inside: str, table: str) -> str:
         privileges = needed if re.fullmatch(_OFTEN, verb, re.I) else verb.upper()
+        if privileges == "CREATE":  # the table may be there: the server hides it from this user
+            privileges = f"{needed}, CREATE"
         name = ".".join(f"`{part}`" for part in (inside or database, table))
         return f"GRANT {privileges} ON {name} TO {to or denied}"
 
