@@ -18,6 +18,7 @@ from semel.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.sql import grants
 from tests import databases
+from tests.newcomer import blocks, page
 from tests.sinks.target import Target, advance, records
 
 PASSWORD = "x"
@@ -150,6 +151,38 @@ def mine(url: str) -> dict[str, str]:
         "topics": "t",
         "connection.url": url,
     }
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_the_privileges_of_the_page_are_enough_for_postgresql(
+    creates: bool, target: Target, clerk: str
+) -> None:
+    own, given = [b for b in blocks(page("postgresql.md"), "sql") if "GRANT" in b]
+    if not creates:
+        target.execute("CREATE TABLE orders (k bigint PRIMARY KEY, v bigint)")
+        target.sink().prepare([])
+    name = urlsplit(target.url).path[1:]
+    text = (own if creates else given).replace("shop", name).replace(" TO semel", f' TO "{clerk}"')
+    target.execute(*text.replace("\n", " ").strip(" ;").split("; "))
+    keys = KEYED | {"table.name.format": "orders"}
+    assert not granted(commit_as(elsewhere(target.url), clerk, **keys), target.execute)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_the_privileges_of_the_page_are_enough_for_mariadb(
+    creates: bool, mariadb: MariaDB, reader: str
+) -> None:
+    own, given, _ = [b for b in blocks(page("databases.md"), "sql") if "GRANT" in b]
+    url = mariadb.create_database("shop")
+    if not creates:
+        databases.query(url, "CREATE TABLE orders (k bigint PRIMARY KEY, v bigint)")
+        with closing(sink_class("mariadb")(read(ConnectorConfig, mine(url)))) as owner:
+            owner.prepare([])
+    text = (own if creates else given).replace("'semel'", f"'{reader}'")
+    mariadb.execute(*text.replace("\n", " ").strip(" ;").split("; "))
+    keys = KEYED | {"table.name.format": "orders"}
+    assert not granted(commit_as(url.partition("?")[0], reader, **keys), mariadb.execute)
+    mariadb.drop_database("shop")
 
 
 @pytest.mark.parametrize(
