@@ -25,6 +25,7 @@ from semel.cli.worker import IGNORED, PASSED_ON
 from semel.config import check_keys
 from semel.config.cluster import ClusterConfig
 from tests.newcomer import blocks
+from tests.patience import PATIENCE
 from tests.test_docs import PAGES, ROOT, named
 
 LANGUAGES = {"", "bash", "json", "properties", "python", "sql", "text", "toml", "yaml"}
@@ -129,7 +130,12 @@ def test_the_blocks_of_a_page_have_a_language_that_is_checked(page: Path) -> Non
 def test_a_shell_can_parse_the_commands_of_a_page(page: Path) -> None:
     for shell in shells(page):
         parsed = subprocess.run(
-            ["bash", "-n"], input=shell, capture_output=True, text=True, check=False
+            ["bash", "-n"],
+            input=shell,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
         )
         assert not parsed.stderr, shell
 
