@@ -109,7 +109,7 @@ def test_postgresql_says_what_tables_of_others_lack(target: Target, clerk: str) 
     assert f'{rows} "semel_offsets" TO "{clerk}"' in told
     assert f'GRANT USAGE, CREATE ON SCHEMA "my sales" TO "{clerk}"' in told
     assert f'ALTER TABLE "my sales"."t" OWNER TO "{clerk}"' in told  # for its new column
-    assert target.query('SELECT k, v FROM "my sales".t') == [(0, 1)]
+    assert target.query('SELECT k, v FROM "my sales".t') == [{"k": 0, "v": 1}]
 
 
 def test_mariadb_says_what_a_user_without_privileges_lacks(mariadb: MariaDB, reader: str) -> None:
