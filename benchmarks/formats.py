@@ -17,30 +17,15 @@ from benchmarks.records import FIRST_TS, Workload
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.systems import Peer, Semel, System
-from semel import converters, jars
+from semel import converters
 from semel.lab.embedded.connect import ConnectWorker
 from semel.lab.embedded.registry import SchemaRegistry
-from semel.lab.jars import APICURIO_SERDES_VERSION, DEBEZIUM_JDBC
+from semel.lab.jars import APICURIO_SERDES_VERSION, DEBEZIUM_JDBC_APICURIO
 
 PARTITIONS = 4
 CHUNK = 20_000
 AVRO = "io.apicurio.registry.utils.converter.AvroConverter"
 PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
-
-PLUGIN = jars.JarSet(
-    "debezium-jdbc-apicurio",
-    (
-        *DEBEZIUM_JDBC.coordinates,
-        f"io.apicurio:apicurio-registry-utils-converter:{APICURIO_SERDES_VERSION}",
-    ),
-    leave_out=(
-        *DEBEZIUM_JDBC.leave_out,
-        "org.apache.kafka:connect-json",
-        "com.github.luben:*",
-        "org.lz4:*",
-        "org.xerial.snappy:*",
-    ),
-)
 
 ROW = pa.schema(
     [
@@ -94,7 +79,7 @@ def formats(rig: Rig, records: int, repeats: int, tasks: int) -> Figures:
         ConnectWorker(
             rig.directory / "connect",
             rig.kafka.bootstrap_servers,
-            plugin=PLUGIN,
+            plugin=DEBEZIUM_JDBC_APICURIO,
             settings={"plugin.discovery": "hybrid_warn"},
         ) as worker,
     ):

@@ -32,8 +32,14 @@ class Newcomer:
     The pages' topic, ``orders``, gets a name of its own, and so do connectors, tables and files.
     """
 
-    def __init__(self, directory: Path, addresses: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        addresses: Mapping[str, str],
+        exported: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self._exported = dict(exported or {})
         self._other = dict(addresses) | {"orders": f"orders{uuid.uuid4().hex[:8]}"}
 
     def write(self, name: str, text: str) -> None:
@@ -55,7 +61,8 @@ class Newcomer:
         done = subprocess.run(
             command,
             cwd=self.directory,
-            env={k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")},
+            env={k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
+            | self._exported,
             capture_output=True,
             text=True,
             check=False,

@@ -17,7 +17,11 @@ BEGIN_WITHIN = 150.0
 """Seconds in which tests of a sample may begin: it should end within five minutes."""
 LONGEST = 300.0
 """Seconds in which a test has to end, with the servers that it starts."""
-TOO_LONG = ("tests/test_image.py", "tests/rest/test_cluster_faults.py")
+TOO_LONG = (
+    "tests/test_image.py",
+    "tests/test_packaging.py",
+    "tests/rest/test_cluster_faults.py",
+)
 """Take longer than that: only `make long` runs them. CONTRIBUTING.md says why."""
 
 

@@ -34,6 +34,7 @@ FIRST = (
     "tests/test_audit_any_records.py",
     "tests/rest/test_cluster_faults.py",
     "tests/test_image.py",
+    "tests/test_packaging.py",
     "tests/lab/test_drill_cluster.py",
     "tests/lab/test_drill_peer.py",
     "micro-batches",

@@ -71,7 +71,9 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 def test_the_image_installs_extras_that_there_are() -> None:
     text = (FOLDER / "Dockerfile").read_text()
-    (named,) = re.findall(r"semel\[([\w,]+)\]", text)
+    (named,) = re.findall(r"/usr/src/semel\[([\w,]+)\]", text)
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
     assert set(named.split(",")) <= project["optional-dependencies"].keys()
     assert 'ENTRYPOINT ["semel", "worker", "--env"]' in text
+    copied = [word for line in re.findall(r"^COPY (.*)", text, re.M) for word in line.split()[:-1]]
+    assert all((FOLDER.parents[1] / file).exists() for file in copied)

@@ -6,13 +6,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import semel
-from semel.cli.commands import app
 from tests.newcomer import blocks
 
 ROOT = Path(__file__).parent.parent
@@ -44,15 +41,6 @@ def links(page: Path) -> Iterator[str]:
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
         if not re.match(r"\w+:", target):
             yield target
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """The lines of a page's shell blocks that call semel."""
-    for language in ("", "bash", "console"):
-        for block in blocks(page.read_text(), language):
-            for line in block.splitlines():
-                if re.match(r"semel [a-z]", line):
-                    yield line.split("#")[0].split()
 
 
 def named(page: Path) -> str:
@@ -87,15 +75,3 @@ def test_python_that_a_page_shows_compiles(page: Path) -> None:
     for number, block in enumerate(blocks(page.read_text(), "python"), 1):
         if not re.match(r" {4}|semel\.run\(config, ", block):  # parts of a class; a signature
             compile(block, f"{named(page)}, block {number}", "exec")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_that_a_page_shows_exist(page: Path) -> None:
-    for words in commands(page):
-        command: Any = typer.main.get_command(app)
-        arguments = words[1:]
-        while hasattr(command, "commands"):
-            assert arguments[0] in command.commands, words
-            command = command.commands[arguments.pop(0)]
-        options = {o for parameter in command.params for o in parameter.opts}
-        assert options.issuperset(a for a in arguments if a.startswith("--")), words

@@ -11,6 +11,7 @@ import pytest
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.opensearch import OpenSearch
 from tests.newcomer import Newcomer, blocks, page
+from tests.test_docs import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -63,17 +64,45 @@ def test_the_example_for_postgresql_loses_and_doubles_nothing(
     assert "1000 records: 0 lost, 0 duplicated" in told
 
 
-def test_the_transforms_of_the_python_page_show_what_they_say(
-    kafka: Kafka, database: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def reader(kafka: Kafka, database: str, tmp_path: Path) -> Newcomer:
+    """Who has followed the quick start up to its first command."""
     where = urlsplit(database)
     addresses = {
         "localhost:9092": kafka.bootstrap_servers,
         "127.0.0.1:5432/semel": f"{where.hostname}:{where.port}{where.path}",
     }
-    newcomer = Newcomer(tmp_path, addresses)
+    exported = {"SEMEL_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    newcomer = Newcomer(tmp_path, addresses, exported)
     newcomer.write("orders.json", blocks(page("quickstart.md"), "json")[0])
     newcomer.python(blocks(page("quickstart.md"), "python")[0])
-    arrow, dataframe = blocks(page("python.md"), "python")[1:3]
+    return newcomer
+
+
+def test_the_programs_of_the_python_page_show_what_they_say(reader: Newcomer) -> None:
+    _, arrow, dataframe, session, runtime = blocks(page("python.md"), "python")
     for program in (arrow, dataframe):
-        assert f"It prints `{newcomer.python(program).splitlines()[-1]}`" in page("python.md")
+        assert f"It prints `{reader.python(program).splitlines()[-1]}`" in page("python.md")
+    assert "1000 records read" in reader.python(session)
+    assert reader.python(runtime).split()[-1] in ("RUNNING", "UNASSIGNED")
+
+
+def test_the_program_of_the_readme_runs(reader: Newcomer) -> None:
+    (program,) = blocks((ROOT / "README.md").read_text(), "python")
+    reader.python(program)
+
+
+def test_the_commands_of_other_pages_run_after_the_quick_start(reader: Newcomer) -> None:
+    """Those on its connector that end by themselves, in the order in which one may run them."""
+    lines = [
+        line
+        for name in ("operations.md", "ledger.md")
+        for block in blocks(page(name), "")
+        for line in block.splitlines()
+        if line.startswith("semel ") and "--follow" not in line
+    ]
+    assert len(lines) >= 6
+    reader.semel("semel run orders.json --until-caught-up")
+    for line in sorted(lines, key=lambda line: "offsets reset" in line):
+        # The page's position of 1200 is beyond the quick start's records.
+        reader.semel(line.replace("orders-0=1200", "orders-0=12"))

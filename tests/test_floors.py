@@ -85,7 +85,7 @@ def drawn() -> list[set[str]]:
     """The floors as docs/architecture.md shows them, from the ground up: places, two spaces, and
     what they are. A line that is indented belongs to the one before."""
     page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
-    picture = page.partition("## The floors")[2].split("```")[1].strip("\n")
+    picture = page.partition("## The floors")[2].split("```text")[1].partition("```")[0].strip("\n")
     floors: list[set[str]] = []
     for line in picture.splitlines():
         if not line.startswith(" "):

@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from semel.jars import cache_directory
+from semel.jars import cache_directory, own
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Archive:
             return None
         try:
             found: dict[str, Any] = json.loads(self._facts.read_text())
-            if not (_own(self._facts) and _own(self.file)):
+            if not (own(self._facts) and own(self.file)):
                 return None
             if self.file.stat().st_size != found["size"]:  # a JVM may crash over a truncated one
                 return None
@@ -233,12 +233,6 @@ def yielding() -> None:
 def _stamp(path: Path) -> str:
     found = path.stat()  # whole seconds: the layers of an image keep no more
     return f"{found.st_size} {int(found.st_mtime)}"
-
-
-def _own(path: Path) -> bool:
-    """Whether only this user or root can have written it: a JVM runs what an archive holds."""
-    found = path.stat()
-    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
 
 
 @contextlib.contextmanager

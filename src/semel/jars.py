@@ -1,6 +1,8 @@
-"""Sets of jars: how they are resolved, and the set for Spark's Kafka source.
+"""Sets of jars: where their files are, and the set for Spark's Kafka source.
 
-A jar set is resolved by jgo, a Maven resolver in pure Python, and the answer is remembered, so
+Which jars a set consists of, and the SHA-256 of each, is written down in ``jars.json`` of the
+package that declares the set (``scripts/pin_jars.py`` makes it): a process loads no other file.
+jgo, a Maven resolver in pure Python, fetches what is not there yet. The paths are remembered, so
 only the first start needs the network. A user on a cluster can supply the same jars in their own
 way: ``SPARK_KAFKA.coordinates`` is what ``spark-submit --packages`` takes.
 """
@@ -12,11 +14,13 @@ import hashlib
 import json
 import os
 import re
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +29,62 @@ from semel.errors import ServiceError
 # Spark's jars follow the PySpark that is installed; pyproject.toml pins it.
 PYSPARK_VERSION = version("pyspark")
 
+_AT_ONCE = 6
+"""Downloads: a repository takes longer to answer than to send a jar."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A jar as it was when its set was pinned."""
+
+    coordinate: str
+    sha256: str
+    size: int
+
 
 @dataclass(frozen=True)
 class JarSet:
     """Maven coordinates that are resolved together, the nearest version of a jar winning.
 
     ``leave_out`` holds ``group:artifact`` patterns (``*`` matches within a part) of what the
-    process that loads the jars already has; a second copy of it would clash.
+    process that loads the jars already has; a second copy of it would clash. ``pinned_by`` is the
+    package that holds the set's checksums.
     """
 
     name: str
     coordinates: tuple[str, ...]
     leave_out: tuple[str, ...] = ()
+    pinned_by: str = "semel"
 
     def leaves_out(self, group: str, artifact: str) -> bool:
         """Whether a resolved artifact is not to be loaded."""
         return any(_pattern(glob).fullmatch(f"{group}:{artifact}") for glob in self.leave_out)
+
+    @property
+    def request(self) -> dict[str, list[str]]:
+        """What the pins of the set were made for."""
+        return {"coordinates": list(self.coordinates), "leave_out": list(self.leave_out)}
+
+    def pins(self) -> list[Pin]:
+        """The jars of the set.
+
+        Raises:
+            ServiceError: it was never pinned, or has changed since.
+        """
+        found = _pinned(self.pinned_by).get(self.name)
+        if found is None or found["request"] != self.request:
+            raise ServiceError(
+                f"semel has no checksums for the jars of {self.name} "
+                f"({' and '.join(self.coordinates)}), and loads no others. It supports the "
+                "release of PySpark that it depends on: pip install --force-reinstall semel"
+            )
+        return [Pin(*jar) for jar in found["jars"]]
+
+
+@cache
+def _pinned(package: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((files(package) / "jars.json").read_text())
+    return found
 
 
 # The 4.1.x releases of spark-token-provider are missing from some mirrors, and spark-sql-kafka
@@ -65,25 +109,45 @@ SPARK_KAFKA = JarSet(
 )
 
 
-def resolve(jar_set: JarSet) -> list[Path]:
+def resolve(jar_set: JarSet, fetched: Callable[[Pin], None] = lambda _: None) -> list[Path]:
     """The paths of a jar set's files, downloaded if need be.
 
-    The first call walks the POMs and takes seconds, later ones read a remembered list. Several
-    processes may call it at once.
+    The first call compares each file with its checksum; later ones read a remembered list. Several
+    processes may call it at once. ``fetched`` is told of each file that is there.
+
+    Raises:
+        ServiceError: a file cannot be had, or is not the one that was pinned.
     """
     remembered = _remembered(jar_set)
     if paths := _read(remembered):
         return paths
+    pins = jar_set.pins()
     remembered.parent.mkdir(parents=True, exist_ok=True)
-    # jgo downloads straight to the final name, so all resolving is serialized, whatever the set.
+    # jgo downloads straight to the final name, so all fetching is serialized, whatever the set.
     with locked(remembered.parent / "lock"):
         if paths := _read(remembered):  # another process was faster
             return paths
-        paths = _download(jar_set)
+        paths = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for pin, path in zip(pins, pool.map(partial(fetch, jar_set.name), pins), strict=True):
+                paths.append(path)
+                fetched(pin)
         written = remembered.with_suffix(f".{os.getpid()}")
         written.write_text(json.dumps([str(path) for path in paths], indent=1))
+        written.chmod(0o600)  # regardless of the umask: see own()
         written.replace(remembered)
     return paths
+
+
+def is_resolved(jar_set: JarSet) -> bool:
+    """Whether a jar set's files are known to be there, so that nothing needs the network."""
+    return bool(_read(_remembered(jar_set)))
+
+
+def own(path: Path) -> bool:
+    """Whether only this user or root can have written a file: a JVM runs what is in it."""
+    found = path.stat()
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
 
 
 def classpath(*jar_sets: JarSet) -> str:
@@ -112,66 +176,77 @@ def _remembered(jar_set: JarSet) -> Path:
 
 
 def _read(remembered: Path) -> list[Path]:
-    """The remembered paths, or none if they were never resolved or a file has disappeared."""
+    """The remembered paths; none if they were never resolved, if a file has disappeared, or if
+    another user could have written the list or a file."""
     try:
+        if not own(remembered):
+            return []
         paths = [Path(path) for path in json.loads(remembered.read_text())]
-    except (OSError, ValueError):
+        return paths if all(path.is_file() and own(path) for path in paths) else []
+    except (OSError, ValueError, TypeError):
         return []
-    return paths if all(path.is_file() for path in paths) else []
 
 
-def _download(jar_set: JarSet) -> list[Path]:
+def fetch(needed_for: str, pin: Pin) -> Path:
+    """The file of a pin. One that is not as it was pinned is downloaded once more.
+
+    Raises:
+        ServiceError: it cannot be had, or what the repository has is not what was pinned.
+    """
+    found_at = artifact(needed_for, pin.coordinate)
     try:
-        import jgo
+        path = Path(found_at.resolve())
+        if (found := sha256(path)) != pin.sha256:
+            path.unlink()
+            path = Path(found_at.resolve())
+            found = sha256(path)
+    except Exception as failure:  # jgo raises RuntimeError, requests' errors, parse errors, ...
+        raise _unavailable(needed_for, pin.coordinate, failure) from failure
+    if found != pin.sha256:
+        raise ServiceError(
+            f"{path}, needed for {needed_for}, is not the file that semel was tested with: its "
+            f"SHA-256 is {found}, not {pin.sha256}. It is not loaded. Check the Maven repository "
+            f"that {pin.coordinate} comes from, and delete the file."
+        )
+    return path
+
+
+def artifact(needed_for: str, coordinate: str) -> Any:
+    """jgo's artifact of a coordinate, which may have a classifier and a packaging."""
+    try:
         from jgo.config import GlobalSettings
+        from jgo.constants import MAVEN_CENTRAL_URL
+        from jgo.maven import MavenContext
     except ImportError as missing:
         raise ServiceError(
-            f"The jars of {jar_set.name} are fetched by jgo, which is not installed: "
+            f"{coordinate}, needed for {needed_for}, is fetched by jgo, which is not installed: "
             "pip install 'semel[embedded]'"
         ) from missing
-
-    # "!" asks for plain Maven rules. Without it jgo lets each coordinate's POM manage versions as
-    # a BOM, and log4j's would put an old kafka-clients under the broker.
-    endpoint = "+".join(f"{coordinate}!" for coordinate in jar_set.coordinates)
-    try:
-        artifacts = jgo.resolve(endpoint, repositories=GlobalSettings.load().repositories)
-    except Exception as failure:  # jgo raises RuntimeError, requests' errors, parse errors, ...
-        raise _unavailable(jar_set, " and ".join(jar_set.coordinates), failure) from failure
-    return [
-        _file(jar_set, artifact)
-        for artifact in artifacts
-        if not jar_set.leaves_out(artifact.groupId, artifact.artifactId)
-    ]
-
-
-def _file(jar_set: JarSet, artifact: Any) -> Path:
-    """The artifact's file. A partial file from an interrupted download is replaced."""
-    try:
-        path = Path(artifact.resolve())
-        if not zipfile.is_zipfile(path):
-            path.unlink()
-            path = Path(artifact.resolve())
-        if zipfile.is_zipfile(path):
-            return path
-    except Exception as failure:
-        raise _unavailable(jar_set, _coordinate(artifact), failure) from failure
-    raise ServiceError(
-        f"The jar {_coordinate(artifact)} of {jar_set.name} is damaged: delete {path} "
-        "and check the Maven repository it comes from."
+    settings = GlobalSettings.load()
+    context = MavenContext(
+        repo_cache=settings.repo_cache,
+        remote_repos={"central": MAVEN_CENTRAL_URL} | settings.repositories,
+        timeout=60,
     )
+    group, name, release, *rest = coordinate.split(":")
+    classifier, packaging = [*rest, *("", "jar")[len(rest) :]]
+    component = context.project(group, name).at_version(release)
+    return component.artifact(classifier=classifier, packaging=packaging)
 
 
-def _unavailable(jar_set: JarSet, coordinate: str, failure: Exception) -> ServiceError:
+def sha256(path: Path) -> str:
+    """A file's checksum."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unavailable(needed_for: str, coordinate: str, failure: Exception) -> ServiceError:
     # jgo's own message names the missing artifact, then lists every repository: only the former.
     reason = re.sub(r" in remote repositories .*", "", str(failure), flags=re.DOTALL)
     return ServiceError(
-        f"Cannot get {coordinate}, needed for {jar_set.name}: {reason}. Maven repositories other "
+        f"Cannot get {coordinate}, needed for {needed_for}: {reason}. Maven repositories other "
         "than Maven Central are set under [repositories] in jgo's configuration file."
     )
-
-
-def _coordinate(artifact: Any) -> str:
-    return f"{artifact.groupId}:{artifact.artifactId}:{artifact.version}"
 
 
 def _pattern(glob: str) -> re.Pattern[str]:

@@ -20,22 +20,10 @@ from semel import jars
 from semel.converters import create
 from semel.lab.embedded.java import find_jdk
 from semel.lab.embedded.registry import SchemaRegistry
-from semel.lab.jars import APICURIO_SERDES_VERSION, PROTOBUF_JAVA_VERSION
+from semel.lab.jars import APICURIO_SERIALIZERS
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-SERIALIZERS = jars.JarSet(
-    "apicurio-serializers",
-    (
-        *(
-            f"io.apicurio:apicurio-registry-serdes-{name}-serde:{APICURIO_SERDES_VERSION}"
-            for name in ("avro", "protobuf", "jsonschema")
-        ),
-        f"com.google.protobuf:protobuf-java-util:{PROTOBUF_JAVA_VERSION}",
-        f"com.google.protobuf:protobuf-java:{PROTOBUF_JAVA_VERSION}",
-        "org.slf4j:slf4j-nop:2.0.6",
-    ),
-)
 CONVERTERS = {
     "AVRO": "io.apicurio.registry.utils.converter.AvroConverter",
     "JSON": "io.confluent.connect.json.JsonSchemaConverter",
@@ -138,7 +126,7 @@ ROWS: Mapping[str, tuple[str, Sequence[Any], Sequence[Any]]] = {
 
 def java(asked: Mapping[str, Any]) -> list[str]:
     """What the Java program answers."""
-    command = [find_jdk("serializers"), "-cp", jars.classpath(SERIALIZERS)]
+    command = [find_jdk("serializers"), "-cp", jars.classpath(APICURIO_SERIALIZERS)]
     done = subprocess.run(
         [*map(str, command), str(Path(__file__).parent / "Serializers.java")],
         input=json.dumps(asked).encode(),

@@ -16,6 +16,7 @@ from rich.console import Console
 from semel.cli.demo_source import bars, copy_orders
 from semel.cli.ending import clean_up_on_signals
 from semel.cli.proof import audit_table
+from semel.cli.services import load_kafka
 from semel.errors import BROKEN, ConfigError
 
 if typing.TYPE_CHECKING:
@@ -61,11 +62,13 @@ def demo(
         flights.data()  # fails before any service starts
     _empty(directory)
     services = Services(directory)
-    with console.status("Starting Kafka and PostgreSQL (the first time downloads Kafka's jars)"):
-        services.up(detached=keep)
+    load_kafka(console)
+    console.print("Starting Kafka and PostgreSQL")
+    services.up(detached=keep)
     try:
         console.print(
-            f"Kafka at {services.kafka.bootstrap_servers}, PostgreSQL at {services.postgres.url}"
+            f"Kafka at {services.kafka.bootstrap_servers}, PostgreSQL at {services.postgres.url}",
+            soft_wrap=True,
         )
         run = copy_orders if source else _run
         facts = run(console, services, directory, crashes, seed)
@@ -140,7 +143,8 @@ def _run(
     rate = report.records / moving_for if moving_for else 0.0
     console.print(
         f"{rate:,.0f} rows/s while rows moved, {report.records / seconds:,.0f} rows/s with "
-        f"{crashes} restarts of Spark ({seconds:.0f} s in all)"
+        f"{crashes} restarts of Spark ({seconds:.0f} s in all)",
+        soft_wrap=True,
     )
     verdict = f"{report.lost} lost, {report.duplicated} duplicated"
     console.print(f"{report.records} records, {crashes} crashes: {verdict}")

@@ -14,9 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.cli.console import console
+from semel.cli.demo_source import bars
 from semel.cli.ending import clean_up_on_signals
 from semel.errors import ServiceError
+from semel.jars import is_resolved, resolve
 from semel.lab.embedded.services import Services, ServicesStatus
+from semel.lab.jars import KAFKA, KAFKA_VERSION
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,7 +74,9 @@ def up(
                 kafka_port, postgres_port, registry=wanted, registry_port=registry_port
             )
         else:
-            with Console(stderr=True).status("Starting the services"):
+            told = Console(stderr=True)
+            load_kafka(told)
+            with told.status("Starting the services"):
                 status = services.up(
                     kafka_port, postgres_port, registry=wanted, registry_port=registry_port
                 )
@@ -94,6 +99,18 @@ def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) ->
     _show(found, as_json)
     if not found.running:
         raise typer.Exit(ServiceError.exit_code)
+
+
+def load_kafka(console: Console) -> None:
+    """Download Kafka's jars if they are not there, and show how far that is."""
+    if is_resolved(KAFKA):
+        return
+    pins = KAFKA.pins()
+    size = sum(pin.size for pin in pins) / 1e6
+    console.print(f"Kafka {KAFKA_VERSION}: {len(pins)} jars, {size:.0f} MB, are downloaded once")
+    with bars(console) as bar:
+        loading = bar.add_task("jars", total=len(pins))
+        resolve(KAFKA, lambda _: bar.advance(loading))
 
 
 def _known(directory: Path) -> Services:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import os
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
 
-from semel.errors import ServiceError
-from semel.jars import JarSet, cache_directory, locked
+from semel.jars import JarSet, cache_directory, locked, resolve
 
 KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"
@@ -24,7 +22,12 @@ APICURIO_SERDES_VERSION = "2.6.8.Final"  # later ones lack some jars on Maven Ce
 PROTOBUF_JAVA_VERSION = "3.25.8"
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
-KAFKA = JarSet(
+
+def _set(name: str, coordinates: tuple[str, ...], leave_out: tuple[str, ...] = ()) -> JarSet:
+    return JarSet(name, coordinates, leave_out, pinned_by="semel.lab")
+
+
+KAFKA = _set(
     "kafka",
     (
         f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
@@ -33,7 +36,7 @@ KAFKA = JarSet(
 )
 
 # Kafka Connect itself, which the benchmarks compare with.
-CONNECT = JarSet(
+CONNECT = _set(
     "connect",
     (
         f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
@@ -49,7 +52,7 @@ CONNECT = JarSet(
 def _debezium(connector: str) -> JarSet:
     """A folder for Connect's plugin.path. It must not hold what the worker already has: with a
     Jackson of its own, a task fails with a class conflict."""
-    return JarSet(
+    return _set(
         f"debezium-{connector}",
         (f"io.debezium:debezium-connector-{connector}:{DEBEZIUM_VERSION}",),
         leave_out=(
@@ -64,7 +67,7 @@ def _debezium(connector: str) -> JarSet:
 DEBEZIUM_JDBC, DEBEZIUM_POSTGRES = _debezium("jdbc"), _debezium("postgres")
 
 # Spark's own Delta Lake, which the tests read with and the benchmarks compare with.
-DELTA_SPARK = JarSet(
+DELTA_SPARK = _set(
     "delta-spark",
     (f"io.delta:delta-spark_4.1_2.13:{DELTA_VERSION}",),
     leave_out=(
@@ -79,7 +82,7 @@ DELTA_SPARK = JarSet(
 )
 
 # Spark's own Iceberg, which the tests read with. Its jar bundles everything it needs.
-ICEBERG_SPARK = JarSet(
+ICEBERG_SPARK = _set(
     "iceberg-spark",
     (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",),
     leave_out=("org.apache.spark:*", "org.scala-lang:*", "org.scala-lang.modules:*"),
@@ -87,7 +90,7 @@ ICEBERG_SPARK = JarSet(
 
 # A folder for Connect's plugin.path: Iceberg's own sink, which the benchmarks compare with, what it
 # needs to write local files, and a catalog's database driver.
-ICEBERG_CONNECT = JarSet(
+ICEBERG_CONNECT = _set(
     "iceberg-connect",
     (
         f"org.apache.iceberg:iceberg-kafka-connect:{ICEBERG_VERSION}",
@@ -106,7 +109,7 @@ ICEBERG_CONNECT = JarSet(
 
 # What a REST catalog's server is made of, which the tests write to: Iceberg's handlers of the
 # protocol, a database's driver, and what writes local files.
-ICEBERG_REST = JarSet(
+ICEBERG_REST = _set(
     "iceberg-rest",
     (
         f"org.apache.iceberg:iceberg-core:{ICEBERG_VERSION}",
@@ -117,7 +120,7 @@ ICEBERG_REST = JarSet(
 )
 
 # A Hive metastore, which the tests write to, without the old Hadoop that it brings.
-HIVE_METASTORE = JarSet(
+HIVE_METASTORE = _set(
     "hive-metastore",
     (
         f"org.apache.hive:hive-standalone-metastore-server:{HIVE_VERSION}",
@@ -148,7 +151,7 @@ HIVE_METASTORE = JarSet(
 )
 
 # HDFS, which the tests and the drill write to: Hadoop's own shaded jar for tests has its servers.
-HDFS = JarSet(
+HDFS = _set(
     "hdfs",
     (
         f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP_VERSION}",
@@ -161,7 +164,7 @@ HDFS = JarSet(
 
 # Servers that the tests and the drill write to: the last OpenSearch for Java 17, and the last
 # Elasticsearch whose transport is published.
-OPENSEARCH = JarSet(
+OPENSEARCH = _set(
     "opensearch",
     (
         f"org.opensearch:opensearch:{OPENSEARCH_VERSION}",
@@ -169,7 +172,7 @@ OPENSEARCH = JarSet(
         "org.apache.logging.log4j:log4j-core:2.25.3",  # of the release of its log4j-api
     ),
 )
-ELASTICSEARCH = JarSet(
+ELASTICSEARCH = _set(
     "elasticsearch",
     (
         f"org.elasticsearch:elasticsearch:{ELASTICSEARCH_VERSION}",
@@ -179,55 +182,54 @@ ELASTICSEARCH = JarSet(
 )
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """A server that is published as an archive of all its files."""
+# Java's side of the formats with a schema registry, which the tests compare semel's with.
+APICURIO_SERIALIZERS = _set(
+    "apicurio-serializers",
+    (
+        *(
+            f"io.apicurio:apicurio-registry-serdes-{name}-serde:{APICURIO_SERDES_VERSION}"
+            for name in ("avro", "protobuf", "jsonschema")
+        ),
+        f"com.google.protobuf:protobuf-java-util:{PROTOBUF_JAVA_VERSION}",
+        f"com.google.protobuf:protobuf-java:{PROTOBUF_JAVA_VERSION}",
+        "org.slf4j:slf4j-nop:2.0.6",
+    ),
+)
 
-    group: str
-    artifact: str
-    version: str
-    classifier: str
-    packaging: str = "tar.gz"
+# Debezium's sink with a converter for Avro, which the benchmarks compare with.
+DEBEZIUM_JDBC_APICURIO = _set(
+    "debezium-jdbc-apicurio",
+    (
+        *DEBEZIUM_JDBC.coordinates,
+        f"io.apicurio:apicurio-registry-utils-converter:{APICURIO_SERDES_VERSION}",
+    ),
+    leave_out=(
+        *DEBEZIUM_JDBC.leave_out,
+        "org.apache.kafka:connect-json",
+        "com.github.luben:*",
+        "org.lz4:*",
+        "org.xerial.snappy:*",
+    ),
+)
+
+# A server that is published as an archive of all its files.
+APICURIO = _set(
+    f"apicurio-registry-app-{APICURIO_VERSION}",
+    (f"io.apicurio:apicurio-registry-app:{APICURIO_VERSION}:all:tar.gz",),
+)
 
 
-APICURIO = Distribution("io.apicurio", "apicurio-registry-app", APICURIO_VERSION, "all")
-
-
-def unpacked(distribution: Distribution) -> Path:
+def unpacked(distribution: JarSet) -> Path:
     """The folder of a distribution's files, downloaded if need be."""
-    name = f"{distribution.artifact}-{distribution.version}"
-    folder = cache_directory() / "distributions" / name
+    folder = cache_directory() / "distributions" / distribution.name
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.parent / "lock"):
         if not folder.exists():
-            archive = _archive(distribution)
+            (archive,) = resolve(distribution)
             new = folder.with_suffix(f".{os.getpid()}")
             with tarfile.open(archive) as packed:
                 packed.extractall(new, filter="data")
             new.rename(folder)
     return folder
-
-
-def _archive(distribution: Distribution) -> Path:
-    name = f"{distribution.group}:{distribution.artifact}:{distribution.version}"
-    try:
-        from jgo.config import GlobalSettings
-        from jgo.constants import MAVEN_CENTRAL_URL
-        from jgo.maven import MavenContext
-    except ImportError as missing:
-        raise ServiceError(
-            f"{name} is fetched by jgo, which is not installed: pip install 'semel[embedded]'"
-        ) from missing
-    repositories = {"central": MAVEN_CENTRAL_URL} | GlobalSettings.load().repositories
-    project = MavenContext(remote_repos=repositories, timeout=60).project(
-        distribution.group, distribution.artifact
-    )
-    artifact = project.at_version(distribution.version).artifact(
-        classifier=distribution.classifier, packaging=distribution.packaging
-    )
-    try:
-        return Path(artifact.resolve())
-    except Exception as failure:  # jgo raises RuntimeError, requests' errors, ...
-        raise ServiceError(f"Cannot get {name}: {failure}") from failure

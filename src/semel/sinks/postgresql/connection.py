@@ -20,12 +20,13 @@ from adbc_driver_postgresql import StatementOptions
 from semel import watchdog
 from semel.errors import SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.postgresql import driver, silence
-from semel.sinks.postgresql.url import shown
-from semel.sinks.sql import errors
+from semel.sinks.postgresql.url import shown, user_of
+from semel.sinks.sql import errors, grants
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import quote
 from semel.watchdog import Watchdog
 
+_DENIED = "42501"
 _LOCK_TIMEOUT = "55P03"
 _AWAY_CLASSES = ("08", "53", "58")
 """Connections, resources and the server's own files."""
@@ -95,6 +96,9 @@ class Connection:
 
     All errors are raised as semel's.
     """
+
+    privileges = grants.ROWS
+    """What the session needs to do with tables."""
 
     def __init__(
         self, uri: str, idle_timeout_ms: int, connector: str = "", timeout_ms: int = 60_000
@@ -309,8 +313,11 @@ class Connection:
         message = details.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode() or _reason(str(error))
         extra = details.get(b"PG_DIAG_MESSAGE_DETAIL", b"").decode()
         text = " ".join((f"{message}. {extra}" if extra else message).split())
-        schema_changed = state.startswith("42") and state != "42501"
-        text = f"{self.where}: {text} ({state or 'no SQLSTATE'})"
+        schema_changed = state.startswith("42") and state != _DENIED
+        plain, text = text, f"{self.where}: {text} ({state or 'no SQLSTATE'})"
+        if state == _DENIED:
+            advice = grants.postgresql(plain, str(error), user_of(self._uri), self.privileges)
+            return ServiceError(text + advice)
         if schema_changed or state in _SCHEMA_STATES or "in target table" in text:
             return SchemaChanged(text)
         if state.startswith(_DATA_CLASSES) or state == "21000":

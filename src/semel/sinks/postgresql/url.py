@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -120,6 +122,13 @@ def shown(uri: str) -> str:
     parts = urlsplit(uri)
     host = parts.netloc.rsplit("@", maxsplit=1)[-1] or dict(parse_qsl(parts.query)).get("host", "")
     return f"PostgreSQL at {host}{unquote(parts.path)}"
+
+
+def user_of(uri: str) -> str:
+    """The user that logs in; libpq takes the one of this process if none is given."""
+    parts = urlsplit(uri)
+    given = unquote(parts.username or "") or dict(parse_qsl(parts.query)).get("user", "")
+    return given or os.environ.get("PGUSER") or getpass.getuser()
 
 
 def _from_jdbc(given: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from semel.converters.json import duck
 from semel.errors import ConfigError, SemelError, Unavailable
 from semel.sinks.convert import convert as as_type
 from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.sql import grants
 from semel.sinks.sql.columns import Column, Table, is_text
 from semel.sinks.sql.convert import Converted, convert
 from semel.sinks.sql.database import Database
@@ -47,6 +48,8 @@ class Dialect(Database):
     """Seconds after which to give up on a server that does not answer."""
     kept_order = "rowid"
     """What the rows of :meth:`kept` are ordered by."""
+    privileges = grants.ROWS
+    """What the session needs to do with tables."""
     reads_only = False
     """Whether a transaction that reads cannot make temporary tables."""
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 
 from semel.config import read
+from semel.sinks.sql import grants
 from semel.sinks.sql.dialect import fetched_blocks
 from semel.sinks.sql.mysql.config import MysqlConfig
 from semel.sinks.sql.mysql.dialect import Mysql as MysqlSession
@@ -43,6 +44,7 @@ _NUMBERS = {
 class _Session(MysqlSession):
     """A session whose streams can be abandoned midway."""
 
+    privileges = grants.READ
     zeros_are_null = False
     """Whether zero dates (0000-00-00) become null."""
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from semel.errors import ServiceError
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
+from semel.sinks.sql import grants
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.batches import fetched_ahead
 from semel.sources.jdbc.config import JdbcSourceConfig
@@ -93,6 +94,7 @@ class Postgresql(Database):
         uri = re.sub(r"&?\btarget_session_attrs=read-write\b", "", uri)  # a standby will do
         self._config = config
         self._connection = Connection(uri, _IDLE_MS, connector)
+        self._connection.privileges = grants.READ
         self._database = unquote(urlsplit(uri).path.lstrip("/"))
         self.where = self._connection.where
 

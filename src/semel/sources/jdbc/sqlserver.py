@@ -10,6 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from semel.config import read
+from semel.sinks.sql import grants
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import literal, quote
 from semel.sinks.sql.sqlserver.client import ResultColumn, number_of
@@ -74,6 +75,8 @@ _WITHIN = (
 
 class Session(SqlServerSession):
     """A session that only reads."""
+
+    privileges = grants.READ
 
     def _translated(self, error: BaseException) -> Exception | None:
         found = super()._translated(error)

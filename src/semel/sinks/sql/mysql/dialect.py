@@ -13,6 +13,7 @@ from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
+from semel.sinks.sql import grants
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
@@ -67,6 +68,7 @@ class Mysql(Dialect):
         self._watchdog: Watchdog | None = None
         self._mariadb = True
         self._packet = 1 << 20
+        self._account = ""
         self._claimed = False
         self._loads = True
 
@@ -109,7 +111,7 @@ class Mysql(Dialect):
                 *([f"idle_transaction_timeout = {self._idle}"] if self._mariadb else []),
             ):
                 connection.query(f"SET {setting}")
-            (packet,) = row(connection, "SELECT @@max_allowed_packet")
+            packet, self._account = row(connection, "SELECT @@max_allowed_packet, CURRENT_USER()")
             self._packet = int(packet)
             if self._claimed:
                 claims.take(connection, self._arguments["database"], self._connector, self.where)
@@ -167,7 +169,10 @@ class Mysql(Dialect):
     def _translated(self, error: BaseException) -> Exception | None:
         if self._watchdog is not None and self._watchdog.ended:
             return Unavailable(self._watchdog.ended)
-        return translated(self.where, error)
+        return translated(self.where, error, self._advice)
+
+    def _advice(self, message: str) -> str:
+        return grants.mysql(message, self._arguments["database"], self._account, self.privileges)
 
     def execute(self, sql: str) -> None:
         self._run(sql.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
@@ -14,7 +15,8 @@ REFUSED = {
 """A value or a row does not fit. In strict mode these are errors; as warnings, too, they say that a
 value was changed."""
 _SCHEMA = {1054, 1136, 1146, 1051, 1091}
-_LOGIN = {1044, 1045, 1049, 1698}
+_LOGIN = {1045, 1049, 1698}
+_DENIED = {1044, 1142, 1143}
 _AWAY = {
     *(3, 1021, 1026, 1030, 1114, 3675),  # no space is left
     *(1040, 1203),  # too many connections
@@ -42,8 +44,11 @@ def is_lost(error: BaseException) -> bool:
     return lost and bool(error.args) and error.args[0] in _LOST
 
 
-def translated(where: str, error: BaseException) -> Exception | None:
-    """An error of PyMySQL as one of semel's; None for any other."""
+def translated(
+    where: str, error: BaseException, advice: Callable[[str], str] = lambda _: ""
+) -> Exception | None:
+    """An error of PyMySQL as one of semel's; None for any other. ``advice`` says what helps if the
+    message says that a privilege is missing."""
     import pymysql
 
     # PyMySQL has one number for whatever keeps it from connecting.
@@ -65,6 +70,8 @@ def translated(where: str, error: BaseException) -> Exception | None:
         return ServiceError(
             f"{text}. Check connection.url, connection.user and connection.password"
         )
+    if code in _DENIED:
+        return ServiceError(f"{text}{advice(message)}")
     if code in REFUSED:
         return DataRefused(text)
     if code in _SCHEMA:

@@ -14,6 +14,7 @@ from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.rereading import NotShown
+from semel.sinks.sql import grants
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.dialect import KEPT, STAGE, Dialect, listed, no_rows, table
 from semel.sinks.sql.errors import DataRefused
@@ -141,7 +142,10 @@ class SqlServer(Dialect):
     def _translated(self, error: BaseException) -> Exception | None:
         if self._watchdog is not None and self._watchdog.ended:
             return Unavailable(self._watchdog.ended)
-        return translated(self.where, error)
+        return translated(self.where, error, self._advice)
+
+    def _advice(self, message: str) -> str:
+        return grants.sqlserver(message, self._login.user, self.privileges)
 
     def execute(self, sql: str) -> None:
         self._live.execute(sql)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.sqlserver.client import is_broken, number_of
@@ -14,6 +16,7 @@ _REFUSED = {
     *range(13605, 13620),  # JSON
 }
 _RAISED = 50_000  # and above: by a trigger, in its own words
+_DENIED = {229, 230, 262, 2760}
 _SCHEMA = {207, 208, 213, 271, 3701, 4902, 4924}
 _PASSING = {
     *(2705, 2714, 2759),  # another task has made the same column or table
@@ -37,8 +40,11 @@ _GONE = "does not exist"
 _GOING = ("the database system is ", "terminating connection", "conflict with recovery")
 
 
-def translated(where: str, error: BaseException) -> Exception | None:
-    """One of semel's errors; None for an error that is not the driver's."""
+def translated(
+    where: str, error: BaseException, advice: Callable[[str], str] = lambda _: ""
+) -> Exception | None:
+    """One of semel's errors; None for an error that is not the driver's. ``advice`` says what helps
+    if the message says that a permission is missing."""
     if isinstance(error, Unsendable):
         return DataRefused(f"{where}: {error}")
     if is_broken(error):
@@ -54,6 +60,8 @@ def translated(where: str, error: BaseException) -> Exception | None:
         return Unavailable(text)
     if state == _NOT_MAPPED and _GONE in text:
         return SchemaChanged(text)
+    if number in _DENIED or state == "42501":
+        return ServiceError(text + advice(str(error.args[0])))
     if number in _AWAY or state[:2] in _AWAY_STATES:
         return Unavailable(text)
     if number in _PASSING or state[:2] in _PASSING_STATES or not number:

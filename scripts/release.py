@@ -1,0 +1,120 @@
+"""Build and check what a release publishes: ``make release``, and ``make release ARGS=--tag``.
+
+Without ``--tag``, nothing outside of ``dist/`` changes. With it, the changelog gets today's date,
+and a commit and a tag are made first. Publishing is left to the maintainer; the last lines say how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+CHANGELOG = ROOT / "CHANGELOG.md"
+VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+TAG = f"v{VERSION}"
+PACKAGED = ("semel/jars.json", "semel/lab/jars.json", "semel/py.typed", "semel/__main__.py")
+
+
+def run(*command: str) -> str:
+    """A command's output; ends if it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
+def notes() -> str:
+    """What the changelog says of this version."""
+    found = re.search(
+        rf"^## {re.escape(VERSION)} \((.+)\)\n(.*?)(?=^## |\Z)", CHANGELOG.read_text(), re.M | re.S
+    )
+    if found is None:
+        sys.exit(f"CHANGELOG.md has no section '## {VERSION} (unreleased)'")
+    return found[2].strip()
+
+
+def tag() -> None:
+    """Date the changelog, commit it, and tag the commit."""
+    if run("git", "status", "--porcelain"):
+        sys.exit("Commit or remove what git status shows first")
+    if run("git", "tag", "--list", TAG):
+        sys.exit(f"{TAG} exists: set the next version in pyproject.toml")
+    text = CHANGELOG.read_text()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    dated = text.replace(f"## {VERSION} (unreleased)", f"## {VERSION} ({today})")
+    dated = re.sub(r"(?m)^.*may still change before it is tagged.*\n(?:.+\n)*\n?", "", dated)
+    if dated != text:
+        CHANGELOG.write_text(dated)
+        run("git", "commit", "--quiet", "--message", f"Release {VERSION}", str(CHANGELOG))
+    run("git", "tag", "--annotate", TAG, "--message", f"semel {VERSION}\n\n{notes()}")
+
+
+def build() -> tuple[Path, Path]:
+    """The source distribution and, made from it, the wheel."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist")
+    (source,) = DIST.glob("*.tar.gz")
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", str(DIST), str(source)),
+    )
+    (wheel,) = DIST.glob("*.whl")
+    return source, wheel
+
+
+def mistakes(source: Path, wheel: Path) -> list[str]:
+    """What an index, or its users, would stumble over."""
+    found = []
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        (where,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_string(packed.read(where).decode())
+    found += [f"the wheel lacks {name}" for name in PACKAGED if name not in names]
+    with tarfile.open(source) as packed_source:
+        files = {name.partition("/")[2] for name in packed_source.getnames()}
+    found += [f"the source lacks {n}" for n in ("CHANGELOG.md", "LICENSE") if n not in files]
+    if metadata["Version"] != VERSION:
+        found.append(f"the wheel is {metadata['Version']}")
+    if not metadata.get_all("Project-URL"):
+        found.append(
+            "the package names no repository, and relative links of its readme lead nowhere: "
+            "set SEMEL_REPOSITORY, or git's remote origin, to an https address"
+        )
+    text = metadata.get_payload()
+    relative = re.findall(r"\]\((?![a-z]+:|#)([^)\s]+)\)", str(text))
+    if relative:
+        found.append(f"relative links in the readme: {', '.join(sorted(set(relative)))}")
+    return found
+
+
+def main() -> None:
+    """Build, check, and say what is left to do."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tag", action="store_true", help="date the changelog, commit and tag")
+    if parser.parse_args().tag:
+        tag()
+    notes()
+    source, wheel = build()
+    if wrong := mistakes(source, wheel):
+        sys.exit("\n".join(wrong))
+    for file in (source, wheel):
+        print(f"{file.relative_to(ROOT)}  {os.path.getsize(file) / 1e6:.1f} MB")  # noqa: PTH202
+    tagged = run("git", "tag", "--list", TAG)
+    first = f"git push origin HEAD {TAG}" if tagged else "make release ARGS=--tag"
+    print(f"To publish semel {VERSION}:\n  {first}\n  twine upload dist/*")
+
+
+if __name__ == "__main__":
+    main()
