@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,136 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(
     assert renamed.status_code == 400, renamed.text
     other = api.put(path, json={**config, "name": "other"})
     assert other.json()["message"].startswith("Connector name configuration (other) doesn't match")
+
+
+def test_answers_have_the_warnings_of_a_configuration(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    json = "org.apache.kafka.connect.json.JsonConverter"
+    config = configure(topic(), {"insert.mod": "insert", "value.converter": json})
+    name = config["name"]
+    warning = "unknown configuration key insert.mod; did you mean insert.mode?"
+    warned = [{"key": "insert.mod", "value": "insert", "message": warning}]
+    api = worker()
+    path = f"/connectors/{name}/config"
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    plugin = config["connector.class"]
+    for answer in (
+        api.post("/connectors", json=body),
+        api.put(path, json=config),
+        api.patch(path, json={"tasks.max": 1}),
+        api.put(f"/connector-plugins/{plugin}/config/validate", json=config),
+    ):
+        assert answer.json()["warnings"] == warned, answer.text
+    assert "warnings" not in api.patch(path, json={"insert.mod": None}).json()
+
+
+def test_a_null_is_an_error_of_its_key(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    config = {**configure(topic()), "tasks.max": None, "no.such.key": None, "insert.mode": "no"}
+    name, plugin = config["name"], config["connector.class"]
+    api = worker()
+    answer = api.put(f"/connector-plugins/{plugin}/config/validate", json=config)
+    assert (answer.status_code, answer.json()["error_count"]) == (200, 3)
+    values = {c["value"]["name"]: c["value"] for c in answer.json()["configs"]}
+    for key in ("tasks.max", "no.such.key"):
+        null = "Null value can not be supplied as the configuration value."
+        assert (values[key]["value"], values[key]["errors"]) == (None, [null])
+    assert "insert.mode='no'" in values["insert.mode"]["errors"][0]
+    for answer in (
+        api.post("/connectors", json={"name": name, "config": config}),
+        api.put(f"/connectors/{name}/config", json=config),
+    ):
+        assert answer.status_code == 400
+        assert "contains the following 3 error(s):" in answer.json()["message"]
+    assert api.get("/connectors").json() == []
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "message"),
+    [
+        (-1, 0, "-1 does not exist: topic"),
+        (-1, None, "-1 does not exist: topic"),
+        (7, None, "-7 does not exist: topic"),
+        ("1_0", 0, "partition value in the provided offsets: '1_0'"),
+        (True, 0, "partition value in the provided offsets: 'true'"),
+        (2**31, 0, "partition value in the provided offsets: '2147483648'"),
+        (0, " 1", "offset value in the provided offsets: ' 1'"),
+        (0, 2**63, "offset value in the provided offsets: '9223372036854775808'"),
+        (0, [1], "offset value in the provided offsets: '[1]'"),
+        (0, -1, "-0=-1 is outside the log"),
+    ],
+)
+def test_an_offset_that_a_sink_cannot_use_is_refused(
+    partition: object,
+    offset: object,
+    message: str,
+    worker: Worker,
+    topic: MakeTopic,
+    configure: Configure,
+) -> None:
+    source = topic()
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+    api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
+    where = {"kafka_topic": source, "kafka_partition": partition}
+    wanted = {"partition": where, "offset": None if offset is None else {"kafka_offset": offset}}
+    answer = api.patch(f"/connectors/{name}/offsets", json={"offsets": [wanted]})
+    assert answer.status_code == 400, answer.text
+    assert message in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        ('{"position": 99999999999999999999}', "is out of range"),
+        ('{"position": "8"}', "must have a position of 0 or more"),
+        ('{"position": 1.0}', "must have a position of 0 or more"),
+        ('{"position": NaN}', "NaN is not a number"),
+        ('{"positoin": 8}', "must have a position"),
+        ("{}", "must have a position"),
+    ],
+)
+def test_an_offset_that_a_source_cannot_use_is_refused(
+    offset: str, message: str, worker: Worker, tmp_path: Path
+) -> None:
+    (tmp_path / "lines.txt").write_text("one\n")
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": str(tmp_path / "lines.txt"),
+        "topic": "lines",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    api = worker()
+    name = f"lines-{uuid.uuid4().hex[:8]}"
+    api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
+    body = f'{{"offsets": [{{"partition": {{"filename": "lines.txt"}}, "offset": {offset}}}]}}'
+    answer = api.patch(
+        f"/connectors/{name}/offsets", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 400, answer.text
+    assert message in answer.json()["message"]
+
+
+@pytest.mark.parametrize("number", ["1e3", "1.10", "12345678901234567890123", "true"])
+def test_a_number_in_a_configuration_keeps_its_text(
+    number: str, worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    config = configure(topic())
+    path = f"/connectors/{config['name']}/config"
+    api = worker()
+    assert api.put(path, json=config).status_code == 201
+    json = {"Content-Type": "application/json"}
+    answer = api.patch(path, content=f'{{"file.comment": {number}}}', headers=json)
+    assert answer.json()["config"]["file.comment"] == number
+
+
+@pytest.mark.parametrize("task", ["1_0", "+", "1.0", "%201", "2147483648"])
+def test_a_task_that_is_no_number_is_not_found(task: str, worker: Worker) -> None:
+    answer = worker().get(f"/connectors/none/tasks/{task}/status")
+    assert answer.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}
 
 
 def test_a_connector_inherits_what_the_worker_says_and_no_more(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 
+from semel.config import whole
 from semel.config.definition import text_of
 from semel.config.worker import WorkerConfig
 from semel.connect import loggers, plugins
@@ -25,7 +27,7 @@ from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
-from semel.rest.jersey import Name
+from semel.rest.jersey import Name, Route
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
@@ -44,14 +46,16 @@ def _is_true(value: Any) -> bool:
 Value = Annotated[str, BeforeValidator(_text)]
 Config = dict[str, Value]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
-Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
+Given = dict[str, Value | None]
+"""A configuration in a request: a null is a mistake, or removes a key."""
+Number = Annotated[int, BeforeValidator(partial(whole, least=-(2**31), most=2**31 - 1)), Path()]
 
 
 class CreateConnector(BaseModel):
     """The body of ``POST /connectors``."""
 
     name: Value | None = None
-    config: Config
+    config: Given
     initial_state: Value | None = None
 
 
@@ -64,6 +68,7 @@ class Level(BaseModel):
 def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastAPI:
     """The API of a worker."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
+    app.router.route_class = Route
     _errors(app, worker)
     _root(app, herder, cluster)
     _connectors(app, herder)
@@ -78,6 +83,7 @@ def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastA
 def admin_application(herder: Herder, worker: WorkerConfig) -> FastAPI:
     """What ``admin.listeners`` answer."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
+    app.router.route_class = Route
     _errors(app, worker)
     _admin(app, herder)
     return app
@@ -155,7 +161,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     @app.post("/connectors", status_code=201)
     def create(body: CreateConnector, response: Response) -> dict[str, Any]:
         name = (body.name or "").strip()
-        config = kept(_named(name, body.config), {})
+        config = kept(_named(name, _without_nulls(herder, body.config)), {})
         answer = herder.create(name, config, _initial(body.initial_state))
         response.headers["Location"] = _place(name)
         return _shown(answer)
@@ -169,16 +175,17 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return shown(herder.config(name))
 
     @app.put("/connectors/{name}/config")
-    def put(name: Name, body: Config, response: Response) -> dict[str, Any]:
+    def put(name: Name, body: Given, response: Response) -> dict[str, Any]:
         present = herder.config(name) if name in herder.connectors() else {}
-        created, answer = herder.put(name, kept(_named(name, body), present))
+        config = _named(name, _without_nulls(herder, body))
+        created, answer = herder.put(name, kept(config, present))
         if created:
             response.status_code = 201
             response.headers["Location"] = _place(name)
         return _shown(answer)
 
     @app.patch("/connectors/{name}/config")
-    def patch(name: Name, body: dict[str, Value | None]) -> dict[str, Any]:
+    def patch(name: Name, body: Given) -> dict[str, Any]:
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
@@ -269,8 +276,8 @@ def _plugins(app: FastAPI, herder: Herder) -> None:
         return [asdict(definition) for definition in plugins.definitions_of(plugin)]
 
     @app.put("/connector-plugins/{plugin}/config/validate")
-    def validate(plugin: Name, body: Config) -> dict[str, Any]:
-        return asdict(herder.validate(plugin, body))
+    def validate(plugin: Name, body: Given) -> dict[str, Any]:
+        return herder.validate(plugin, body)
 
 
 def _admin(app: FastAPI, herder: Herder) -> None:
@@ -303,6 +310,19 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
             f"({name})"
         )
     return {**config, "name": name}
+
+
+def _without_nulls(herder: Herder, config: Given) -> Config:
+    """The configuration of a request that sets all of it.
+
+    Raises:
+        BadRequest: a key is null; as in Kafka Connect, with everything else that is wrong. A name
+            may be null: the URL or the body has it.
+    """
+    given = {name: value for name, value in config.items() if value is not None}
+    if config.keys() - given.keys() - {"name"}:
+        herder.check(config)
+    return given
 
 
 def _place(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
@@ -32,11 +32,18 @@ def set_positions(
     planned.sink.set_positions(firsts(wanted) if force else _in_kafka(planned, wanted, hint))
 
 
-def first_position(planned: Plan, tp: TopicPartition) -> int:
-    """Where ``auto.offset.reset`` would start a partition now."""
+def first_positions(planned: Plan, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where ``auto.offset.reset`` would start these partitions now.
+
+    Raises:
+        ConfigError: the connector does not read such a topic, or Kafka has no such partition.
+    """
+    for tp in wanted:
+        check_topic(planned.connector, tp.topic)
     cluster = Cluster(client_config(planned.connector, "admin"))
+    _check_partitions(planned, cluster, wanted)
     begin = cluster.latest if planned.connector.offset_reset == "latest" else cluster.earliest
-    return begin([tp])[tp]
+    return begin(wanted) if wanted else {}
 
 
 def reset_positions(planned: Plan) -> None:
@@ -58,13 +65,7 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) ->
     """
     name = planned.connector.name
     cluster = Cluster(client_config(planned.connector, "admin"))
-    there = cluster.topics()
-    for tp in wanted:
-        if tp.partition >= there.get(tp.topic, 0):
-            raise ConfigError(
-                f"connector {name}: {tp} does not exist: topic {tp.topic} has "
-                f"{there.get(tp.topic, 0)} partitions. Correct it{hint}"
-            )
+    _check_partitions(planned, cluster, wanted, hint)
     logs = cluster.logs({tp.topic for tp in wanted})
     earliest, ends = cluster.earliest(wanted), cluster.ends(wanted)
     for tp, at in wanted.items():
@@ -74,6 +75,20 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) ->
                 f"{earliest[tp]} and ends at {ends[tp][0]}. Correct it{hint}"
             )
     return [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
+
+
+def _check_partitions(
+    planned: Plan, cluster: Cluster, wanted: Collection[TopicPartition], hint: str = ""
+) -> None:
+    """Raises ConfigError: Kafka has no such partition."""
+    there = cluster.topics()
+    for tp in wanted:
+        count = there.get(tp.topic, 0)
+        if not 0 <= tp.partition < count:
+            raise ConfigError(
+                f"connector {planned.connector.name}: {tp} does not exist: topic {tp.topic} has "
+                f"{count} partitions. Correct it{hint}"
+            )
 
 
 def _forget_group(planned: Plan) -> None:

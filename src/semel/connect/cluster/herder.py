@@ -71,7 +71,7 @@ class ClusterHerder(Herder):
 
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
         self.lead()
-        self._check(config)
+        warned = self.check(config)
         # The state first: a worker may see the one before the other.
         initial = [records.targeted(name, state)] if state is not State.RUNNING else []
         with self._changing:
@@ -79,16 +79,16 @@ class ClusterHerder(Herder):
                 raise Conflict(f"Connector {name} already exists")
             self._write([*initial, records.configured(name, config)])
             self._log_configured(name, created=True)
-            return self.info(name)
+            return self.info(name) | warned
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         self.lead()
-        self._check(config)
+        warned = self.check(config)
         with self._changing:
             created = name not in self._configs
             self._write([records.configured(name, config)])
             self._log_configured(name, created=created)
-            return created, self.info(name)
+            return created, self.info(name) | warned
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
         self.lead()  # the leader has read all that came before
