@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -15,8 +14,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from semel.cli.console import RedactingFormatter
-from semel.context import LOG_FORMAT, LOG_STARTED, of_record
-from semel.redact import redacted
+from semel.connect.lines import line_of
+from semel.context import LOG_FORMAT, LOG_STARTED
 
 
 class LogFormat(StrEnum):
@@ -41,17 +40,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See :class:`logging.Formatter`."""
-        when = datetime.fromtimestamp(record.created, UTC)
-        facts: dict[str, str | int] = {
-            "time": when.isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            **of_record(record),
-            "message": redacted(record.getMessage()),
-        }
-        if record.exc_info:
-            facts["trace"] = redacted(self.formatException(record.exc_info))
-        return json.dumps(facts, ensure_ascii=False)
+        return json.dumps(line_of(record), ensure_ascii=False)
 
 
 def json_line(level: int, message: str) -> str:

@@ -121,7 +121,8 @@ class StandaloneHerder(Herder):
         return Parts(self._part(status.connector), tasks)
 
     def _part(self, status: Status) -> Part:
-        return Part(str(status.state), self._worker.id, status.trace, status.executor)
+        state, worker = str(status.state), self._worker.id
+        return Part(state, worker, status.trace, status.executor, status.waiting)
 
     def _tasks(self, name: str) -> Sequence[int]:
         return sorted(self._connector(name).status().tasks)

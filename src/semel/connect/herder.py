@@ -17,7 +17,7 @@ from semel.config.worker import WorkerConfig
 from semel.connect import plugins
 from semel.connect.errors import BadRequest, Forbidden, NotFound, Unanswered
 from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
-from semel.engine.states import State
+from semel.engine.states import State, Waiting
 from semel.errors import ConfigError, Unresolvable
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.runtime.positions import first_positions, reset_positions, set_positions
@@ -44,6 +44,7 @@ class Part:
     worker: str
     trace: str = ""
     executor: str = ""
+    waiting: Waiting | None = None
 
     def answer(self) -> Answer:
         """As the REST API writes it."""
@@ -154,6 +155,16 @@ class Herder(ABC):
         that runs alone."""
         return {}
 
+    def own(self, name: str, task: int = 0) -> None:
+        """Make sure that this worker runs a task; a worker that runs alone runs all of them.
+
+        Raises:
+            NotFound: there is no such connector.
+            Elsewhere: another worker runs it.
+            Nobody: no worker runs it at the moment.
+        """
+        self.config(name)
+
     def lead(self) -> None:  # noqa: B027
         """Make sure that this worker leads; a worker that runs alone always does.
 
@@ -219,6 +230,14 @@ class Herder(ABC):
             "tasks": [{"id": n, **part.answer()} for n, part in sorted(parts.tasks.items())],
             "type": _type(self._configs.get(name, {})),
         }
+
+    def waiting(self, name: str) -> Mapping[int | None, Waiting]:
+        """What its tasks wait for, by number, and what it waits for itself, by None."""
+        parts = self._parts(name)
+        if parts is None:
+            return {}
+        found: list[tuple[int | None, Part]] = [(None, parts.connector), *parts.tasks.items()]
+        return {number: part.waiting for number, part in found if part.waiting is not None}
 
     def task_status(self, name: str, task: int) -> Answer:
         """``GET /connectors/{name}/tasks/{task}/status``."""

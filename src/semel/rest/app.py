@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,7 +14,6 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 
-from semel.config import whole
 from semel.config.definition import text_of
 from semel.config.worker import WorkerConfig
 from semel.connect import loggers, plugins
@@ -27,7 +25,7 @@ from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
-from semel.rest.jersey import Name, Route
+from semel.rest.jersey import Name, Number, Route
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
@@ -48,7 +46,7 @@ Config = dict[str, Value]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
 Given = dict[str, Value | None]
 """A configuration in a request: a null is a mistake, or removes a key."""
-Number = Annotated[int, BeforeValidator(partial(whole, least=-(2**31), most=2**31 - 1)), Path()]
+TaskNumber = Annotated[Number, Path()]
 
 
 class CreateConnector(BaseModel):
@@ -216,7 +214,7 @@ def _states(app: FastAPI, herder: Herder) -> None:
         return herder.status(name)
 
     @app.get("/connectors/{name}/tasks/{task}/status")
-    async def task_status(name: Name, task: Number) -> dict[str, Any]:
+    async def task_status(name: Name, task: TaskNumber) -> dict[str, Any]:
         return herder.task_status(name, task)
 
     @app.put("/connectors/{name}/pause", status_code=202)
@@ -246,7 +244,7 @@ def _states(app: FastAPI, herder: Herder) -> None:
         return JSONResponse(answer, 202)
 
     @app.post("/connectors/{name}/tasks/{task}/restart", status_code=204)
-    def restart_task(name: Name, task: Number) -> None:
+    def restart_task(name: Name, task: TaskNumber) -> None:
         herder.restart_task(name, task)
 
 

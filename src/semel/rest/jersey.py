@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import unquote
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from semel.config import whole
 
 _ROOTS = ("/connectors", "/connector-plugins", "/admin", "/health", "/semel")
 _JSON = "application/json"
@@ -63,6 +66,8 @@ def _with_slashes(segment: str) -> str:
 
 Name = Annotated[str, AfterValidator(_with_slashes)]
 """A segment of a path. Its decoded value may contain slashes."""
+Number = Annotated[int, BeforeValidator(partial(whole, least=-(2**31), most=2**31 - 1))]
+"""A number in a URL, which Java reads as an int."""
 
 
 class Fraction(float):
