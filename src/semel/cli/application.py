@@ -1,4 +1,4 @@
-"""The ``semel`` command with ``run``, ``validate`` and ``describe``, and how errors are reported.
+"""The ``semel`` command, to which modules add their commands, and how errors are reported.
 
 Errors are printed without their stack trace. ``SEMEL_DEBUG=1`` shows it.
 """
@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli import connector
 from semel.cli.console import console
 from semel.cli.logs import json_line
 from semel.context import logs_json
@@ -45,7 +44,6 @@ app = typer.Typer(
     help="Kafka connectors on Spark whose results and offsets can never disagree.",
     epilog=_EXIT_CODES,
 )
-connector.register(app)
 
 
 @app.callback()

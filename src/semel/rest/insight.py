@@ -15,9 +15,11 @@ from semel.connect import insight
 from semel.connect.audits import Audits
 from semel.connect.herder import Herder
 from semel.connect.lines import RecentLines
+from semel.connect.secrets import kept, shown
 from semel.engine.states import Waiting
 from semel.planning import AnyPlan
 from semel.redact import plain, redacted
+from semel.rest.app import Config
 from semel.rest.jersey import Name, Number
 
 Waits = Callable[[], Mapping[str, Waiting]]
@@ -54,6 +56,19 @@ def add_semel(
             if part.get("trace") and (task is None or part.get("id") == task)
         ]
         return {"lines": lines.of(name, task, most), "traces": traces}
+
+    @app.post(f"{base}/compare")
+    def compare(name: Name, body: Config) -> dict[str, Any]:
+        herder.lead()
+        present = herder.config(name) if name in herder.connectors() else {}
+        given = kept({**body, "name": name}, present)
+        before, after = shown(present), shown(given)
+        changes = [
+            {"key": key, "before": before.get(key), "after": after.get(key)}
+            for key in sorted(present.keys() | given.keys())
+            if present.get(key) != given.get(key)
+        ]
+        return {"exists": bool(present), "changes": changes}
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
