@@ -157,7 +157,7 @@ def _show_live(look: Callable[[], Any], drawn: Callable[[Any], Any]) -> None:
             time.sleep(_EVERY)
             try:
                 shown, trouble = drawn(look()), ""
-            except ServiceError as error:  # a worker that starts again is worth waiting for
+            except ServiceError as error:
                 trouble = f"[red]{escape(str(error))}[/]"
             live.update(Group(shown, trouble) if trouble else shown, refresh=True)
 
@@ -165,23 +165,20 @@ def _show_live(look: Callable[[], Any], drawn: Callable[[Any], Any]) -> None:
 def _show_changes(
     look: Callable[[], Any], lines: Callable[[Any], Mapping[str, str]], *, as_json: bool
 ) -> None:
-    before: Any = None
-    first = True
+    known: dict[str, str] | None = None
     while True:
         try:
             found = look()
             now = {"": json.dumps(found, ensure_ascii=False)} if as_json else dict(lines(found))
-        except ServiceError as error:
-            if first:
+        except ServiceError as error:  # a worker that starts again is worth waiting for
+            if known is None:
                 raise
-            now = {"": json.dumps({"error": str(error)}) if as_json else str(error)}
-        known = before or {}
-        for name, line in now.items():
-            if known.get(name) != line:
-                print(line if as_json else f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-        for name in known.keys() - now.keys() - {""} if "" not in now else ():
-            print(f"{time.strftime('%H:%M:%S')} {name} is gone", flush=True)
-        before, first = now, False
+            now = {**known, "": json.dumps({"error": str(error)}) if as_json else str(error)}
+        before, known = known or {}, now
+        changed = [line for name, line in now.items() if before.get(name) != line]
+        gone = [f"{name} is gone" for name in before if name and name not in now]
+        for line in (*changed, *gone):
+            print(line if as_json else f"{time.strftime('%H:%M:%S')} {line}", flush=True)
         time.sleep(_EVERY)
 
 
@@ -582,8 +579,8 @@ def _compared(
     if not worker.is_semel:
         if secret := sorted(_hidden(given)):
             raise ConfigError(
-                f"{file}: {secret[0]}={given[secret[0]]} is what a semel worker shows instead of a "
-                "secret. Kafka Connect would take it for the secret itself: put that there, or a "
+                f"{file}: {secret[0]} is {given[secret[0]]}, which a semel worker shows instead of "
+                "a secret. Kafka Connect would take it for the secret itself: give that, or a "
                 "reference to it"
             )
         present = worker.of(name, "GET", "/config") if name in worker.names() else {}
