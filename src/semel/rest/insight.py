@@ -16,7 +16,7 @@ from semel.connect.audits import Audits
 from semel.connect.herder import Herder
 from semel.connect.lines import RecentLines
 from semel.connect.secrets import kept, shown
-from semel.engine.states import Waiting
+from semel.engine.states import Awaited, Waiting
 from semel.planning import AnyPlan
 from semel.redact import plain, redacted
 from semel.rest.app import Config
@@ -40,6 +40,9 @@ def add_semel(
         held_up = waits().get(name) or next(iter(found.values()), None)
         for task in answer["tasks"]:
             task["waits"] = _waits(found.get(task["id"]))
+        is_shared = len({task["worker_id"] for task in answer["tasks"]}) > 1
+        if is_shared and held_up is not None and held_up.on is Awaited.RECORDS:
+            held_up = None  # other workers' tasks may have something to read
         return answer | {"waits": _waits(held_up)}
 
     @app.get(f"{base}/logs")
