@@ -89,7 +89,7 @@ def test_a_rebalance_that_does_not_end_is_not_waited_for_forever(
     "answer",
     [
         (200, "<html>"),
-        (200, "{}"),
+        (200, "null"),
         (200, "5"),
         (200, "[" * 10**5),
         (302, ""),
@@ -98,7 +98,7 @@ def test_a_rebalance_that_does_not_end_is_not_waited_for_forever(
 )
 def test_a_server_that_is_no_worker_is_recognised(answer: Answer, serve: Serve) -> None:
     asked = client(serve(lambda _method, _path: answer))
-    for ask in (asked.names, lambda: asked.is_semel):
+    for ask in (asked.names, asked.statuses, lambda: asked.is_semel):
         with pytest.raises(ServiceError, match="does not answer as a worker"):
             ask()
 

@@ -31,10 +31,11 @@ def main() -> None:
 
 
 def _words() -> list[str]:
-    """The command and its arguments; of the line to be completed, if a shell asks for that."""
+    """The command and its arguments; of the line to be completed, if a shell asks for that, for
+    which nothing must run."""
     if "_SEMEL_COMPLETE" in os.environ:
         line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
-        return ["" if word == "run" else word for word in line.split()[1:]]
+        return [word for word in line.split()[1:] if word != "run"]
     return sys.argv[1:]
 
 

@@ -216,21 +216,13 @@ def _say(text: str) -> None:
 def list_(worker: Client, watch: Watch = False, as_json: AsJson = False) -> None:
     """List the connectors, with their states."""
 
-    def look() -> list[Answer]:
-        found = worker.ask("GET", "/connectors", query={"expand": ["status", "info"]})
-        whole = {n: each for n, each in found.items() if {"status", "info"} <= each.keys()}
-        return [
-            {**each["status"], "class": each["info"]["config"].get("connector.class", "")}
-            for _, each in sorted(whole.items())
-        ]
-
     def drawn(found: list[Answer]) -> Any:
         table = _table("NAME", "TYPE", "STATE", "TASKS", "WORKER", "CLASS")
         for each in found:
             state, of = each["connector"], each["class"].rpartition(".")[2]
             table.add_row(
                 escape(each["name"]),
-                each.get("type", ""),
+                each["type"],
                 _state(state["state"]),
                 _tasks(each),
                 state["worker_id"],
@@ -243,7 +235,7 @@ def list_(worker: Client, watch: Watch = False, as_json: AsJson = False) -> None
             e["name"]: f"{e['name']} {e['connector']['state']}, tasks: {_tasks(e)}" for e in found
         }
 
-    _show(look, drawn, lines, watch=watch, as_json=as_json)
+    _show(worker.statuses, drawn, lines, watch=watch, as_json=as_json)
 
 
 @_command("status", "status orders --watch")

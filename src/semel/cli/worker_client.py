@@ -88,6 +88,17 @@ class Client:
             raise self._stranger()
         return sorted(map(str, found))
 
+    def statuses(self) -> list[dict[str, Any]]:
+        """The status of each connector, with its class. One that was just created may have none."""
+        found = self.ask("GET", "/connectors", query={"expand": ["status", "info"]})
+        if not isinstance(found, dict):
+            raise self._stranger()
+        new = {"connector": {"state": "UNASSIGNED", "worker_id": ""}, "tasks": [], "type": ""}
+        return [
+            {"name": name, **new, **each.get("status", {}), "class": _class_of(each)}
+            for name, each in sorted(found.items())
+        ]
+
     def of(self, name: str, method: str, part: str = "", body: Any = None, **query: Any) -> Any:
         """Ask about one connector; ``part`` follows its name in the path.
 
@@ -222,6 +233,10 @@ class Client:
             f"no worker can be reached at {self.url}: {why}. Check --url or {URL}, and that the "
             "worker runs"
         )
+
+
+def _class_of(connector: Mapping[str, Any]) -> str:
+    return str(connector.get("info", {}).get("config", {}).get("connector.class", ""))
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
