@@ -137,6 +137,7 @@ def test_hidden_secrets_are_recognised(
     assert other == "orders: would be updated\n  connection.password: another secret\n"
 
 
+@pytest.mark.long
 def test_a_misspelt_name_is_answered_with_the_nearest_one(
     connectors: Semel, file: Callable[..., Path]
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_misspelt_name_is_answered_with_the_nearest_one(
     assert (missing.code, "Task orders-7 not found" in missing.err) == (3, True)
 
 
+@pytest.mark.long
 def test_a_login_is_asked_for_refused_and_taken(
     worker: Worker,  # noqa: F811
     semel: Semel,
@@ -191,6 +193,7 @@ def test_a_login_is_asked_for_refused_and_taken(
     assert (reads.code, "reader may only read (403)" in reads.err) == (3, True)
 
 
+@pytest.mark.long
 def test_names_are_completed(
     connectors: Semel, file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +206,7 @@ def test_names_are_completed(
         assert connectors().out.split() == names, line
 
 
+@pytest.mark.long
 def test_the_client_reads_its_url_from_the_environment(
     worker: Worker,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

@@ -20,6 +20,8 @@ from tests.rest.conftest import Worker
 
 pytestmark = pytest.mark.integration
 
+JSON = {"Content-Type": "application/json"}
+
 
 def state(api: Client, name: str) -> str:
     return str(api.get(f"/connectors/{name}/status").json()["connector"]["state"])
@@ -218,9 +220,15 @@ def test_a_null_is_an_error_of_its_key(
     assert api.get("/connectors").json() == []
 
 
-@pytest.mark.parametrize(
-    ("partition", "offset", "message"),
-    [
+def test_an_offset_that_a_sink_cannot_use_is_refused(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    source = topic()
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+    api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
+    for partition, offset, message in (
         (-1, 0, "-1 does not exist: topic"),
         (-1, None, "-1 does not exist: topic"),
         (7, None, "-7 does not exist: topic"),
@@ -231,42 +239,16 @@ def test_a_null_is_an_error_of_its_key(
         (0, 2**63, "offset value in the provided offsets: '9223372036854775808'"),
         (0, [1], "offset value in the provided offsets: '[1]'"),
         (0, -1, "-0=-1 is outside the log"),
-    ],
-)
-def test_an_offset_that_a_sink_cannot_use_is_refused(
-    partition: object,
-    offset: object,
-    message: str,
-    worker: Worker,
-    topic: MakeTopic,
-    configure: Configure,
-) -> None:
-    source = topic()
-    config = configure(source)
-    name = config["name"]
-    api = worker()
-    api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
-    where = {"kafka_topic": source, "kafka_partition": partition}
-    wanted = {"partition": where, "offset": None if offset is None else {"kafka_offset": offset}}
-    answer = api.patch(f"/connectors/{name}/offsets", json={"offsets": [wanted]})
-    assert answer.status_code == 400, answer.text
-    assert message in answer.json()["message"]
+    ):
+        where = {"kafka_topic": source, "kafka_partition": partition}
+        at = None if offset is None else {"kafka_offset": offset}
+        body = {"offsets": [{"partition": where, "offset": at}]}
+        answer = api.patch(f"/connectors/{name}/offsets", json=body)
+        assert answer.status_code == 400, answer.text
+        assert message in answer.json()["message"]
 
 
-@pytest.mark.parametrize(
-    ("offset", "message"),
-    [
-        ('{"position": 99999999999999999999}', "is out of range"),
-        ('{"position": "8"}', "must have a position of 0 or more"),
-        ('{"position": 1.0}', "must have a position of 0 or more"),
-        ('{"position": NaN}', "NaN is not a number"),
-        ('{"positoin": 8}', "must have a position"),
-        ("{}", "must have a position"),
-    ],
-)
-def test_an_offset_that_a_source_cannot_use_is_refused(
-    offset: str, message: str, worker: Worker, tmp_path: Path
-) -> None:
+def test_an_offset_that_a_source_cannot_use_is_refused(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("one\n")
     config = {
         "connector.class": "FileStreamSource",
@@ -277,31 +259,41 @@ def test_an_offset_that_a_source_cannot_use_is_refused(
     api = worker()
     name = f"lines-{uuid.uuid4().hex[:8]}"
     api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
-    body = f'{{"offsets": [{{"partition": {{"filename": "lines.txt"}}, "offset": {offset}}}]}}'
-    answer = api.patch(
-        f"/connectors/{name}/offsets", content=body, headers={"Content-Type": "application/json"}
-    )
-    assert answer.status_code == 400, answer.text
-    assert message in answer.json()["message"]
+    for offset, message in (
+        ('{"position": 99999999999999999999}', "is out of range"),
+        ('{"position": "8"}', "must have a position of 0 or more"),
+        ('{"position": 1.0}', "must have a position of 0 or more"),
+        ('{"position": NaN}', "NaN is not a number"),
+        ('{"positoin": 8}', "must have a position"),
+        ("{}", "must have a position"),
+    ):
+        body = f'{{"offsets": [{{"partition": {{"filename": "lines.txt"}}, "offset": {offset}}}]}}'
+        answer = api.patch(f"/connectors/{name}/offsets", content=body, headers=JSON)
+        assert answer.status_code == 400, answer.text
+        assert message in answer.json()["message"]
 
 
-@pytest.mark.parametrize("number", ["1e3", "1.10", "12345678901234567890123", "true"])
 def test_a_number_in_a_configuration_keeps_its_text(
-    number: str, worker: Worker, topic: MakeTopic, configure: Configure
+    worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
     config = configure(topic())
     path = f"/connectors/{config['name']}/config"
     api = worker()
-    assert api.put(path, json=config).status_code == 201
-    json = {"Content-Type": "application/json"}
-    answer = api.patch(path, content=f'{{"file.comment": {number}}}', headers=json)
-    assert answer.json()["config"]["file.comment"] == number
+    body = {"name": config["name"], "config": config, "initial_state": "STOPPED"}
+    assert api.post("/connectors", json=body).status_code == 201
+    for number in ("1e3", "1.10", "12345678901234567890123", "true"):
+        answer = api.patch(path, content=f'{{"file.comment": {number}}}', headers=JSON)
+        assert answer.json()["config"]["file.comment"] == number
+    for broken in ("NaN", "-Infinity", '"\\ud800"', "1" * 5000):
+        answer = api.patch(path, content=f'{{"file.comment": {broken}}}', headers=JSON)
+        assert answer.status_code == 400, answer.text
 
 
-@pytest.mark.parametrize("task", ["1_0", "+", "1.0", "%201", "2147483648"])
-def test_a_task_that_is_no_number_is_not_found(task: str, worker: Worker) -> None:
-    answer = worker().get(f"/connectors/none/tasks/{task}/status")
-    assert answer.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}
+def test_a_task_that_is_no_number_is_not_found(worker: Worker) -> None:
+    api = worker()
+    for task in ("1_0", "+", "1.0", "%201", "2147483648"):
+        answer = api.get(f"/connectors/none/tasks/{task}/status")
+        assert answer.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}, task
 
 
 def test_a_connector_inherits_what_the_worker_says_and_no_more(
