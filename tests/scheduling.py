@@ -41,6 +41,7 @@ FIRST = (
     "search servers",
     "catalogs",
     "tests/rest/test_cluster.py",
+    "tests/cli/test_connectors.py",
     "tests/engine/test_sources.py",
     "tests/engine/test_spark.py",
     "tests/engine/test_databases.py",

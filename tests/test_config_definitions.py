@@ -36,6 +36,12 @@ class Colour(Enum):
     BLUE = "blue"
 
 
+@dataclass(frozen=True)
+class Numbers:
+    int_: int = key("int", type=Type.INT)
+    long: int = key("long")
+
+
 def _even(number: int) -> None:
     if number % 2:
         raise ValueError("must be even")
@@ -98,6 +104,46 @@ def test_a_value_that_its_definition_excludes_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         read(Section, {"path": "/x", name: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), (" 1\t", 1), ("+1", 1), ("-1", -1), ("007", 7), ("\u0661\u0660", 10)],
+)
+def test_numbers_are_what_java_reads(text: str, number: int) -> None:
+    assert read(Numbers, {"int": text, "long": text}) == Numbers(int_=number, long=number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1_0",
+        "1.0",
+        "1e3",
+        "0x1",
+        "+",
+        "- 1",
+        "\u00b2",
+        "\u00a01",
+        "\U0001d7cf",
+        "Infinity",
+        "9" * 5000,
+    ],
+)
+def test_numbers_are_not_what_only_python_reads(text: str) -> None:
+    with pytest.raises(ConfigError, match="2 problems"):
+        read(Numbers, {"int": text, "long": text})
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**63, -(2**63) - 1])
+def test_a_number_is_within_its_type(number: int) -> None:
+    with pytest.raises(ConfigError, match=r"int='-?\d+' must be at (most|least) -?214748364[78]"):
+        read(Numbers, {"int": str(number), "long": "0"})
+    if abs(number) < 2**63:
+        assert read(Numbers, {"int": "0", "long": str(number)}).long == number
+    else:
+        with pytest.raises(ConfigError, match="long='"):
+            read(Numbers, {"int": "0", "long": str(number)})
 
 
 def test_a_value_that_is_only_recommended_is_no_limit() -> None:

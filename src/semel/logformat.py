@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 from semel.context import logs_json, of_record, prefix, works_for
 from semel.redact import redacted
@@ -26,17 +27,23 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See :class:`logging.Formatter`."""
-        when = datetime.fromtimestamp(record.created, UTC)
-        facts: dict[str, str | int] = {
-            "time": when.isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            **of_record(record),
-            "message": redacted(record.getMessage()),
-        }
-        if record.exc_info:
-            facts["trace"] = redacted(self.formatException(record.exc_info))
-        return json.dumps(facts, ensure_ascii=False)
+        return json.dumps(line_of(record), ensure_ascii=False)
+
+
+def line_of(record: logging.LogRecord, most: int | None = None) -> dict[str, Any]:
+    """A log record as facts, with its connector and its task where they are known. Only ``most``
+    characters of its texts are looked at."""
+    when = datetime.fromtimestamp(record.created, UTC)
+    facts: dict[str, Any] = {
+        "time": when.isoformat(timespec="milliseconds"),
+        "level": record.levelname,
+        "logger": record.name,
+        **of_record(record),
+        "message": redacted(record.getMessage()[:most]),
+    }
+    if record.exc_info:
+        facts["trace"] = redacted(logging.Formatter().formatException(record.exc_info)[:most])
+    return facts
 
 
 def log_of_task(connector: str, task: int) -> None:

@@ -11,6 +11,8 @@ from semel.config import ConnectorConfig, SourceConnectorConfig
 from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
 from semel.errors import ConfigError, Problem
 from semel.planning import plan_any
+from semel.problems import located
+from semel.redact import redacted
 from semel.sinks import sink_class
 from semel.sources import is_source, source_class
 
@@ -37,6 +39,12 @@ def validate(
     sections, defaults = _sections(raw)
     more = [*converters.declared(raw), *transforms.declared(raw)]
     return config_infos(sections, raw, problems, defaults, more), warnings
+
+
+def located_warnings(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:
+    """Warnings as answers have them: the key that each is about, its value, and the message."""
+    found = [located(Problem("", warning), raw, raw.keys(), ()) for warning in warnings]
+    return [{"key": w.key, "value": w.value, "message": redacted(w.message)} for w in found]
 
 
 def keys_of(name: str) -> Sequence[ConfigKeyInfo]:

@@ -92,6 +92,8 @@ class Watchdog:
         try:
             yield
         finally:
+            if self._told != self._begun and not self.ended:
+                _watcher.waits("")
             self._begun = None
 
     def each(self, items: Iterator[T]) -> Iterator[T]:
@@ -155,6 +157,7 @@ class Watchdog:
         if now - self._told >= (FIRST_WORD if self._told == self._begun else _EVERY):
             self._told = now
             tell(message)
+            _watcher.waits(message)
 
     def _decide(self, working: str, now: float) -> None:
         if working:
@@ -215,17 +218,22 @@ def tell(message: str) -> None:
 
 
 @contextmanager
-def in_task(tell: Callable[[str], None], give_up: Callable[[], None]) -> Iterator[None]:
+def in_task(
+    tell: Callable[[str], None],
+    give_up: Callable[[], None],
+    waits: Callable[[str], None] = lambda _why: None,
+) -> Iterator[None]:
     """Within a task, lines go to the driver through ``tell``, and ``give_up`` ends the process if a
-    call does not fail even after its connection was shut down."""
-    _watcher.tell, _watcher.give_up = tell, give_up
+    call does not fail even after its connection was shut down. ``waits`` is called with what a
+    silent call waits for, and with an empty text once it is answered."""
+    _watcher.tell, _watcher.give_up, _watcher.waits = tell, give_up, waits
     try:
         yield
     finally:
-        _watcher.tell, _watcher.give_up = log.warning, _nothing
+        _watcher.tell, _watcher.give_up, _watcher.waits = log.warning, _nothing, _nothing
 
 
-def _nothing() -> None: ...
+def _nothing(*_: object) -> None: ...
 
 
 def stops_with(connector: str, stop: threading.Event) -> None:
@@ -237,6 +245,16 @@ def stops_with(connector: str, stop: threading.Event) -> None:
 def waits() -> list[str]:
     """What the calls in progress wait for."""
     return [found for dog in _watcher.watchdogs() if (found := dog.waits)]
+
+
+def silent(connector: str) -> tuple[str, float] | None:
+    """What a call of this connector has waited for so long that the log says so, and since when, in
+    seconds since 1970; None if there is no such call."""
+    for dog in _watcher.watchdogs():
+        begun, now = dog._begun, time.monotonic()
+        if dog._connector == connector and begun is not None and now - begun >= FIRST_WORD:
+            return dog.waits, time.time() - (now - begun)
+    return None
 
 
 def watch(look: Callable[[float], bool]) -> None:
@@ -281,6 +299,7 @@ class _Watcher:
         self.stopping: dict[str, float] = {}
         self.tell: Callable[[str], None] = log.warning
         self.give_up: Callable[[], None] = _nothing
+        self.waits: Callable[[str], None] = _nothing
 
     def add(self, dog: Watchdog) -> None:
         with self._lock:

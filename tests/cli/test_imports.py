@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from semel.lab.embedded.process import free_port
 from tests.conftest import wait_gone
 
 CONFIG = {
@@ -66,6 +67,14 @@ def test_help_and_validate_import_neither_spark_nor_stores_they_do_not_use(file:
         assert (code, children) == (0, "")
         assert not {*HEAVY, "pyspark", "py4j", "duckdb", "adbc_driver_sqlite"} & modules
         assert "pandas" not in modules or "validate" in arguments  # PostgreSQL's driver imports it
+
+
+def test_managing_connectors_imports_no_engine_and_no_client_of_kafka() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    code, modules, children = ended("connectors", "list", "--url", url)
+    assert (code, children) == (3, "")
+    heavy = {*HEAVY, "confluent_kafka", "fastapi", "httpx", "numpy", "pyarrow", "pyspark", "py4j"}
+    assert not heavy & modules
 
 
 def test_a_run_that_is_refused_leaves_no_spark_and_imports_no_other_store(file: Path) -> None:

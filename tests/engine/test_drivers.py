@@ -71,6 +71,7 @@ def _run() -> Any:
         stop=orders.stop,
         over=lambda *_arguments: False,
         observe=lambda _progress: None,
+        waits=lambda _progress, _why: None,
         until_caught_up=False,
         paused=orders.paused,
         keeps_going=False,

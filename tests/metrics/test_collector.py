@@ -158,6 +158,7 @@ def test_a_cluster_counts_a_connector_where_its_first_task_is() -> None:
             progress=None,
             tally=Tally(),
             has_first=has_first,
+            moved=0.0,
         )
         runtime: Any = SimpleNamespace(connectors={"orders": connector})
         found = scraped(*of_runtime(runtime))

@@ -11,6 +11,22 @@ from typing import Any
 from urllib.parse import quote
 
 JDBC = "io.debezium.connector.jdbc.JdbcSinkConnector"
+NO_NUMBERS = (
+    "1_0",
+    " 1",
+    "1 ",
+    "",
+    "+",
+    "1.0",
+    "1e3",
+    "0x1",
+    "\u00b2",
+    1.5,
+    True,
+    "9" * 20,
+    10**20,
+)
+"""What neither an offset nor a partition may be."""
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 FILE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
@@ -62,6 +78,21 @@ def of_mistakes() -> Iterator[Ask]:
         body = {"name": "x", "connector.class": JDBC, **wrong}
         yield Ask("PUT", "/connectors/x/config", body, words=False)
         yield Ask("POST", "/connectors", {"name": "x", "config": body}, words=False)
+
+
+def of_nulls_and_numbers() -> Iterator[Ask]:
+    path = f"/connector-plugins/{JDBC}/config/validate"
+    given = {"name": "x", "connector.class": JDBC, "topics": "t"}
+    yield Ask("PUT", path, {**given, "connection.url": None}, words=False)
+    for key in ("tasks.max", "topics", "errors.tolerance", "no.such.key"):
+        yield Ask("PUT", path, {**given, key: None}, words=False)
+        yield Ask("PUT", "/connectors/x/config", {**given, key: None}, words=False)
+        body = {"name": "x", "config": {**given, key: None}}
+        yield Ask("POST", "/connectors", body, words=False)
+    for number in (*NO_NUMBERS, "\u0661", "+1", "-1", "2147483648", "-2147483649", 1e3):
+        if number not in (" 1", "1 "):  # values are trimmed
+            body = {"name": "NAME", "config": {"name": "NAME", **given, "tasks.max": number}}
+            yield Ask("POST", "/connectors", body, words=False)
 
 
 def of_plugins_and_loggers() -> Iterator[Ask]:
@@ -413,6 +444,12 @@ def of_a_life() -> Iterator[Ask]:
         {"partition": {"kafka_topic": "t", "kafka_partition": 0}, "offset": {"kafka_offset": "x"}},
     ):
         yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": [wrong]})
+    for number in NO_NUMBERS:
+        partition = {"kafka_topic": "t", "kafka_partition": number}
+        yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": [{"partition": partition}]})
+        partition = {"kafka_topic": "t", "kafka_partition": 0}
+        wrong = {"partition": partition, "offset": {"kafka_offset": number}}
+        yield Ask("PATCH", "/connectors/NAME/offsets", {"offsets": [wrong]})
     yield Ask("DELETE", "/connectors/NAME/offsets", words=False)  # a connector may keep its own
     yield Ask("GET", "/connectors/NAME/offsets")
     yield Ask("PUT", "/connectors/NAME/resume")
@@ -425,6 +462,7 @@ def of_a_life() -> Iterator[Ask]:
 ASKED: list[Callable[[], Iterator[Ask]]] = [
     of_an_unknown_connector,
     of_mistakes,
+    of_nulls_and_numbers,
     of_plugins_and_loggers,
     of_paths_and_methods,
     of_headers_and_queries,

@@ -95,6 +95,7 @@ class System:
             return {
                 self._normal(k): "..." if k in _VOLATILE else self._normal(v)
                 for k, v in sorted(body.items())
+                if k != "warnings"  # which Kafka Connect does not have
             }
         if isinstance(body, list):
             return [self._normal(each) for each in body]

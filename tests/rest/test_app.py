@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tests.engine.harness import (
 from tests.rest.conftest import Worker
 
 pytestmark = pytest.mark.integration
+
+JSON = {"Content-Type": "application/json"}
 
 
 def state(api: Client, name: str) -> str:
@@ -208,6 +211,126 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(
     assert renamed.status_code == 400, renamed.text
     other = api.put(path, json={**config, "name": "other"})
     assert other.json()["message"].startswith("Connector name configuration (other) doesn't match")
+
+
+def test_answers_have_the_warnings_of_a_configuration(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    json = "org.apache.kafka.connect.json.JsonConverter"
+    config = configure(topic(), {"insert.mod": "insert", "value.converter": json})
+    name = config["name"]
+    warning = "unknown configuration key insert.mod; did you mean insert.mode?"
+    warned = [{"key": "insert.mod", "value": "insert", "message": warning}]
+    api = worker()
+    path = f"/connectors/{name}/config"
+    body = {"name": name, "config": config, "initial_state": "STOPPED"}
+    plugin = config["connector.class"]
+    for answer in (
+        api.post("/connectors", json=body),
+        api.put(path, json=config),
+        api.patch(path, json={"tasks.max": 1}),
+        api.put(f"/connector-plugins/{plugin}/config/validate", json=config),
+    ):
+        assert answer.json()["warnings"] == warned, answer.text
+    assert "warnings" not in api.patch(path, json={"insert.mod": None}).json()
+
+
+def test_a_null_is_an_error_of_its_key(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    config = {**configure(topic()), "tasks.max": None, "no.such.key": None, "insert.mode": "no"}
+    name, plugin = config["name"], config["connector.class"]
+    api = worker()
+    answer = api.put(f"/connector-plugins/{plugin}/config/validate", json=config)
+    assert (answer.status_code, answer.json()["error_count"]) == (200, 3)
+    values = {c["value"]["name"]: c["value"] for c in answer.json()["configs"]}
+    for key in ("tasks.max", "no.such.key"):
+        null = "Null value can not be supplied as the configuration value."
+        assert (values[key]["value"], values[key]["errors"]) == (None, [null])
+    assert "insert.mode='no'" in values["insert.mode"]["errors"][0]
+    for answer in (
+        api.post("/connectors", json={"name": name, "config": config}),
+        api.put(f"/connectors/{name}/config", json=config),
+    ):
+        assert answer.status_code == 400
+        assert "contains the following 3 error(s):" in answer.json()["message"]
+    assert api.get("/connectors").json() == []
+
+
+def test_an_offset_that_a_sink_cannot_use_is_refused(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    source = topic()
+    config = configure(source)
+    name = config["name"]
+    api = worker()
+    api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
+    for partition, offset, message in (
+        (-1, 0, "-1 does not exist: topic"),
+        (-1, None, "-1 does not exist: topic"),
+        (7, None, "-7 does not exist: topic"),
+        ("1_0", 0, "partition value in the provided offsets: '1_0'"),
+        (True, 0, "partition value in the provided offsets: 'true'"),
+        (2**31, 0, "partition value in the provided offsets: '2147483648'"),
+        (0, " 1", "offset value in the provided offsets: ' 1'"),
+        (0, 2**63, "offset value in the provided offsets: '9223372036854775808'"),
+        (0, [1], "offset value in the provided offsets: '[1]'"),
+        (0, -1, "-0=-1 is outside the log"),
+    ):
+        where = {"kafka_topic": source, "kafka_partition": partition}
+        at = None if offset is None else {"kafka_offset": offset}
+        body = {"offsets": [{"partition": where, "offset": at}]}
+        answer = api.patch(f"/connectors/{name}/offsets", json=body)
+        assert answer.status_code == 400, answer.text
+        assert message in answer.json()["message"]
+
+
+def test_an_offset_that_a_source_cannot_use_is_refused(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("one\n")
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": str(tmp_path / "lines.txt"),
+        "topic": "lines",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
+    api = worker()
+    name = f"lines-{uuid.uuid4().hex[:8]}"
+    api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
+    for offset, message in (
+        ('{"position": 99999999999999999999}', "is out of range"),
+        ('{"position": "8"}', "must have a position of 0 or more"),
+        ('{"position": 1.0}', "must have a position of 0 or more"),
+        ('{"position": NaN}', "NaN is not a number"),
+        ('{"positoin": 8}', "must have a position"),
+        ("{}", "must have a position"),
+    ):
+        body = f'{{"offsets": [{{"partition": {{"filename": "lines.txt"}}, "offset": {offset}}}]}}'
+        answer = api.patch(f"/connectors/{name}/offsets", content=body, headers=JSON)
+        assert answer.status_code == 400, answer.text
+        assert message in answer.json()["message"]
+
+
+def test_a_number_in_a_configuration_keeps_its_text(
+    worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    config = configure(topic())
+    path = f"/connectors/{config['name']}/config"
+    api = worker()
+    body = {"name": config["name"], "config": config, "initial_state": "STOPPED"}
+    assert api.post("/connectors", json=body).status_code == 201
+    for number in ("1e3", "1.10", "12345678901234567890123", "true"):
+        answer = api.patch(path, content=f'{{"file.comment": {number}}}', headers=JSON)
+        assert answer.json()["config"]["file.comment"] == number
+    for broken in ("NaN", "-Infinity", '"\\ud800"', "1" * 5000):
+        answer = api.patch(path, content=f'{{"file.comment": {broken}}}', headers=JSON)
+        assert answer.status_code == 400, answer.text
+
+
+def test_a_task_that_is_no_number_is_not_found(worker: Worker) -> None:
+    api = worker()
+    for task in ("1_0", "+", "1.0", "%201", "2147483648"):
+        answer = api.get(f"/connectors/none/tasks/{task}/status")
+        assert answer.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}, task
 
 
 def test_a_connector_inherits_what_the_worker_says_and_no_more(

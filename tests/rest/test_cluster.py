@@ -20,6 +20,7 @@ from semel.connect.cluster.membership import Group, Membership
 from semel.connect.cluster.records import StateRecord, configured
 from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
+from semel.lab.embedded.proxy import Proxy
 from semel.planning import plan_source
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -235,6 +236,47 @@ def test_the_tasks_of_a_sink_spread_over_workers_and_few_of_them_move(
     wait_until(lambda: one.id not in workers_of(three.api, name))
     wait_until(lambda: workers_of(three.api, name).total() == 2)
     assert_nothing_lost_nothing_twice(config, range(300))
+
+
+@pytest.mark.long
+def test_any_worker_says_what_a_spread_connector_waits_for_and_has_its_log(
+    join: Join, kafka: Kafka, produce: Produce, configure: Configure, database: str
+) -> None:
+    source = f"late-{uuid4().hex[:8]}"
+    one, two = join(), join()
+    with Proxy.before(database) as proxy:
+        config = configure(source, {"tasks.max": "2"})
+        config["connection.url"] = proxy.url(config["connection.url"])
+        name = config["name"]
+        assert one.api.put(f"/connectors/{name}/config", json=config).status_code == 201
+
+        def asked(member: Inside) -> Any:
+            return member.api.get(f"/semel/connectors/{name}").json()
+
+        def awaited(member: Inside) -> list[str]:
+            return [(task["waits"] or {}).get("for") for task in asked(member)["tasks"]]
+
+        def wait_for_both(what: str) -> None:
+            for member in (one, two):
+                wait_until(
+                    lambda member=member: (asked(member).get("waits") or {}).get("for") == what
+                )
+
+        wait_for_both("topic")
+        kafka.create_topic(source, 2)
+        wait_until(lambda: workers_of(two.api, name) == {one.id: 1, two.id: 1})
+        produce(source, records(10))
+        wait_until(lambda: offset(two.api, name) == 10)
+        proxy.refuse()
+        produce(source, records(10, start=10))
+        wait_for_both("service")
+        for member in (one, two):
+            wait_until(lambda member=member: awaited(member) == ["service"] * 2)
+            for task in (0, 1):
+                logs = member.api.get(f"/semel/connectors/{name}/logs", params={"task": task})
+                assert any("; trying again" in line["message"] for line in logs.json()["lines"])
+        proxy.accept()
+        wait_until(lambda: offset(two.api, name) == 20)
 
 
 @pytest.mark.long

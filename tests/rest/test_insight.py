@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from httpx import Client
 
 from semel.connect import audits
+from semel.lab.embedded import Kafka
+from semel.lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until
@@ -62,6 +65,70 @@ def test_guarantee_ledger_lag_metrics_and_audit_of_a_connector(
     assert found == {"broken": False, "lost": 0, "duplicated": 0, "compared": 100}
     assert metric(f"semel_audit_records{of_it} 100.0")
     assert api.get("/semel/connectors/none/lag").status_code == 404
+
+
+def test_the_api_says_what_a_running_connector_waits_for_and_since_when(
+    worker: Worker, kafka: Kafka, produce: Produce, configure: Configure, database: str
+) -> None:
+    source = f"late-{uuid.uuid4().hex[:8]}"
+    with Proxy.before(database) as proxy:
+        config = configure(source)
+        config["connection.url"] = proxy.url(config["connection.url"])
+        name = config["name"]
+        api = worker()
+        assert api.post("/connectors", json={"name": name, "config": config}).status_code == 201
+
+        def waits() -> dict[str, str]:
+            answer = api.get(f"/semel/connectors/{name}").json()
+            assert answer["connector"]["state"] == "RUNNING"
+            return answer["waits"] or {"for": ""}
+
+        def metric(awaited: str) -> bool:
+            told = f'semel_waiting_seconds{{connector="{name}",for="{awaited}"}}'
+            return told in api.get("/metrics").text
+
+        wait_until(lambda: waits()["for"] == "topic")
+        first = waits()
+        assert source in first["reason"]
+        assert datetime.fromisoformat(first["since"]) <= datetime.now(UTC)
+        assert metric("topic")
+
+        kafka.create_topic(source, 1)
+        wait_until(lambda: waits()["for"] == "records")
+        produce(source, records(5))
+        wait_until(lambda: 'semel_records_total{connector="' + name + '"} 5.0' in scraped(api))
+        wait_until(lambda: waits()["for"] == "records")
+        assert waits()["since"] > first["since"]
+        assert metric("records")
+
+        proxy.refuse()
+        produce(source, records(5, start=5))
+        wait_until(lambda: waits()["for"] == "service")
+        since = waits()["since"]
+        wait_until(lambda: "refused" in waits()["reason"])
+        outage = waits()
+        assert outage["since"] == since
+        (task,) = api.get(f"/semel/connectors/{name}").json()["tasks"]
+        assert task["waits"] == outage
+        assert metric("service")
+        assert "waits" not in api.get(f"/connectors/{name}/status").text
+
+        logs = api.get(f"/semel/connectors/{name}/logs", params={"task": 0}).json()
+        assert any("; trying again" in line["message"] for line in logs["lines"]), logs
+        assert logs["traces"] == []
+        last = api.get(f"/semel/connectors/{name}/logs", params={"lines": 1}).json()["lines"]
+        assert len(last) == 1
+
+        proxy.accept()
+        wait_until(lambda: waits()["for"] == "records")
+        assert not metric("service")
+        assert api.put(f"/connectors/{name}/stop").status_code == 204
+        assert api.get(f"/semel/connectors/{name}").json()["waits"] is None
+        assert api.get("/semel/connectors/none").status_code == 404
+
+
+def scraped(api: Client) -> str:
+    return api.get("/metrics").text
 
 
 def test_lag_of_a_source_is_what_it_has_still_to_read(

@@ -1,9 +1,13 @@
-"""The command line: one module per group of commands. ``application.py`` is what ``semel run``
-needs; ``commands.py`` adds all others."""
+"""The command line: one module per group of commands. ``semel run`` and ``semel connectors`` import
+only their own; ``commands.py`` has all of them."""
 
 import _signal  # type: ignore[import-not-found]  # unlike signal, it imports nothing
 import os
 import sys
+import typing
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> None:
@@ -31,23 +35,45 @@ def command() -> None:
     import gc
     from contextlib import suppress
 
-    from semel import launch
-
     with suppress(Exception):  # there may be no standard error
         faulthandler.register(_signal.SIGUSR2)
-    _, *arguments = sys.argv
-    runs = arguments[:1] == ["run"]
-    if runs:
-        launch.begin_early(arguments[1:])
+    name, *arguments = _words() or [""]
     gc.disable()  # imports leave next to no garbage
     try:
-        if runs:  # what only other commands import would delay it
-            from semel.cli.application import run
-        else:
-            from semel.cli.commands import run
+        end = _imported(name, arguments)
+        from semel.cli.application import run
     finally:
         gc.enable()
     try:
         run()
     finally:
-        launch.end_early()
+        end()
+
+
+def _words() -> list[str]:
+    """The command and its arguments; of the line to be completed, if a shell asks for that, for
+    which nothing must run."""
+    if "_SEMEL_COMPLETE" in os.environ:
+        line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+        return [word for word in line.split()[1:] if word != "run"]
+    return sys.argv[1:]
+
+
+def _imported(command: str, arguments: list[str]) -> "Callable[[], None]":
+    """Import what a command needs: what only others need would delay it. Returns what to call at
+    the end."""
+    if command == "connectors":
+        from semel.cli import application, connectors
+
+        connectors.register(application.app)
+        return lambda: None
+    from semel import launch
+
+    if command == "run":
+        launch.begin_early(arguments)
+        from semel.cli import application, connector
+
+        connector.register(application.app)
+    else:
+        import semel.cli.commands  # noqa: F401
+    return launch.end_early

@@ -1,4 +1,4 @@
-"""The ``semel`` command with ``run``, ``validate`` and ``describe``, and how errors are reported.
+"""The ``semel`` command, to which modules add their commands, and how errors are reported.
 
 Errors are printed without their stack trace. ``SEMEL_DEBUG=1`` shows it.
 """
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from semel.cli import connector
 from semel.cli.console import console
 from semel.cli.logs import json_line
 from semel.context import logs_json
@@ -54,7 +53,6 @@ app = typer.Typer(
     epilog=f"Exit codes: {_EXIT_CODES}.",
     cls=_Commands,
 )
-connector.register(app)
 
 
 @app.callback()

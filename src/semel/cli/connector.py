@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,10 +27,9 @@ from semel.cli.logs import Format, LogFormat, start_log
 from semel.cli.metrics import MetricsPort, served
 from semel.config import BROKERS, load, with_brokers
 from semel.engine.states import State
-from semel.errors import ConfigError, Problem, SemelError, Unresolvable
+from semel.errors import ConfigError, SemelError, Unresolvable
 from semel.planning import Plan, plan_any
 from semel.planning.facts import facts_of
-from semel.problems import located
 from semel.redact import plain
 from semel.runtime import Runtime
 
@@ -188,13 +187,9 @@ def _validate_as_connect(file: Path, bootstrap_server: str) -> None:
         print(json.dumps({"error_code": 400, "message": str(error)}))
         sys.exit(error.exit_code)
     infos, warnings = validation.validate(raw, elsewhere=True)
-    print(json.dumps(asdict(infos) | {"warnings": _located(warnings, raw)}))
+    print(json.dumps(asdict(infos) | {"warnings": validation.located_warnings(warnings, raw)}))
     if infos.error_count:
         sys.exit(ConfigError.exit_code)
-
-
-def _located(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:
-    return [asdict(located(Problem("", w), raw, raw.keys(), ())) for w in warnings]
 
 
 def describe(

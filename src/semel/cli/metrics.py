@@ -61,6 +61,6 @@ def served(port: str, runtime: Runtime) -> Iterator[None]:
 
 def _address(given: str) -> tuple[str, int]:
     host, colon, port = given.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"--metrics-port {given}: give PORT or HOST:PORT, such as 0.0.0.0:9400")
     return (host.strip("[]") or "0.0.0.0") if colon else "127.0.0.1", int(port)

@@ -15,6 +15,7 @@ from rich.table import Table
 from semel.cli import source_offsets
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
+from semel.config import whole
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
@@ -152,6 +153,9 @@ def _wait_for_brokers(planned: AnyPlan) -> None:
 def _parse(text: str) -> tuple[TopicPartition, int]:
     name, _, offset = text.rpartition("=")
     topic, _, partition = name.rpartition("-")
-    if not (topic and partition.isdigit() and offset.isdigit()):
-        raise ConfigError(f"{text!r} is not TOPIC-PARTITION=OFFSET, such as flights-0=1200")
-    return TopicPartition(topic, int(partition)), int(offset)
+    try:
+        if topic:
+            return TopicPartition(topic, whole(partition, 0)), whole(offset, 0)
+    except ValueError:
+        pass
+    raise ConfigError(f"{text!r} is not TOPIC-PARTITION=OFFSET, such as flights-0=1200")

@@ -21,7 +21,7 @@ from semel.config.definition import (
 from semel.config.loading import BROKERS, absolute, load, under, with_brokers
 from semel.config.prefixed import NoKeys, below, section_of
 from semel.config.providers import Resolved, resolved
-from semel.config.reading import read, title
+from semel.config.reading import read, title, whole
 from semel.config.source_connector import SourceConnectorConfig
 from semel.config.topic_creation import TopicCreation, TopicGroup
 
@@ -57,5 +57,6 @@ __all__ = [
     "section_of",
     "title",
     "under",
+    "whole",
     "with_brokers",
 ]

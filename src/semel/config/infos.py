@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from semel.config.definition import Definition, Type, default_text, definitions, text_of
 from semel.config.providers import refers
-from semel.config.reading import given_names, parsed
+from semel.config.reading import given_names, parsed, whole
 from semel.errors import Problem
 from semel.redact import redacted, without_credentials
 
@@ -146,7 +147,10 @@ def _value(definition: Definition, given: str) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.strip().removeprefix("-").isdigit()
+    with suppress(ValueError):
+        whole(text.strip())
+        return True
+    return False
 
 
 def _messages(problems: Iterable[Problem]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from semel.config.definition import (
     LARGEST,
     REQUIRED,
     Definition,
+    Type,
     definitions,
     names,
     without_none,
@@ -24,6 +25,9 @@ from semel.errors import ConfigError, Problem, Unresolvable
 from semel.problems import Problems, current
 
 T = TypeVar("T")
+
+_BLANKS = "".join(map(chr, range(33)))
+"""What Java's ``trim`` removes."""
 
 
 def read(section: type[T], raw: Mapping[str, str]) -> T:
@@ -115,10 +119,31 @@ def parsed(definition: Definition, text: str) -> Any:
     Raises:
         ValueError: says what is wrong with it.
     """
-    value = _parsed(definition, text.strip())
+    value = _parsed(definition, text.strip(_BLANKS))
     if definition.validator is not None:
         definition.validator(value)
     return value
+
+
+def whole(text: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """A whole number as Java's ``parseLong`` reads it: a sign, and digits of any script, but no
+    blanks and no underscores.
+
+    Raises:
+        ValueError: it is none, or out of range.
+    """
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    if not digits.isdecimal() or max(digits) > "\uffff":
+        raise ValueError("must be a whole number")
+    try:
+        number = int(text)
+    except ValueError:  # Python refuses thousands of digits
+        number = least - 1 if text[0] == "-" else most + 1
+    if number < least:
+        raise ValueError(f"must be at least {least}")
+    if number > most:
+        raise ValueError(f"must be at most {most}")
+    return number
 
 
 def title(raw: Mapping[str, str]) -> str:
@@ -186,16 +211,10 @@ def _parsed(definition: Definition, text: str) -> Any:
 
 
 def _number(definition: Definition, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise ValueError("must be a whole number") from None
-    largest = LARGEST.get(definition.type) if definition.at_most is None else definition.at_most
-    if definition.at_least is not None and number < definition.at_least:
-        raise ValueError(f"must be at least {definition.at_least}")
-    if largest is not None and number > largest:
-        raise ValueError(f"must be at most {largest}")
-    return number
+    largest = LARGEST.get(definition.type, LARGEST[Type.LONG])
+    least = -largest - 1 if definition.at_least is None else definition.at_least
+    most = largest if definition.at_most is None else definition.at_most
+    return whole(text, least, most)
 
 
 def _choice(text: str, definition: Definition) -> str:

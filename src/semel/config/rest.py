@@ -96,7 +96,7 @@ def _header_rule(text: str) -> HeaderRule:
     if not colon or not value or ":" in value or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
         raise ValueError(f"has {text!r}, which is not '[action] [header name]:[header value]'")
     is_date = action.lower().endswith("date")
-    if is_date and not value.removeprefix("-").isdigit():
+    if is_date and not value.removeprefix("-").isdecimal():
         raise ValueError(f"has {text!r}, whose value is not a number of milliseconds")
     return HeaderRule(name, value, adds=action.lower().startswith("add"), is_date=is_date)
 

@@ -30,22 +30,22 @@ class StandaloneHerder(Herder):
         return self._given
 
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
-        self._check(config)
+        warned = self.check(config)
         with self._lock:
             if name in self._given:
                 raise Conflict(f"Connector {name} already exists")
             self._start(name, config, state)
             self._log_configured(name, created=True)
-            return self.info(name)
+            return self.info(name) | warned
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
-        self._check(config)
+        warned = self.check(config)
         with self._lock:
             before = self._given.get(name)
             if before is None:
                 self._start(name, config, State.RUNNING)
                 self._log_configured(name, created=True)
-                return True, self.info(name)
+                return True, self.info(name) | warned
             state = self._connector(name).wanted
             self._runtime.remove(name)
             try:
@@ -54,7 +54,7 @@ class StandaloneHerder(Herder):
                 self._start(name, before, state)
                 raise
             self._log_configured(name, created=False)
-            return False, self.info(name)
+            return False, self.info(name) | warned
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
         with self._lock:
@@ -121,7 +121,8 @@ class StandaloneHerder(Herder):
         return Parts(self._part(status.connector), tasks)
 
     def _part(self, status: Status) -> Part:
-        return Part(str(status.state), self._worker.id, status.trace, status.executor)
+        state, worker = str(status.state), self._worker.id
+        return Part(state, worker, status.trace, status.executor, status.waiting)
 
     def _tasks(self, name: str) -> Sequence[int]:
         return sorted(self._connector(name).status().tasks)

@@ -9,19 +9,18 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from semel.abandoned import Abandoned, within
-from semel.config.infos import ConfigInfos
 from semel.config.worker import WorkerConfig
 from semel.connect import plugins
 from semel.connect.errors import BadRequest, Forbidden, NotFound, Unanswered
 from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
-from semel.engine.states import State
+from semel.engine.states import State, Waiting
 from semel.errors import ConfigError, Unresolvable
 from semel.planning import AnyPlan, SourcePlan, plan_any
-from semel.runtime.positions import first_position, reset_positions, set_positions
+from semel.runtime.positions import first_positions, reset_positions, set_positions
 from semel.runtime.source_positions import (
     reset_source_offsets,
     set_source_offsets,
@@ -45,6 +44,7 @@ class Part:
     worker: str
     trace: str = ""
     executor: str = ""
+    waiting: Waiting | None = None
 
     def answer(self) -> Answer:
         """As the REST API writes it."""
@@ -155,6 +155,16 @@ class Herder(ABC):
         that runs alone."""
         return {}
 
+    def own(self, name: str, task: int = 0) -> None:
+        """Make sure that this worker runs a task; a worker that runs alone runs all of them.
+
+        Raises:
+            NotFound: there is no such connector.
+            Elsewhere: another worker runs it.
+            Nobody: no worker runs it at the moment.
+        """
+        self.config(name)
+
     def lead(self) -> None:  # noqa: B027
         """Make sure that this worker leads; a worker that runs alone always does.
 
@@ -187,12 +197,21 @@ class Herder(ABC):
         merged = {**self.config(name), **changes}
         return self.put(name, {k: v for k, v in merged.items() if v is not None})[1]
 
-    def validate(self, plugin: str, config: Mapping[str, str]) -> ConfigInfos:
+    def validate(self, plugin: str, config: plugins.Given) -> Answer:
         """``PUT /connector-plugins/{plugin}/config/validate``."""
-        return plugins.validated(plugin, config, self._worker)
+        infos, warnings = plugins.validated(plugin, config, self._worker)
+        return asdict(infos) | {"warnings": warnings}
 
-    def _check(self, config: Mapping[str, str]) -> None:
-        plugins.raise_errors(plugins.checked(config, self._worker))
+    def check(self, config: plugins.Given) -> Answer:
+        """What an answer says in addition about a configuration that is not refused: its warnings,
+        if there are any.
+
+        Raises:
+            BadRequest: names everything that is wrong with it.
+        """
+        infos, warnings = plugins.checked(config, self._worker)
+        plugins.raise_errors(infos)
+        return {"warnings": warnings} if warnings else {}
 
     def _known(self, name: str) -> None:
         if name not in self._configs:
@@ -211,6 +230,14 @@ class Herder(ABC):
             "tasks": [{"id": n, **part.answer()} for n, part in sorted(parts.tasks.items())],
             "type": _type(self._configs.get(name, {})),
         }
+
+    def waiting(self, name: str) -> Mapping[int | None, Waiting]:
+        """What its tasks wait for, by number, and what it waits for itself, by None."""
+        parts = self._parts(name)
+        if parts is None:
+            return {}
+        found: list[tuple[int | None, Part]] = [(None, parts.connector), *parts.tasks.items()]
+        return {number: part.waiting for number, part in found if part.waiting is not None}
 
     def task_status(self, name: str, task: int) -> Answer:
         """``GET /connectors/{name}/tasks/{task}/status``."""
@@ -296,9 +323,8 @@ class Herder(ABC):
                 self._log_offsets(name, {json.dumps(p): json.dumps(o) for p, o in offsets})
                 return
             wanted = parsed(body["offsets"])
-            found = {
-                tp: first_position(planned, tp) if at is None else at for tp, at in wanted.items()
-            }
+            given = {tp: at for tp, at in wanted.items() if at is not None}
+            found = given | first_positions(planned, wanted.keys() - given.keys())
             set_positions(planned, found, by)
             self._log_offsets(name, found)
 

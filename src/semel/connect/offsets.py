@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from semel.config import Type, whole
+from semel.config.definition import LARGEST
 from semel.connect.errors import BadRequest
 from semel.ledger import TopicPartition
 
@@ -35,7 +37,18 @@ def parsed_of_source(offsets: Any) -> list[tuple[Mapping[str, Any], Mapping[str,
     for entry in _entries(offsets):
         if not isinstance(entry.get("partition"), Mapping):
             raise BadRequest("Partition objects cannot be null")
+        _check_numbers(entry)
     return [(entry["partition"], entry.get("offset")) for entry in offsets]
+
+
+def _check_numbers(facts: Any) -> None:
+    """Raises BadRequest: a number is no ``long``, which offsets are."""
+    if isinstance(facts, int) and not -(2**63) <= facts < 2**63:
+        raise BadRequest(f"{facts} is out of range: offsets are numbers of 64 bits")
+    for each in facts.values() if isinstance(facts, Mapping) else ():
+        _check_numbers(each)
+    for each in facts if isinstance(facts, list) else ():
+        _check_numbers(each)
 
 
 def parsed(offsets: Any) -> dict[TopicPartition, int | None]:
@@ -73,8 +86,9 @@ def _parsed(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:
         partition[_PARTITION],
         "Failed to parse the following Kafka partition value in the provided offsets: '{}'. "
         "Partition values for sink connectors need to be integers.",
+        most=LARGEST[Type.INT],
     )
-    tp = TopicPartition(str(partition[_TOPIC]), number)
+    tp = TopicPartition(_text(partition[_TOPIC]), number)
     offset = entry.get("offset")
     if offset is None:
         return tp, None
@@ -89,8 +103,15 @@ def _parsed(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:
     )
 
 
-def _whole(value: Any, otherwise: str) -> int:
+def _whole(value: Any, otherwise: str, most: int = LARGEST[Type.LONG]) -> int:
     try:
-        return int(str(value))
+        return whole(_text(value), -most - 1, most)
     except ValueError:
-        raise BadRequest(otherwise.format(value)) from None
+        raise BadRequest(otherwise.format(_text(value))) from None
+
+
+def _text(value: Any) -> str:
+    """A JSON value as Java shows it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

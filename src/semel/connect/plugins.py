@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 from semel import converters, sources, transforms
 from semel.aliases import matches
 from semel.config.infos import ConfigInfos, ConfigKeyInfo
 from semel.config.worker import WorkerConfig
 from semel.connect.errors import BadRequest, NotFound
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Problem
 from semel.sinks import names
-from semel.validation import declared, keys_of, validate
+from semel.validation import declared, keys_of, located_warnings, validate
 
 VERSION = version("semel")
+Given = Mapping[str, str | None]
+"""A configuration as a request has it."""
+Judged = tuple[ConfigInfos, list[dict[str, Any]]]
+_NULL = "Null value can not be supplied as the configuration value."
 _SUFFIX = "Connector"
 _OTHERS = {"transforms": "transformation", "predicates": "predicate"}
 """The other kinds of plugins, with the types that Kafka Connect reports for them."""
@@ -64,7 +70,7 @@ def _known(name: str) -> Iterator[None]:
         raise NotFound(f"Unknown plugin {name}.") from None
 
 
-def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> ConfigInfos:
+def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
     """The answer to ``PUT /connector-plugins/{name}/config/validate``.
 
     Args:
@@ -84,13 +90,20 @@ def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> Con
     return checked(config, worker, name)
 
 
-def checked(config: Mapping[str, str], worker: WorkerConfig, name: str = "") -> ConfigInfos:
-    """The keys of a configuration, with their values and what is wrong with them. ``name`` is the
-    class, if the configuration names none."""
-    given = config.get("connector.class")
-    run = {**worker.inherited(config), "connector.class": given or _full(name)}
-    infos, _ = validate(run, known=worker.forbidden(config))
-    return infos
+def checked(config: Given, worker: WorkerConfig, name: str = "") -> Judged:
+    """The keys of a configuration, with their values and what is wrong with them, and warnings.
+    ``name`` is the class, if the configuration names none."""
+    given = {key: value for key, value in config.items() if value is not None}
+    nulls = config.keys() - given.keys()
+    class_name = given.get("connector.class") or _full(name)
+    run = {**worker.inherited(given), "connector.class": class_name}
+    known = [*worker.forbidden(given), *(Problem(key, _NULL) for key in sorted(nulls))]
+    infos, warnings = validate(run, known=known)
+    configs = [
+        replace(each, value=replace(each.value, value=None)) if each.value.name in nulls else each
+        for each in infos.configs
+    ]
+    return replace(infos, configs=configs), located_warnings(warnings, run)
 
 
 def raise_errors(infos: ConfigInfos) -> None:

@@ -55,7 +55,7 @@ def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]
     lost = [name for name, value in found.items() if value == HIDDEN]
     if lost:
         raise BadRequest(
-            f"{lost[0]}={HIDDEN} is the placeholder that responses show for a secret, and no "
+            f"{lost[0]} is {HIDDEN}, the placeholder that responses show for a secret, and no "
             "secret is stored yet: give the secret itself, or a reference to it"
         )
     return found

@@ -101,7 +101,11 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     task = None
     watchdog.stops_with(spec.connector.name, line.stop)
     try:
-        with watchdog.in_task(lambda message: tell("log", message), abandoned.end_process):
+        with watchdog.in_task(
+            lambda message: tell("log", message),
+            abandoned.end_process,
+            lambda why: tell("waiting", why),
+        ):
             task = spec.task(index, attempt, line)
             task.run()
         tell("stopped")

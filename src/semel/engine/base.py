@@ -15,7 +15,7 @@ from semel.delivery import Guarantee
 from semel.engine.control import Report
 from semel.engine.deliveries import Deliveries
 from semel.engine.orders import Orders, Share
-from semel.engine.states import State, Status
+from semel.engine.states import Awaited, State, Status, Waiting, waiting
 from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
@@ -42,6 +42,8 @@ class Progress:
     states: dict[int, Status] = field(default_factory=dict)
     errors: dict[int, SemelError] = field(default_factory=dict)
     """The errors of tasks that have failed while the others continue."""
+    waiting: Waiting | None = None
+    """What holds up the driver, where tasks do not tell."""
 
     @property
     def topics(self) -> Counter[str]:
@@ -97,6 +99,11 @@ class Run:
     def observe(self, progress: Progress) -> None:
         """Pass the totals to the observer."""
         self.orders.observe(progress)
+
+    def waits(self, progress: Progress, why: str) -> None:
+        """Show which service does not answer the driver; an empty text once it does."""
+        progress.waiting = waiting(Awaited.SERVICE, why, progress.waiting)
+        self.observe(progress)
 
     def over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
         """Whether the run was asked to stop, or has reached the ``targets`` at which it ends."""

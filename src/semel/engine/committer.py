@@ -25,7 +25,8 @@ _LOOK = 0.2
 
 
 class Committer:
-    """Delivers batches; ``tell`` writes a line to the driver's log."""
+    """Delivers batches; ``tell`` writes a line to the driver's log, and ``waits`` is that of
+    :class:`~semel.engine.retry.Retries`."""
 
     def __init__(
         self,
@@ -35,8 +36,10 @@ class Committer:
         line: ControlLine,
         index: int,
         tell: Callable[[str], None],
+        waits: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._connector = connector
+        self._waits = waits
         self._line = line
         self._tell = tell
         self.trouble = ""
@@ -86,7 +89,7 @@ class Committer:
                 self.trouble = str(error)
                 raise
 
-        retries = Retries(self._connector, self._tell)
+        retries = Retries(self._connector, self._tell, self._waits)
         found = retrying(attempt, retries, self._ends_within)
         self.trouble = ""
         return found

@@ -68,12 +68,12 @@ Process = tuple[str, int]
 class Report:
     """A task's report.
 
-    ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``, ``fenced``,
-    ``failed`` or ``stopped``; ``awake`` comes from the driver. The workers of engines whose driver
-    commits send ``alive``, ``working``, ``idle`` and ``log``. Counts are totals since the task
-    started; ``sent`` counts a source's records by topic, ``unplaced`` a sink's values that reached
-    no column, by topic and field. ``caught_up``: there was nothing left to read; ``failure`` is the
-    error that ended the task.
+    ``kind`` is ``started``, ``alive``, ``assigned``, ``progress``, ``paused``, ``log``,
+    ``waiting``, ``fenced``, ``failed`` or ``stopped``; ``awake`` comes from the driver. The workers
+    of engines whose driver commits send ``alive``, ``working``, ``idle`` and ``log``. Counts are
+    totals since the task started; ``sent`` counts a source's records by topic, ``unplaced`` a
+    sink's values that reached no column, by topic and field. ``caught_up``: there was nothing left
+    to read; ``failure`` is the error that ended the task.
     """
 
     kind: str

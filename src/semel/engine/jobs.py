@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from pyspark import SparkContext, TaskContext
 
@@ -21,7 +22,7 @@ from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import FROZEN, STANDS_STILL, Report, rebuild
 from semel.engine.fences import FencesInARow
 from semel.engine.retry import Backoff
-from semel.engine.states import State, Status
+from semel.engine.states import Awaited, State, Status, waiting
 from semel.errors import Fenced, SemelError
 
 log = logging.getLogger(__name__)
@@ -135,6 +136,11 @@ class TaskJobs:
             self.status = Status(State.RUNNING, executor=self._place(report))
         elif report.kind == "paused":
             self.status = Status(State.PAUSED, executor=self._place(report))
+        elif report.kind == "waiting":
+            held_up = waiting(Awaited.SERVICE, report.message, self.status.waiting)
+            self.status = replace(self.status, waiting=held_up)
+        elif report.kind == "progress":
+            self.status = replace(self.status, waiting=None)
 
     def tell(self) -> None:
         """Log why the task has failed, once."""

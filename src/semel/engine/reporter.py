@@ -38,6 +38,10 @@ class Reporter:
         """Write a line to the driver's log; the committer's thread calls this, too."""
         self._line.send(Report("log", self._index, self._attempt, pid=os.getpid(), message=message))
 
+    def waits(self, why: str) -> None:
+        """Report which service does not answer; an empty text once it does."""
+        self._line.send(Report("waiting", self._index, self._attempt, os.getpid(), message=why))
+
     def assigned(self, positions: Mapping[TopicPartition, int]) -> None:
         """Report that the task now reads these partitions, from these positions."""
         self._positions = dict(positions)

@@ -19,13 +19,20 @@ _EVERY = 60.0
 
 
 class Retries:
-    """The failures of one action since it last succeeded; ``tell`` writes a line to the log.
+    """The failures of one action since it last succeeded. ``tell`` writes a line to the log;
+    ``waits`` is called with each reason to wait, and with an empty one once the action succeeds.
 
     An outage (:class:`~semel.errors.Unavailable`) has no limit unless ``max.retries`` is set.
     """
 
-    def __init__(self, connector: CommonConfig, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connector: CommonConfig,
+        tell: Callable[[str], None],
+        waits: Callable[[str], None] = lambda _why: None,
+    ) -> None:
         self._connector = connector
+        self._waits = waits
         self._patient = "max.retries" not in connector.originals
         self._tell = tell
         self._failures = 0
@@ -41,9 +48,11 @@ class Retries:
             GaveUp: ``max.retries`` is used up.
         """
         if self._patient and isinstance(error, Unavailable):
+            self._waits(str(error))
             return self._wait(error)
         if self._failures >= self._connector.max_retries:
             raise GaveUp(gave_up(self._connector, self._failures, error)) from None
+        self._waits(str(error))
         self._failures += 1
         self._tell(f"{error}; trying again ({self._failures} of {self._connector.max_retries})")
         return self._connector.retry_backoff_ms / 1000
@@ -64,6 +73,8 @@ class Retries:
 
     def succeeded(self) -> None:
         """Forget all failures."""
+        if self._failures or self._since is not None:
+            self._waits("")
         if self._since is not None:
             self._tell(f"recovered after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,11 +23,39 @@ class State(StrEnum):
     RESTARTING = "RESTARTING"
 
 
+class Awaited(StrEnum):
+    """What a running connector may wait for: a topic that does not exist, a service that does not
+    answer (its store, Kafka, or the system that a source reads), or new records."""
+
+    TOPIC = "topic"
+    SERVICE = "service"
+    RECORDS = "records"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is waited for, why, and since when, in seconds since 1970."""
+
+    on: Awaited
+    why: str
+    since: float
+
+
+def waiting(on: Awaited, why: str, before: Waiting | None) -> Waiting | None:
+    """What is waited for now; None if ``why`` is empty. If ``before`` it was the same, it has
+    been waited for since then, even if the reason is another one."""
+    if not why:
+        return None
+    since = before.since if before is not None and before.on is on else time.time()
+    return Waiting(on, why, since)
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """A state, and the error that led to it. ``executor`` is the host and the process of a task
-    that runs in a Spark cluster."""
+    that runs in a Spark cluster; ``waiting`` is what holds a running one up."""
 
     state: State
     trace: str = ""
     executor: str = ""
+    waiting: Waiting | None = None

@@ -257,7 +257,7 @@ def _check_heartbeat(name: str, consumer: Mapping[str, Any]) -> None:
     """Refuse a heartbeat interval that is not below the session timeout, as Java's client does: the
     session would end between two heartbeats."""
     session, heartbeat = (str({**MEMBERSHIP, **consumer}[k]) for k in (SESSION, HEARTBEAT))
-    if session.isdigit() and heartbeat.isdigit() and int(heartbeat) >= int(session):
+    if session.isdecimal() and heartbeat.isdecimal() and int(heartbeat) >= int(session):
         raise misconfigured(
             f"consumer.override.{HEARTBEAT}",
             f"connector {name}: consumer.override.{HEARTBEAT}={heartbeat} must be less than "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -18,11 +19,13 @@ from prometheus_client.core import (
 
 from semel.config.definition import text_of
 from semel.engine.deliveries import BUCKETS, Deliveries
+from semel.engine.states import Waiting
 from semel.metrics import names
 from semel.metrics.lags import Lag, Lags, SourceLags
 from semel.metrics.names import prometheus_name
 from semel.metrics.observed import Observed
 from semel.metrics.rates import Rates
+from semel.metrics.waits import waits
 from semel.runtime.source_lag import SourceLag
 
 Observe = Callable[[], Sequence[Observed]]
@@ -44,7 +47,10 @@ _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
 
 
 def registry(
-    observe: Observe, audits: Audits = dict, rebalances: Rebalances = dict
+    observe: Observe,
+    audits: Audits = dict,
+    rebalances: Rebalances = dict,
+    lags: Lags | None = None,
 ) -> CollectorRegistry:
     """The registry behind ``/metrics``: the connectors, and this process.
 
@@ -52,9 +58,10 @@ def registry(
         observe: the connectors at a scrape.
         audits: the figures of the last audit of each connector.
         rebalances: the figures of a cluster, by Kafka Connect's names.
+        lags: asks Kafka, if others ask as well.
     """
     made = CollectorRegistry()
-    made.register(ConnectorCollector(observe, audits, rebalances))
+    made.register(ConnectorCollector(observe, audits, rebalances, lags))
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
     return made
@@ -63,11 +70,17 @@ def registry(
 class ConnectorCollector:
     """The connectors of a process."""
 
-    def __init__(self, observe: Observe, audits: Audits, rebalances: Rebalances = dict) -> None:
+    def __init__(
+        self,
+        observe: Observe,
+        audits: Audits,
+        rebalances: Rebalances = dict,
+        lags: Lags | None = None,
+    ) -> None:
         self._observe = observe
         self._audits = audits
         self._rebalances = rebalances
-        self._lags = Lags()
+        self._lags = lags or Lags()
         self._source_lags = SourceLags()
         self._rates = Rates()
         self._lock = threading.Lock()
@@ -86,6 +99,7 @@ class ConnectorCollector:
             yield from _connectors(found)
             yield from self._tasks(found, lags)
             yield from _own(found, lags)
+            yield _held_up(waits(found, self._lags))
             yield _left(self._source_lags.of(found))
             yield from _audited(self._audits())
 
@@ -219,6 +233,14 @@ def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]
         facts = (each.name, held.delivery.value, mechanism, each.planned.engine)
         guarantee.add_metric(facts, 1)
     yield guarantee
+
+
+def _held_up(found: Mapping[str, Waiting]) -> Metric:
+    text = "For how long a running connector has waited: for a topic, a service or records."
+    family = GaugeMetricFamily("semel_waiting_seconds", text, labels=("connector", "for"))
+    for name, waiting in found.items():
+        family.add_metric((name, waiting.on), max(0.0, time.time() - waiting.since))
+    return family
 
 
 def _left(lags: Mapping[str, SourceLag]) -> Metric:

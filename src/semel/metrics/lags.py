@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from semel.engine.states import Awaited, Waiting, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
@@ -39,6 +40,7 @@ class Answers(ABC, Generic[T]):
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[float, T]] = {}
+        self._failed: dict[str, Waiting] = {}
         self._asking: threading.Thread | None = None
         self._due = 0.0
         self._lock = threading.Lock()
@@ -62,6 +64,10 @@ class Answers(ABC, Generic[T]):
         found = dict(self._found)
         return {name: lag for name, (at, lag) in found.items() if name in names and at > oldest}
 
+    def trouble(self, name: str) -> Waiting | None:
+        """Why there is no answer about a connector, and since when; None if there is one."""
+        return self._failed.get(name)
+
     def _ask(self, connectors: Sequence[Observed]) -> None:
         began = time.monotonic()
         for each in connectors:
@@ -69,7 +75,11 @@ class Answers(ABC, Generic[T]):
                 found = self._answer(each)
             except Exception as error:  # a third party's source may raise anything
                 log.debug("connector %s: lag: %s", each.name, error)
+                before = self._failed.get(each.name)
+                failed = waiting(Awaited.SERVICE, str(error) or type(error).__name__, before)
+                self._failed |= {each.name: failed} if failed is not None else {}
                 continue
+            self._failed.pop(each.name, None)
             if found is None:
                 self._found.pop(each.name, None)
             else:
@@ -90,6 +100,11 @@ class Lags(Answers[Lag]):
     def __init__(self) -> None:
         super().__init__()
         self._clusters: dict[str, Cluster] = {}
+
+    def recent(self, name: str, seconds: float) -> Lag:
+        """The lag of a connector, if the answer is not older than this; else empty."""
+        at, lag = self._found.get(name, (0.0, {}))
+        return lag if time.monotonic() - at < seconds else {}
 
     def _answer(self, each: Observed) -> Lag | None:
         if each.is_source:

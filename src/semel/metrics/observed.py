@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from semel.engine.base import Progress
 from semel.engine.control import Report
+from semel.engine.states import Waiting
 from semel.planning import AnyPlan, SourcePlan
 from semel.runtime import Runtime
 from semel.runtime.run import Tally
@@ -18,7 +19,8 @@ _LONG_TASKS = ("direct", "source")
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A connector; ``tasks`` has the state of each of its tasks that runs in this process.
-    ``is_counted`` is false if another worker, which has its first task, counts it."""
+    ``is_counted`` is false if another worker, which has its first task, counts it. ``waiting`` is
+    what holds up the driver and these tasks, and ``moved`` when a record was last counted."""
 
     planned: AnyPlan
     state: str
@@ -26,6 +28,8 @@ class Observed:
     progress: Progress
     tally: Tally = field(default_factory=Tally)
     is_counted: bool = True
+    waiting: Sequence[Waiting] = ()
+    moved: float = 0.0
 
     @property
     def name(self) -> str:
@@ -66,6 +70,17 @@ def of_runtime(runtime: Runtime) -> list[Observed]:
         tasks = {number: str(task.state) for number, task in status.tasks.items()}
         progress = connector.progress or Progress()
         state = str(status.connector.state)
-        counts = connector.has_first
-        found.append(Observed(connector.planned, state, tasks, progress, connector.tally, counts))
+        parts = (status.connector, *status.tasks.values())
+        found.append(
+            Observed(
+                connector.planned,
+                state,
+                tasks,
+                progress,
+                connector.tally,
+                connector.has_first,
+                [part.waiting for part in parts if part.waiting is not None],
+                connector.moved,
+            )
+        )
     return found

@@ -29,7 +29,7 @@ from semel.kafka.cluster import Cluster
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
 from semel.rest.guard import USER
-from semel.rest.jersey import Name
+from semel.rest.jersey import Name, Number, Route
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
@@ -49,14 +49,16 @@ Value = Annotated[str, BeforeValidator(_text)]
 Config = dict[str, Value]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
 _ABOUT = re.compile(r"/(?:semel/)?connectors/([^/]+)")
-Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
+Given = dict[str, Value | None]
+"""A configuration in a request: a null is a mistake, or removes a key."""
+TaskNumber = Annotated[Number, Path()]
 
 
 class CreateConnector(BaseModel):
     """The body of ``POST /connectors``."""
 
     name: Value | None = None
-    config: Config
+    config: Given
     initial_state: Value | None = None
 
 
@@ -70,6 +72,7 @@ def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastA
     """The API of a worker."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
     app.add_middleware(_Named)
+    app.router.route_class = Route
     _errors(app, worker)
     _root(app, herder, cluster)
     _connectors(app, herder)
@@ -96,6 +99,7 @@ class _Named:
 def admin_application(herder: Herder, worker: WorkerConfig) -> FastAPI:
     """What ``admin.listeners`` answer."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
+    app.router.route_class = Route
     _errors(app, worker)
     _admin(app, herder)
     return app
@@ -173,7 +177,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     @app.post("/connectors", status_code=201)
     def create(body: CreateConnector, response: Response) -> dict[str, Any]:
         name = (body.name or "").strip()
-        config = kept(_named(name, body.config), {})
+        config = kept(_named(name, _without_nulls(herder, body.config)), {})
         answer = herder.create(name, config, _initial(body.initial_state))
         response.headers["Location"] = _place(name)
         return _shown(answer)
@@ -187,16 +191,17 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return shown(herder.config(name))
 
     @app.put("/connectors/{name}/config")
-    def put(name: Name, body: Config, response: Response) -> dict[str, Any]:
+    def put(name: Name, body: Given, response: Response) -> dict[str, Any]:
         present = herder.config(name) if name in herder.connectors() else {}
-        created, answer = herder.put(name, kept(_named(name, body), present))
+        config = _named(name, _without_nulls(herder, body))
+        created, answer = herder.put(name, kept(config, present))
         if created:
             response.status_code = 201
             response.headers["Location"] = _place(name)
         return _shown(answer)
 
     @app.patch("/connectors/{name}/config")
-    def patch(name: Name, body: dict[str, Value | None]) -> dict[str, Any]:
+    def patch(name: Name, body: Given) -> dict[str, Any]:
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
@@ -227,7 +232,7 @@ def _states(app: FastAPI, herder: Herder) -> None:
         return herder.status(name)
 
     @app.get("/connectors/{name}/tasks/{task}/status")
-    async def task_status(name: Name, task: Number) -> dict[str, Any]:
+    async def task_status(name: Name, task: TaskNumber) -> dict[str, Any]:
         return herder.task_status(name, task)
 
     @app.put("/connectors/{name}/pause", status_code=202)
@@ -257,7 +262,7 @@ def _states(app: FastAPI, herder: Herder) -> None:
         return JSONResponse(answer, 202)
 
     @app.post("/connectors/{name}/tasks/{task}/restart", status_code=204)
-    def restart_task(name: Name, task: Number) -> None:
+    def restart_task(name: Name, task: TaskNumber) -> None:
         herder.restart_task(name, task)
 
 
@@ -294,8 +299,8 @@ def _plugins(app: FastAPI, herder: Herder) -> None:
         return [asdict(definition) for definition in plugins.definitions_of(plugin)]
 
     @app.put("/connector-plugins/{plugin}/config/validate")
-    def validate(plugin: Name, body: Config) -> dict[str, Any]:
-        return asdict(herder.validate(plugin, body))
+    def validate(plugin: Name, body: Given) -> dict[str, Any]:
+        return herder.validate(plugin, body)
 
 
 def _admin(app: FastAPI, herder: Herder) -> None:
@@ -328,6 +333,19 @@ def _named(name: str, config: Mapping[str, str]) -> dict[str, str]:
             f"({name})"
         )
     return {**config, "name": name}
+
+
+def _without_nulls(herder: Herder, config: Given) -> Config:
+    """The configuration of a request that sets all of it.
+
+    Raises:
+        BadRequest: a key is null; as in Kafka Connect, with everything else that is wrong. A name
+            may be null: the URL or the body has it.
+    """
+    given = {name: value for name, value in config.items() if value is not None}
+    if config.keys() - given.keys() - {"name"}:
+        herder.check(config)
+    return given
 
 
 def _place(name: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Query, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -12,15 +14,64 @@ from semel.config.providers import Resolved
 from semel.connect import insight
 from semel.connect.audits import Audits
 from semel.connect.herder import Herder
+from semel.connect.lines import RecentLines
+from semel.connect.secrets import kept, shown
+from semel.engine.states import Awaited, Waiting
 from semel.planning import AnyPlan
-from semel.redact import plain
-from semel.rest.jersey import Name
+from semel.redact import plain, redacted
+from semel.rest.app import Config
+from semel.rest.jersey import Name, Number
+
+Waits = Callable[[], Mapping[str, Waiting]]
 
 
-def add_semel(app: FastAPI, herder: Herder, audits: Audits) -> None:
-    """Guarantee, ledger, lag and audit of each connector. In a cluster the leader audits, so that
-    all workers know of the same audits."""
+def add_semel(
+    app: FastAPI, herder: Herder, audits: Audits, waits: Waits, lines: RecentLines
+) -> None:
+    """State, log, guarantee, ledger, lag and audit of each connector. In a cluster the leader
+    audits, so that all workers know of the same audits; the worker of the first task knows what a
+    connector waits for, and that of each task has its log."""
     base = "/semel/connectors/{name}"
+
+    @app.get(base)
+    def state(name: Name) -> dict[str, Any]:
+        herder.own(name)
+        answer, found = herder.status(name), herder.waiting(name)
+        held_up = waits().get(name) or next(iter(found.values()), None)
+        for task in answer["tasks"]:
+            task["waits"] = _waits(found.get(task["id"]))
+        is_shared = len({task["worker_id"] for task in answer["tasks"]}) > 1
+        if is_shared and held_up is not None and held_up.on is Awaited.RECORDS:
+            held_up = None  # other workers' tasks may have something to read
+        return answer | {"waits": _waits(held_up)}
+
+    @app.get(f"{base}/logs")
+    def logs(
+        name: Name,
+        task: Number | None = None,
+        most: Annotated[int, Query(alias="lines", ge=1, le=1000)] = 100,
+    ) -> dict[str, Any]:
+        herder.own(name, task or 0)
+        status = herder.status(name)
+        traces = [
+            {"task": part.get("id"), "trace": part["trace"]}
+            for part in (status["connector"], *status["tasks"])
+            if part.get("trace") and (task is None or part.get("id") == task)
+        ]
+        return {"lines": lines.of(name, task, most), "traces": traces}
+
+    @app.post(f"{base}/compare")
+    def compare(name: Name, body: Config) -> dict[str, Any]:
+        herder.lead()
+        present = herder.config(name) if name in herder.connectors() else {}
+        given = kept({**body, "name": name}, present)
+        before, after = shown(present), shown(given)
+        changes = [
+            {"key": key, "before": before.get(key), "after": after.get(key)}
+            for key in sorted(present.keys() | given.keys())
+            if present.get(key) != given.get(key)
+        ]
+        return {"exists": bool(present), "changes": changes}
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
@@ -56,6 +107,13 @@ def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
     @app.get("/metrics")
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
+    if waiting is None:
+        return None
+    since = datetime.fromtimestamp(waiting.since, UTC).isoformat(timespec="milliseconds")
+    return {"for": waiting.on, "since": since, "reason": redacted(waiting.why)}
 
 
 def _given(planned: AnyPlan) -> dict[str, str]:

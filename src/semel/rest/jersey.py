@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import unquote
 
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, BeforeValidator
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from semel.config import whole
 
 _ROOTS = ("/connectors", "/connector-plugins", "/admin", "/health", "/semel")
 _JSON = "application/json"
@@ -57,6 +66,60 @@ def _with_slashes(segment: str) -> str:
 
 Name = Annotated[str, AfterValidator(_with_slashes)]
 """A segment of a path. Its decoded value may contain slashes."""
+Number = Annotated[int, BeforeValidator(partial(whole, least=-(2**31), most=2**31 - 1))]
+"""A number in a URL, which Java reads as an int."""
+
+
+class Fraction(float):
+    """A number with a point or an exponent. As a text it is what the body has, as with Jackson."""
+
+    _text: str
+
+    def __new__(cls, text: str) -> Fraction:
+        made = super().__new__(cls, text)
+        made._text = text
+        return made
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class Route(APIRoute):
+    """Reads bodies as Jackson does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            body = await request.body()
+            if self.body_field is not None and body:
+                with suppress(json.JSONDecodeError):  # which FastAPI reports
+                    request._json = _loaded(body)
+            return await answer(request)
+
+        return read
+
+
+def _loaded(body: bytes) -> Any:
+    """A body, which must be JSON as the standard has it.
+
+    Raises:
+        JSONDecodeError: it is not JSON.
+        HTTPException: it has a number or a text that no answer could hold.
+    """
+    try:
+        found = json.loads(body, parse_float=Fraction, parse_constant=_refused_number)
+        if rb"\ud" in body.lower():  # perhaps half of a pair
+            json.dumps(found, ensure_ascii=False).encode()
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"The body is not JSON: {error}") from None
+    return found
+
+
+def _refused_number(text: str) -> None:
+    raise ValueError(f"{text} is not a number")
 
 
 def _is_json(headers: Headers) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,9 +16,13 @@ from semel.config.rest import RestConfig, header_rules
 from semel.config.worker import WorkerConfig
 from semel.connect.audits import Audits
 from semel.connect.herder import Herder
+from semel.connect.lines import RecentLines
+from semel.engine.states import Waiting
 from semel.kafka.cluster import Cluster
 from semel.metrics.collector import registry
+from semel.metrics.lags import Lags
 from semel.metrics.observed import of_runtime
+from semel.metrics.waits import waits
 from semel.rest.app import admin_application, application
 from semel.rest.guard import ExtraHeaders, Guard, Limit
 from semel.rest.insight import add_metrics, add_semel
@@ -48,8 +52,16 @@ def serving(
     known = users(worker)
     audits = Audits()
     routes = application(herder, worker, cluster)
-    add_semel(routes, herder, audits)
-    figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances)
+    lags = Lags()
+
+    def waiting() -> Mapping[str, Waiting]:
+        found = of_runtime(runtime)
+        lags.of(found)
+        return waits(found, lags)
+
+    lines = RecentLines()
+    add_semel(routes, herder, audits, waiting, lines)
+    figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances, lags)
     add_metrics(routes, figures)
     app = _guarded(routes, worker, known)
     sites = _sites(app, worker, worker.listeners, LISTENERS)
@@ -59,7 +71,11 @@ def serving(
         sites += _sites(admin, worker, worker.admin_listeners, ADMIN)
     _warn(sites, known)
     with RestServer(sites) as server, audits:
-        yield server
+        logging.root.addHandler(lines)
+        try:
+            yield server
+        finally:
+            logging.root.removeHandler(lines)
 
 
 def check(worker: WorkerConfig) -> None:

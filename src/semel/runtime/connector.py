@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from semel import watchdog
 from semel.engine.orders import Orders, Share
-from semel.engine.states import State, Status
+from semel.engine.states import Awaited, State, Status, Waiting
 from semel.planning import AnyPlan, SourcePlan, plan_any
 from semel.runtime.driving import check_runnable, introduce
 from semel.runtime.run import ConnectorRun, Tally
@@ -101,7 +102,20 @@ class Connector:
             return ConnectorStatus(self.name, failed, dict.fromkeys(self._numbers(), failed))
         if not run.alive:
             return ConnectorStatus(self.name, Status(State.STOPPED))
-        return ConnectorStatus(self.name, Status(wanted), self._task_states(run))
+        held_up = self._waiting(run) if wanted is State.RUNNING else None
+        return ConnectorStatus(self.name, Status(wanted, waiting=held_up), self._task_states(run))
+
+    def _waiting(self, run: ConnectorRun) -> Waiting | None:
+        """What holds up the driver of a run."""
+        if run.progress is not None and run.progress.waiting is not None:
+            return run.progress.waiting
+        silent = watchdog.silent(self.name)
+        return None if silent is None else Waiting(Awaited.SERVICE, *silent)
+
+    @property
+    def moved(self) -> float:
+        """When it last counted a record, or began, in seconds since 1970."""
+        return self._run.moved if self._run is not None else 0.0
 
     @property
     def has_first(self) -> bool:

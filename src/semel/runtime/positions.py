@@ -66,11 +66,18 @@ def _copy(planned: Plan, positions: Mapping[TopicPartition, int]) -> None:
     )
 
 
-def first_position(planned: Plan, tp: TopicPartition) -> int:
-    """Where ``auto.offset.reset`` would start a partition now."""
+def first_positions(planned: Plan, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where ``auto.offset.reset`` would start these partitions now.
+
+    Raises:
+        ConfigError: the connector does not read such a topic, or Kafka has no such partition.
+    """
+    for tp in wanted:
+        check_topic(planned.connector, tp.topic)
     cluster = Cluster(client_config(planned.connector, "admin"))
+    _check_partitions(planned, cluster, wanted)
     begin = cluster.latest if planned.connector.offset_reset == "latest" else cluster.earliest
-    return begin([tp])[tp]
+    return begin(wanted) if wanted else {}
 
 
 def reset_positions(planned: Plan, by: str) -> None:
@@ -92,13 +99,7 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) ->
     """
     name = planned.connector.name
     cluster = Cluster(client_config(planned.connector, "admin"))
-    there = cluster.topics()
-    for tp in wanted:
-        if tp.partition >= there.get(tp.topic, 0):
-            raise ConfigError(
-                f"connector {name}: {tp} does not exist: topic {tp.topic} has "
-                f"{there.get(tp.topic, 0)} partitions. Correct it{hint}"
-            )
+    _check_partitions(planned, cluster, wanted, hint)
     logs = cluster.logs({tp.topic for tp in wanted})
     earliest, ends = cluster.earliest(wanted), cluster.ends(wanted)
     for tp, at in wanted.items():
@@ -109,6 +110,20 @@ def _in_kafka(planned: Plan, wanted: Mapping[TopicPartition, int], hint: str) ->
             )
     found = [first(tp, at, logs.get(tp.topic, UNKNOWN_LOG)) for tp, at in wanted.items()]
     return [replace(e, start_position=earliest[e.topic_partition]) for e in found]
+
+
+def _check_partitions(
+    planned: Plan, cluster: Cluster, wanted: Collection[TopicPartition], hint: str = ""
+) -> None:
+    """Raises ConfigError: Kafka has no such partition."""
+    there = cluster.topics()
+    for tp in wanted:
+        count = there.get(tp.topic, 0)
+        if not 0 <= tp.partition < count:
+            raise ConfigError(
+                f"connector {planned.connector.name}: {tp} does not exist: topic {tp.topic} has "
+                f"{count} partitions. Correct it{hint}"
+            )
 
 
 def _forget_group(planned: Plan) -> None:

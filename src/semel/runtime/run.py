@@ -58,6 +58,8 @@ class ConnectorRun:
     ) -> None:
         self.orders = orders
         self.progress: Progress | None = None
+        self.moved = time.time()
+        """When it last counted a record, or began, in seconds since 1970."""
         self.error: BaseException | None = None
         self.trace = ""
         self._tally = tally
@@ -122,6 +124,8 @@ class ConnectorRun:
 
         def note(progress: Progress) -> None:
             self._tally.fences += progress.fences - (self.progress.fences if self.progress else 0)
+            if progress.records != (self.progress.records if self.progress else 0):
+                self.moved = time.time()
             self.progress = progress
             observe(progress)
 

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from semel.engine.orders import Orders
-from semel.engine.states import State, Status
+from semel.engine.states import Awaited, State, Status, Waiting, waiting
 from semel.errors import ServiceError, TopicMissing, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -25,15 +25,17 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
 
     connector = planned.connector
     cluster = Cluster(client_config(connector, "admin"))
+    held_up: Waiting | None = None
     told, woken = "", threading.Event()
     with orders.notifier.subscribed(woken.set), orders.notifier.notified_by(orders.stop):
         while not orders.stop.is_set() and orders.restarts.empty():
             # As in Kafka Connect, tasks without a topic are running. Other workers of a cluster
             # would mistake the first task's state for a sign that it has prepared the store.
+            states: dict[int, Status] = {}
             if orders.share.is_whole:
                 state = State.PAUSED if orders.paused.is_set() else State.RUNNING
                 states = dict.fromkeys(range(connector.tasks_max), Status(state))
-                orders.observe(Progress(states=states))
+            orders.observe(Progress(states=states, waiting=held_up))
             try:
                 cluster.matching(connector, _ANSWERS)
                 if not told:  # a broker that has not heard of them yet has answered before
@@ -42,5 +44,9 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
             except (TopicMissing, TransientError, ServiceError) as error:
                 if told != (told := str(error)):
                     log.warning("%s. Waiting for it", error)
+                is_missing = isinstance(error, TopicMissing)
+                on = Awaited.TOPIC if is_missing else Awaited.SERVICE
+                held_up = waiting(on, told, held_up)
+                orders.observe(Progress(states=states, waiting=held_up))
             woken.wait(_LOOKS)
             woken.clear()

@@ -171,6 +171,11 @@ class FileStreamSource(Source):
                 f"connector {self._name}: source partition {dict(partition)} must be a "
                 f'{_FILENAME}, such as {{"{_FILENAME}": "{self._config.file}"}}'
             )
+        if _POSITION not in offset:  # Kafka Connect reads one without it from the beginning
+            raise ConfigError(
+                f"connector {self._name}: source offset {dict(offset)} must have a {_POSITION}, "
+                f'such as {{"{_POSITION}": 0}}'
+            )
         self._place(partition, offset)
 
     def read(

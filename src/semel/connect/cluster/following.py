@@ -281,9 +281,9 @@ class Following:
 
     def _part(self, status: Status, version: str = "") -> StateRecord:
         epoch = self._store.configs.assignment.epoch
-        return StateRecord(
-            str(status.state), self._config.id, epoch, status.trace, version, status.executor
-        )
+        state, worker = str(status.state), self._config.id
+        facts = (status.trace, version, status.executor, status.waiting)
+        return StateRecord(state, worker, epoch, *facts)
 
     def _is_member(self) -> bool:
         try:

@@ -71,7 +71,7 @@ class ClusterHerder(Herder):
 
     def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
         self.lead()
-        self._check(config)
+        warned = self.check(config)
         # The state first: a worker may see the one before the other.
         initial = [records.targeted(name, state)] if state is not State.RUNNING else []
         with self._changing:
@@ -79,16 +79,16 @@ class ClusterHerder(Herder):
                 raise Conflict(f"Connector {name} already exists")
             self._write([*initial, records.configured(name, config)])
             self._log_configured(name, created=True)
-            return self.info(name)
+            return self.info(name) | warned
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
         self.lead()
-        self._check(config)
+        warned = self.check(config)
         with self._changing:
             created = name not in self._configs
             self._write([records.configured(name, config)])
             self._log_configured(name, created=created)
-            return created, self.info(name)
+            return created, self.info(name) | warned
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
         self.lead()  # the leader has read all that came before
@@ -113,8 +113,7 @@ class ClusterHerder(Herder):
         self._wait_for(lambda: stopped(self._store, name), _STOPS_IN)
 
     def restart(self, name: str) -> None:
-        self.config(name)
-        self._own(name, 0)
+        self.own(name)
         hosted = self._following.hosted(name)
         if hosted is not None:
             hosted.restart()
@@ -128,8 +127,7 @@ class ClusterHerder(Herder):
         return answer
 
     def restart_task(self, name: str, task: int) -> None:
-        self.config(name)
-        self._own(name, task)
+        self.own(name, task)
         hosted = self._following.hosted(name)
         try:
             if hosted is None:
@@ -184,11 +182,8 @@ class ClusterHerder(Herder):
         if not self._wait_for(lambda: self._leadership.is_held, _LEADER_IN):
             raise Nobody
 
-    def _own(self, name: str, task: int) -> None:
-        """Raises:
-        Elsewhere: another worker runs this task.
-        Nobody: no worker runs it at the moment.
-        """
+    def own(self, name: str, task: int = 0) -> None:
+        super().own(name, task)
         with self._store.changed:
             owner = self._store.configs.assignment.owner(name, task)
         if owner is None or owner not in self._membership.group.members:
@@ -221,4 +216,4 @@ class ClusterHerder(Herder):
 
 
 def _part(record: StateRecord) -> Part:
-    return Part(record.state, record.worker, record.trace, record.executor)
+    return Part(record.state, record.worker, record.trace, record.executor, record.waiting)

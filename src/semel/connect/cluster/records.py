@@ -11,10 +11,10 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from semel.engine.states import State
+from semel.engine.states import Awaited, State, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,8 @@ def assigned(assignment: Assignment) -> Record:
 class StateRecord:
     """What the status topic says of a connector or a task. ``worker`` is a worker's id,
     ``generation`` the epoch of the assignment under which it runs, ``version`` that of its
-    configuration, where other workers need it, and ``executor`` where in Spark a task runs."""
+    configuration, where other workers need it, ``executor`` where in Spark a task runs, and
+    ``waiting`` what holds it up."""
 
     state: str
     worker: str
@@ -200,6 +201,7 @@ class StateRecord:
     trace: str = ""
     version: str = ""
     executor: str = ""
+    waiting: Waiting | None = None
 
     def value(self) -> dict[str, Any]:
         """Its value in the topic."""
@@ -207,7 +209,8 @@ class StateRecord:
         facts: dict[str, Any] = {"state": self.state, **trace, "worker_id": self.worker}
         facts["generation"] = self.generation
         # Kafka Connect's own "version" is that of a plugin (KIP-891).
-        more = {"configuration": self.version, "executor": self.executor}
+        held_up = None if self.waiting is None else asdict(self.waiting)
+        more = {"configuration": self.version, "executor": self.executor, "waiting": held_up}
         return facts | {name: value for name, value in more.items() if value}
 
 
@@ -292,7 +295,14 @@ def _state(facts: Mapping[str, Any]) -> StateRecord:
     earlier = str(facts.get("version") or "")
     if not version and _HASH.fullmatch(earlier):
         version = earlier  # written by an earlier semel; the version of a plugin has dots
-    return StateRecord(state, worker, generation, str(trace), version, executor)
+    return StateRecord(state, worker, generation, str(trace), version, executor, _waiting(facts))
+
+
+def _waiting(facts: Mapping[str, Any]) -> Waiting | None:
+    match facts.get("waiting"):
+        case {"on": str(on), "why": str(why), "since": float(since)} if on in set(Awaited):
+            return Waiting(Awaited(on), why, since)
+    return None
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Any | None) -> None:

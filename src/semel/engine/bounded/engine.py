@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -166,7 +167,7 @@ class BoundedEngine:
                 self._rest(begun + self._interval - time.monotonic())
 
     def _retries(self) -> Retries:
-        return Retries(self._connector, log.warning)
+        return Retries(self._connector, log.warning, partial(self._run.waits, self._progress))
 
     def _look(self) -> bool:
         """Report the progress to the observer; returns whether the run was asked to stop."""

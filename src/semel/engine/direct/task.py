@@ -71,7 +71,7 @@ class Task:
         self._index = index
         self._line = line
         self._reporter = Reporter(line, index, attempt)
-        tell = self._reporter.tell
+        tell, waits = self._reporter.tell, self._reporter.waits
         self._sink = sinks.create(connector)
         self._mark = mark(self._sink)
         self._pipeline = Pipeline(
@@ -86,7 +86,7 @@ class Task:
         self.heartbeats = self._subscription.heartbeats
         self.excuse = self._subscription.place.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
-        self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell)
+        self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell, waits)
         self._reporter.deliveries = lambda: self._committer.deliveries
         self._commits = Commits(connector.name, self._committer, self._batcher, self._committed)
         self._reader = Reader(
@@ -99,7 +99,7 @@ class Task:
             self._reporter,
             line,
         )
-        self._retries = Retries(connector, tell)
+        self._retries = Retries(connector, tell, waits)
         self._overdue = Overdue(tell, self._doing)
         self._garbage = memory.Garbage()
         self._abandoned = 0

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -92,7 +93,8 @@ class MicroBatchEngine:
         self._in_hand = threading.Lock()
         self._error: Exception | None = None
         self._failure = ""
-        self._retries = Retries(self._run.connector, log.warning)
+        self._waits = partial(self._run.waits, self._progress)
+        self._retries = Retries(self._run.connector, log.warning, self._waits)
         self._unreadable: tuple[TopicPartition, int] | None = None
 
     def run(self) -> Progress:
@@ -118,7 +120,7 @@ class MicroBatchEngine:
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
         """Run queries, one after the other, until no further one is needed."""
         backoff, answered = Backoff(longest=LONGEST), False
-        questions = Retries(self._run.connector, log.warning)
+        questions = Retries(self._run.connector, log.warning, self._waits)
         while not self._run.stop.is_set():
             started = time.monotonic()
             paused = self._run.paused.is_set()

@@ -15,6 +15,7 @@ import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -108,7 +109,8 @@ class MicroBatches:
         refused: Rejections = {}
         stops: list[DeadLetter] = []
         self._moved = set()
-        retries = Retries(self._connector, log.warning)
+        waits = partial(self._run.waits, self._progress)
+        retries = Retries(self._connector, log.warning, waits)
         while pending:
             results = self._attempt(source, pending, refused)
             self._count(results)

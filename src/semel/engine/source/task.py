@@ -85,7 +85,7 @@ class SourceTask:
         self._reporter.deliveries = lambda: self._commits.deliveries
         self._chain = SourceChain(connector)
         self._encoder = Encoder(connector)
-        self._retries = Retries(connector, tell)
+        self._retries = Retries(connector, tell, self._reporter.waits)
         self._overdue = Overdue(tell, lambda: "the task reads and encodes")
         self._garbage = memory.Garbage(_GIVES_BACK)
         self._stored = StoredOffsets(connector.name)

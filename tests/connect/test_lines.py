@@ -1,0 +1,65 @@
+"""The last log lines about each connector."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from semel.connect import lines
+from semel.connect.lines import RecentLines
+
+log = logging.getLogger("semel.test_lines")
+
+
+@pytest.fixture
+def kept() -> Iterator[RecentLines]:
+    handler = RecentLines()
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+
+
+def messages(found: list[dict[str, Any]]) -> list[str]:
+    return [line["message"] for line in found]
+
+
+def test_lines_are_kept_by_connector_and_task_without_secrets(kept: RecentLines) -> None:
+    log.warning("connector orders: password=hunter2 is wrong")
+    log.warning("task 3: late", extra={"connector": "orders", "task": 3})
+    log.warning("connector customers: created")
+    log.warning("nothing about anybody")
+    assert messages(kept.of("orders", None, 10)) == [
+        "connector orders: password=*** is wrong",
+        "task 3: late",
+    ]
+    (line,) = kept.of("orders", 3, 10)
+    assert (line["level"], line["logger"], line["task"]) == ("WARNING", "semel.test_lines", 3)
+    assert messages(kept.of("orders", None, 1)) == ["task 3: late"]
+    assert kept.of("unknown", None, 10) == []
+
+
+def test_memory_is_bounded(kept: RecentLines, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2 * lines._LINES):
+        log.warning("%d", number, extra={"connector": "many"})
+    assert messages(kept.of("many", None, 10**6)) == [
+        str(n) for n in range(lines._LINES, 2 * lines._LINES)
+    ]
+    for _ in range(100):
+        log.warning("x" * 10**6, extra={"connector": "long"})
+    assert 0 < sum(map(len, messages(kept.of("long", None, 100)))) <= lines._BYTES
+    for number in range(lines._CONNECTORS):
+        log.warning("one", extra={"connector": f"other-{number}"})
+    assert kept.of("many", None, 1) == []
+    assert kept.of(f"other-{lines._CONNECTORS - 1}", None, 1)
+
+
+def test_a_trace_comes_with_its_line(kept: RecentLines) -> None:
+    try:
+        raise ValueError("token=abcdefgh")
+    except ValueError:
+        log.exception("connector orders failed")
+    (line,) = kept.of("orders", None, 1)
+    assert line["trace"].endswith("ValueError: token=***")

@@ -1,0 +1,79 @@
+"""What a running connector waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from semel.engine.states import Awaited, State, Waiting
+from semel.metrics.lags import Lags
+from semel.metrics.observed import Observed
+from semel.metrics.waits import waits
+from tests.metrics.test_collector import SINK, SOURCE, TP, observed
+
+BEFORE = time.time() - 60
+
+
+class Kafka(Lags):
+    """Answers that there are this many records left to read, or fails."""
+
+    def __init__(self, left: int | None) -> None:
+        super().__init__()
+        self._left = left
+
+    def _answer(self, each: Observed) -> Mapping[Any, int]:
+        if self._left is None:
+            raise RuntimeError("no broker answers")
+        return {TP: self._left}
+
+
+def running(config: Mapping[str, str] = SINK, **changes: Any) -> Observed:
+    return replace(observed(config), tasks={1: State.RUNNING}, moved=BEFORE, **changes)
+
+
+def awaited(each: Observed, left: int | None = 0) -> Waiting | None:
+    lags = Kafka(left)
+    lags.of([each])
+    return waits([each], lags).get(each.name)
+
+
+def test_a_sink_that_has_read_everything_waits_for_records_since_the_last_one() -> None:
+    found = awaited(running())
+    assert found is not None
+    assert (found.on, found.since) == (Awaited.RECORDS, BEFORE)
+
+
+def test_a_sink_with_something_to_read_waits_for_nothing() -> None:
+    assert awaited(running(), left=1) is None
+
+
+def test_a_sink_waits_for_a_kafka_that_does_not_answer() -> None:
+    found = awaited(running(), left=None)
+    assert found is not None
+    assert (found.on, found.why) == (Awaited.SERVICE, "no broker answers")
+
+
+def test_a_source_waits_once_all_of_its_tasks_have_caught_up() -> None:
+    source = running(SOURCE)
+    assert awaited(source) is None
+    report = replace(source.progress.tasks[1], caught_up=True)
+    caught_up = replace(source, progress=replace(source.progress, tasks={1: report}))
+    found = awaited(caught_up)
+    assert found is not None
+    assert found.on is Awaited.RECORDS
+    assert awaited(replace(caught_up, tasks={0: State.RUNNING, 1: State.RUNNING})) is None
+
+
+def test_what_has_held_up_a_task_for_longest_comes_first() -> None:
+    old, new = (Waiting(Awaited.SERVICE, str(since), since) for since in (1.0, 2.0))
+    assert awaited(running(waiting=[new, old])) == old
+
+
+@pytest.mark.parametrize("state", [State.PAUSED, State.STOPPED, State.FAILED])
+def test_only_a_running_connector_waits(state: State) -> None:
+    held_up = Waiting(Awaited.TOPIC, "there is none", 1.0)
+    assert awaited(running(state=state, waiting=[held_up])) is None
