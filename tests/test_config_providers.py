@@ -103,7 +103,7 @@ def test_providers_are_kafkas_by_the_names_that_are_given_to_them(secrets: Path)
             {"config.providers": "v", "config.providers.v.class": "org.x.Vault"},
             r"config.providers.v.class=org.x.Vault: no such provider. Available are .*File",
         ),
-        ({"config.providers.env.param.allowlist.pattern": "("}, r"'\(' is not a pattern"),
+        ({"config.providers.env.param.allowlist.pattern": "("}, r"'\(' is not a regular expression"),
         ({"config.providers.file.param.allowed.paths": "/no/such"}, r"/no/such does not exist"),
         ({"config.providers.file.param.allowed.paths": "tmp"}, r"paths: tmp is not absolute"),
     ],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from semel.errors import ConfigError, Problem, Unresolvable
+from semel.patterns import compiled
 from semel.redact import hide
 
 PROVIDERS = "config.providers"
@@ -161,9 +162,9 @@ def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
 def _variables(pattern: str, where: str) -> _Provider:
     name = f"{where}.param.allowlist.pattern"
     try:
-        allowed = re.compile(pattern)
-    except re.error as error:
-        message = f"{name}={pattern!r} is not a pattern: {error}"
+        allowed = compiled(pattern)
+    except ValueError as error:
+        message = f"{name}={pattern!r} {error}"
         raise ConfigError(Problem(name, message, pattern)) from None
 
     def look_up(path: str, key: str) -> str | None:

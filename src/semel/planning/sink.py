@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -312,10 +311,7 @@ def _dead_letters_elsewhere(connector: ConnectorConfig, sink: Sink) -> list[str]
 
 def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
     name = connector.dead_letter_topic
-    if name and (
-        name in connector.topics
-        or (connector.topics_regex and re.fullmatch(connector.topics_regex, name))
-    ):
+    if name and connector.reads(name):
         raise misconfigured(
             "errors.deadletterqueue.topic.name",
             f"connector {connector.name}: errors.deadletterqueue.topic.name={name} is among the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 
@@ -97,9 +96,8 @@ def _forget_group(planned: Plan) -> None:
 
 def check_topic(connector: ConnectorConfig, topic: str) -> None:
     """Raises ConfigError: the connector does not read this topic."""
-    pattern = connector.topics_regex
-    if topic not in connector.topics and not (pattern and re.fullmatch(pattern, topic)):
-        reads = ", ".join(connector.topics) or f"topics matching {pattern}"
+    if not connector.reads(topic):
+        reads = ", ".join(connector.topics) or f"topics matching {connector.topics_regex}"
         raise ConfigError(
             f"connector {connector.name} does not read topic {topic}; it reads {reads}"
         )
