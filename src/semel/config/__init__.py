@@ -20,7 +20,7 @@ from semel.config.definition import (
 )
 from semel.config.loading import absolute, load, under
 from semel.config.prefixed import NoKeys, below, section_of
-from semel.config.providers import Resolved, resolved
+from semel.config.providers import Resolved, resolved, unresolved
 from semel.config.reading import read, title
 from semel.config.source_connector import SourceConnectorConfig
 from semel.config.topic_creation import TopicCreation, TopicGroup
@@ -56,4 +56,5 @@ __all__ = [
     "section_of",
     "title",
     "under",
+    "unresolved",
 ]

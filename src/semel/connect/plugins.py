@@ -81,15 +81,19 @@ def validated(name: str, config: Mapping[str, str], worker: WorkerConfig) -> Con
         declared(_full(given or name))
     except ConfigError as error:
         raise BadRequest(str(error)) from None
-    return checked(config, worker, name)
+    return checked(config, worker, name, resolves=False)
 
 
-def checked(config: Mapping[str, str], worker: WorkerConfig, name: str = "") -> ConfigInfos:
+def checked(
+    config: Mapping[str, str], worker: WorkerConfig, name: str = "", *, resolves: bool = True
+) -> ConfigInfos:
     """The keys of a configuration, with their values and what is wrong with them. ``name`` is the
-    class, if the configuration names none."""
+    class, if the configuration names none. References are resolved only for those who may create a
+    connector."""
     given = config.get("connector.class")
     run = {**worker.inherited(config), "connector.class": given or _full(name)}
-    infos, _ = validate(run, known=worker.forbidden(config))
+    known = worker.forbidden(config)
+    infos, _ = validate(run, resolves=resolves and not known, known=known)
     return infos
 
 

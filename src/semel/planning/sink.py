@@ -19,6 +19,7 @@ from semel.config import (
     resolved,
     title,
     under,
+    unresolved,
 )
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
@@ -56,6 +57,7 @@ def plan(
     transform: Callable[..., Any] | None = None,
     *,
     elsewhere: bool = False,
+    resolves: bool = True,
     **overrides: str,
 ) -> Plan:
     """Check a configuration and decide the guarantee and the engine.
@@ -65,6 +67,8 @@ def plan(
         transform: see :func:`semel.run`.
         elsewhere: the connector will run on another machine: references to files and variables
             that this one lacks become warnings, and so do missing packages.
+        resolves: whether references are resolved, and stores of certificates are read. Otherwise
+            what they hide is not judged.
         overrides: keys that win over the file's, with ``_`` for ``.``.
 
     Raises:
@@ -76,18 +80,19 @@ def plan(
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
     with gathering() as problems:
-        planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
+        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(given, transform, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
         found = sink_of(raw)
         sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
-        raise refusal(raw, sections, problems)
+        raise refusal(raw, given, sections, problems)
     return planned
 
 
 def _gathered(
-    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems
+    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
 ) -> Plan | None:
     """The plan, if there is one, and all problems that can be found."""
     mine = title(raw)
@@ -114,7 +119,7 @@ def _gathered(
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
     with problems.caught(mine):
-        check_clients(connector)
+        check_clients(connector, reads=reads)
     warnings += _check_converters(connector, problems)
     with problems.caught(mine):
         _check_dead_letter_topic(connector)

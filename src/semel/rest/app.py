@@ -11,9 +11,10 @@ from urllib.parse import quote
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 
+from semel.config.characters import check_name, check_value
 from semel.config.definition import text_of
 from semel.config.worker import WorkerConfig
 from semel.connect import loggers, plugins
@@ -41,8 +42,24 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() == "true"
 
 
-Value = Annotated[str, BeforeValidator(_text)]
-Config = dict[str, Value]
+def _texts(value: Any) -> Any:
+    """A body whose texts have been checked, however deep in it they are."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            check_value(found)
+        elif isinstance(found, dict):
+            waiting += [*found, *found.values()]
+        elif isinstance(found, list):
+            waiting += found
+    return value
+
+
+Value = Annotated[str, BeforeValidator(_text), AfterValidator(check_value)]
+Key = Annotated[str, AfterValidator(check_name)]
+Config = dict[Key, Value]
+Body = Annotated[dict[str, Any], AfterValidator(_texts)]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
 Number = Annotated[int, Path(ge=-(2**31), le=2**31 - 1)]
 
@@ -87,6 +104,7 @@ def _errors(app: FastAPI, worker: WorkerConfig) -> None:
     """Give every error Kafka Connect's body."""
 
     def answer(status: int, message: str) -> JSONResponse:
+        message = message.encode("utf-8", "backslashreplace").decode()
         return JSONResponse({"error_code": status, "message": message}, status)
 
     @app.exception_handler(RequestError)
@@ -178,7 +196,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
         return _shown(answer)
 
     @app.patch("/connectors/{name}/config")
-    def patch(name: Name, body: dict[str, Value | None]) -> dict[str, Any]:
+    def patch(name: Name, body: dict[Key, Value | None]) -> dict[str, Any]:
         if body.get("name", name) != name:
             _named(name, {"name": str(body["name"])})
         values = kept({k: v for k, v in body.items() if v is not None}, herder.config(name))
@@ -249,7 +267,7 @@ def _offsets(app: FastAPI, herder: Herder) -> None:
         return herder.offsets(name)
 
     @app.patch("/connectors/{name}/offsets")
-    def alter(name: Name, body: dict[str, Any]) -> dict[str, Any]:
+    def alter(name: Name, body: Body) -> dict[str, Any]:
         return herder.alter_offsets(name, body)
 
     @app.delete("/connectors/{name}/offsets")

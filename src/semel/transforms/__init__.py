@@ -11,6 +11,7 @@ from typing import Any
 
 from semel import aliases
 from semel.config import Definition, below, section_of, under
+from semel.config.worker import MODULES, may_import
 from semel.errors import ConfigError, Problem, prefixed
 from semel.extras import entries
 from semel.problems import together
@@ -24,6 +25,7 @@ from semel.transforms.config import (
     StageKeys,
     unknown,
 )
+from semel.transforms.python import PythonConfig
 
 __all__ = [
     "PREDICATES",
@@ -257,12 +259,28 @@ def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     """The transform or predicate configured below ``prefix``."""
     found, suffix = _found(kind, raw, prefix)
     config = section_of(found.section, under(raw, prefix), prefix, otherwise=f"{prefix}type")
+    _check_module(config, raw, prefix)
     try:
         return found(config, of_key=suffix == "Key") if suffix else found(config)
     except ConfigError as error:
         raise prefixed(error.problems, prefix, otherwise=f"{prefix}type") from None
     except ValueError as error:
         raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
+
+
+def _check_module(config: Any, raw: Mapping[str, str], prefix: str) -> None:
+    """Raises ConfigError: the worker does not allow the module of ``type=python``."""
+    if not isinstance(config, PythonConfig) or MODULES not in raw:
+        return
+    if not may_import(config.function.partition(":")[0], _list(raw, MODULES)):
+        raise ConfigError(
+            Problem(
+                f"{prefix}function",
+                f"{prefix}function={config.function}: connectors of this worker may call functions "
+                f"of {raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's "
+                "file",
+            )
+        )
 
 
 def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
