@@ -131,6 +131,9 @@ _OUR_PREDICATES = {
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
     _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
 }
+_MOST = 200
+"""The most transforms of a chain, and the most predicates: nobody has as many, and each costs time
+whenever a configuration is checked."""
 _SUFFIXES = ("Key", "Value")
 _NAMESAKES = frozenset(
     {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${suffix}" for suffix in _SUFFIXES)},
@@ -145,6 +148,10 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
         ConfigError: every mistake in it.
     """
     names = _list(raw, "transforms")
+    if len(names) > _MOST:
+        raise ConfigError(
+            Problem("transforms", f"transforms names more than {_MOST}. Leave some out")
+        )
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise ConfigError(
@@ -219,7 +226,8 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
 
 
 def _list(raw: Mapping[str, str], name: str) -> list[str]:
-    return [part.strip() for part in raw.get(name, "").split(",") if part.strip()]
+    found = [part.strip() for part in raw.get(name, "").split(",") if part.strip()]
+    return found[: _MOST + 1]
 
 
 def _stage_of(raw: Mapping[str, str], alias: str) -> Callable[[], Stage]:
