@@ -238,7 +238,7 @@ def test_a_pattern_stops_nobody(victim: Victim, pattern: str, place: str) -> Non
     victim.errors({**SEARCH, **(router if place != "topics.regex" else {}), **given})
 
 
-LONG = 200_000
+LONG = 20_000
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ LONG = 200_000
     ["a." * LONG, "${" * LONG, "${::" * LONG, "a://a" * LONG, "a://b:" * LONG, "a," * LONG],
     ids=["words", "references", "colons", "hosts", "logins", "lists"],
 )
-@pytest.mark.parametrize("key", ["name", "topics", "transforms", "connection.url"])
+@pytest.mark.parametrize("key", ["name", "transforms", "connection.url", "connection.password"])
 def test_a_long_value_stops_nobody(victim: Victim, key: str, value: str) -> None:
     victim.errors({**POSTGRES, key: value})
 

@@ -131,9 +131,9 @@ _OUR_PREDICATES = {
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
     _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
 }
-_MOST = 200
-"""The most transforms of a chain, and the most predicates: nobody has as many, and each costs time
-whenever a configuration is checked."""
+_MOST, _LONGEST = 200, 249
+"""The most transforms of a chain, and the most predicates, and their longest names: nobody has as
+many, and each costs time whenever a configuration is checked."""
 _SUFFIXES = ("Key", "Value")
 _NAMESAKES = frozenset(
     {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${suffix}" for suffix in _SUFFIXES)},
@@ -148,10 +148,10 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
         ConfigError: every mistake in it.
     """
     names = _list(raw, "transforms")
-    if len(names) > _MOST:
-        raise ConfigError(
-            Problem("transforms", f"transforms names more than {_MOST}. Leave some out")
-        )
+    too_long = any(len(part.strip()) > _LONGEST for part in raw.get("transforms", "").split(","))
+    if len(names) > _MOST or too_long:
+        why = f"transforms may have up to {_MOST} names of up to {_LONGEST} characters"
+        raise ConfigError(Problem("transforms", why))
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise ConfigError(
@@ -226,8 +226,8 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
 
 
 def _list(raw: Mapping[str, str], name: str) -> list[str]:
-    found = [part.strip() for part in raw.get(name, "").split(",") if part.strip()]
-    return found[: _MOST + 1]
+    found = (part.strip() for part in raw.get(name, "").split(","))
+    return [part for part in found if 0 < len(part) <= _LONGEST][: _MOST + 1]
 
 
 def _stage_of(raw: Mapping[str, str], alias: str) -> Callable[[], Stage]:
