@@ -19,7 +19,7 @@ from semel.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PATIENCE = 2.0
+_PATIENCE = 1.0
 """Seconds of CPU time that ``regex`` may take for one text."""
 _LONGEST, _REPEATS = 1000, 100_000
 """How long a pattern that RE2 does not take may be, and the largest product of its counted

@@ -79,7 +79,7 @@ def plan(
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     raw = load(source) | {k.replace("_", "."): v for k, v in overrides.items() if v}
-    with gathering() as problems:
+    with gathering(reads=resolves) as problems:
         given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
         planned = _gathered(given, transform, problems, reads=resolves)
         if elsewhere:

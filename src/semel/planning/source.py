@@ -94,7 +94,7 @@ def plan_source(
         Unresolvable: nothing is wrong, but references hide what is to be planned.
     """
     raw = load(raw)
-    with gathering() as problems:
+    with gathering(reads=resolves) as problems:
         given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
         planned = _gathered(given, problems, reads=resolves)
         if elsewhere:
