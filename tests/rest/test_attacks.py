@@ -115,12 +115,18 @@ def reference(victim: Victim) -> str:
     return f"${{file:{victim.folder}/secrets.properties:treasure}}"
 
 
+def some(*cases: Any) -> list[Any]:
+    """The first case, and the others as long ones."""
+    return [cases[0], *(pytest.param(case, marks=pytest.mark.long) for case in cases[1:])]
+
+
 # Text that is none
 
 
 @pytest.mark.parametrize("character", ["\ud800", "\0", "\x1b"])
 @pytest.mark.parametrize(
-    "key", ["name", "topics", "bootstrap.servers", "consumer.override.client.id", "connection.url"]
+    "key",
+    some("name", "topics", "bootstrap.servers", "consumer.override.client.id", "connection.url"),
 )
 def test_text_that_is_none_is_refused(victim: Victim, key: str, character: str) -> None:
     answer = victim.validate({**POSTGRES, key: f"a{character}b"})
@@ -148,8 +154,8 @@ def test_text_may_have_lines(victim: Victim) -> None:
 # Code and files
 
 
-@pytest.mark.parametrize("client", ["consumer", "producer", "admin"])
-@pytest.mark.parametrize("setting", LOADS)
+@pytest.mark.parametrize("client", some("consumer", "producer", "admin"))
+@pytest.mark.parametrize("setting", some(*LOADS))
 def test_a_client_setting_opens_no_file(
     victim: Victim, tmp_path: Path, client: str, setting: str
 ) -> None:
@@ -212,8 +218,10 @@ def test_a_catalog_imports_nothing(victim: Victim, name: str) -> None:
 # Patterns
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+b", "(?!x)(a|a)+b", "(?:a|aa)+(?<=c)", r"((a|a)+)\1b"])
-@pytest.mark.parametrize("place", ["router", "predicate", "topics.regex"])
+@pytest.mark.parametrize(
+    "pattern", some("(a+)+b", "(?!x)(a|a)+b", "(?:a|aa)+(?<=c)", r"((a|a)+)\1b")
+)
+@pytest.mark.parametrize("place", some("router", "predicate", "topics.regex"))
 def test_a_pattern_stops_nobody(victim: Victim, pattern: str, place: str) -> None:
     topic = "a" * 60
     router = {"transforms": "t", "transforms.t.type": REGEX_ROUTER}
@@ -246,7 +254,7 @@ LONG = 20_000
     ["a." * LONG, "${" * LONG, "${::" * LONG, "a://a" * LONG, "a://b:" * LONG, "a," * LONG],
     ids=["words", "references", "colons", "hosts", "logins", "lists"],
 )
-@pytest.mark.parametrize("key", ["name", "transforms", "connection.url", "connection.password"])
+@pytest.mark.parametrize("key", some("connection.url", "name", "transforms", "connection.password"))
 def test_a_long_value_stops_nobody(victim: Victim, key: str, value: str) -> None:
     victim.errors({**POSTGRES, key: value})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from semel.config import load, read, resolved
@@ -17,9 +18,10 @@ from tests.engine.harness import LocalSpark
 
 def main(file: str) -> None:
     config = read(WorkerConfig, resolved(load(Path(file))))
+    cluster = cast(Any, SimpleNamespace(cluster_id=lambda: "some"))
     with Runtime(cast(Any, LocalSpark())) as runtime:
         herder = StandaloneHerder(runtime, config)
-        with serving(herder, config, cast(Any, None), runtime) as server:
+        with serving(herder, config, cluster, runtime) as server:
             print(server.ports[0], flush=True)
             sys.stdin.read()  # until the test ends
 
