@@ -364,7 +364,7 @@ def test_topics_or_a_pattern(topics: str, regex: str, message: str) -> None:
 
 
 def test_an_invalid_pattern_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"topics.regex='\(' is not a pattern"):
+    with pytest.raises(ConfigError, match=r"topics.regex='\(' is not a regular expression"):
         connector(topics="", topics_regex="(")
 
 

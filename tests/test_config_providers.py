@@ -103,7 +103,10 @@ def test_providers_are_kafkas_by_the_names_that_are_given_to_them(secrets: Path)
             {"config.providers": "v", "config.providers.v.class": "org.x.Vault"},
             r"config.providers.v.class=org.x.Vault: no such provider. Available are .*File",
         ),
-        ({"config.providers.env.param.allowlist.pattern": "("}, r"'\(' is not a pattern"),
+        (
+            {"config.providers.env.param.allowlist.pattern": "("},
+            r"'\(' is not a regular expression",
+        ),
         ({"config.providers.file.param.allowed.paths": "/no/such"}, r"/no/such does not exist"),
         ({"config.providers.file.param.allowed.paths": "tmp"}, r"paths: tmp is not absolute"),
     ],
@@ -227,7 +230,7 @@ def test_requests_read_what_the_workers_providers_read_and_no_more(secrets: Path
         "config.providers": "file",
         "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
     }
-    infos = plugins.validated("postgresql", given | of_its_own, alone)
+    infos = plugins.checked({"connector.class": "postgresql", **given, **of_its_own}, alone)
     assert infos.error_count == 1
     worker = resolved(of_its_own | {"bootstrap.servers": "kafka:9092"})
     inherited = read(WorkerConfig, worker).inherited(given)

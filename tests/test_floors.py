@@ -17,6 +17,7 @@ FLOORS = [
     {"errors", "logformat", "watchdog"},
     {
         *("aliases", "delivery", "extras", "failpoints", "jars", "keystores", "ledger"),
+        "patterns",
         *("problems", "records"),
     },
     {"archives", "config", "targets"},

@@ -104,7 +104,11 @@ def told(raw: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
                 "transforms.x.type": "python",
                 "transforms.x.function": "a",
             },
-            *("transforms.x.function", "a", "transforms.x.function=a: cannot load it"),
+            *(
+                "transforms.x.function",
+                "a",
+                "transforms.x.function='a' is not of the form module:name",
+            ),
         ),
         # it mentions this one
         ({**FILES, "value.converter": "Odd"}, "value.converter", "Odd", "no such converter"),

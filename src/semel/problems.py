@@ -21,9 +21,11 @@ _WORD = re.compile(r"[A-Za-z][\w.-]*[\w]")
 
 
 class Problems:
-    """The problems found so far. ``unusable`` holds keys without a usable value."""
+    """The problems found so far. ``unusable`` holds keys without a usable value; ``reads`` says
+    whether the files that a configuration names may be read to judge it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool = True) -> None:
+        self.reads = reads
         self.found: list[Problem] = []
         self.unusable: set[str] = set()
         self.warnings: list[str] = []
@@ -65,14 +67,32 @@ def current() -> Problems | None:
 
 
 @contextmanager
-def gathering() -> Iterator[Problems]:
+def gathering(*, reads: bool = True) -> Iterator[Problems]:
     """Gather problems in this thread."""
-    problems = Problems()
+    problems = Problems(reads=reads)
     token = _current.set(problems)
     try:
         yield problems
     finally:
         _current.reset(token)
+
+
+def may_read() -> bool:
+    """Whether the files that a configuration names may be looked at now."""
+    problems = _current.get()
+    return problems is None or problems.reads
+
+
+def check_read(key: str) -> None:
+    """Check that the file that a key names may be read now.
+
+    Raises:
+        ConfigError: it may not. The key counts as unusable, so this is not among the problems.
+    """
+    problems = _current.get()
+    if problems is not None and not problems.reads:
+        problems.unusable.add(key)
+        raise ConfigError(Problem(key, f"{key} is not read to check a configuration"))
 
 
 def together(*checks: Callable[[], Any]) -> list[Any]:

@@ -9,21 +9,24 @@ from urllib.parse import quote
 
 HIDDEN = "***"
 
+# None of these may take time that grows with the square of a text, which may come from anywhere.
+
 # Everything up to the last @: a password may hold / and , and @ unescaped. A URL without a colon
 # before its path has a user at most, so an @ further on belongs to the path.
 _USER_INFO = re.compile(
-    r"(\b[a-z][a-z0-9+.-]*:/{2,3})(?:[^\s@/:]*:[^\s'\"<>]*|[^\s@/'\"<>]+)@", re.I
+    r"(\b[a-z][a-z0-9+.-]{0,40}:/{2,3})(?:[^\s@/:]*:[^\s'\"<>]*|[^\s@/'\"<>]+)@", re.I
 )
+_WORD = re.compile(r"[^\s'\"<>]+")
 _SECRET = (
-    r"\b[\w.-]*(?:password|passwd|passphrase|secret|credentials?|user[._-]?info"
+    r"(?:password|passwd|passphrase|secret|credentials?|user[._-]?info"
     r"|(?:secret|access|account|sas|api|private|shared)[._-]?key"
     r"|(?<![a-z])token|(?:session|sas)[._-]?token)"
 )
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _PARAMETER = re.compile(rf"({_SECRET}=)({_QUOTED}|[^\s&;,'\"]+)", re.I)
-_PAIR = re.compile(rf"(['\"]{_SECRET}['\"]\s*:\s*)({_QUOTED})", re.I)
+_PAIR = re.compile(rf"(['\"][\w.-]*{_SECRET}['\"]\s*:\s*)({_QUOTED})", re.I)
 """As JSON and Python write it."""
-_NAME = re.compile(rf"{_SECRET}|.*\b(?:jaas\.config|keystore\.key|key\.pem)", re.I)
+_NAME = re.compile(rf"[\w.-]*{_SECRET}|.*\b(?:jaas\.config|keystore\.key|key\.pem)", re.I)
 
 
 _SHORTEST, _LONG = 4, 8
@@ -33,18 +36,42 @@ _patterns: list[re.Pattern[str]] = []
 
 
 def hide(value: str, shown: str) -> None:
-    """From now on, show ``shown`` instead of this value.
+    """From now on, show ``shown`` instead of this value, in any case, and of the items of a list.
 
     Values shorter than eight characters are hidden only where they are words of their own. Those
     shorter than four, and ``true`` and ``false``, are never hidden: they occur everywhere.
     """
     value = value.strip()
-    if len(value) < _SHORTEST or value.lower() in _COMMON or value in _hidden:
+    if len(value) < _SHORTEST or value.lower() in _COMMON or value.lower() in _hidden:
         return
-    for form in (value, quote(value, safe=""), json.dumps(value)[1:-1]):
-        _hidden.setdefault(form, shown)
+    items = [item for item in re.split(r"[\s,;]+", value) if len(item) >= _LONG]
+    for each in (value, *items):
+        for form in (each, quote(each, safe=""), json.dumps(each)[1:-1]):
+            _hidden.setdefault(form.lower(), shown)
     forms = sorted(_hidden, key=len, reverse=True)
-    _patterns[:] = [re.compile("|".join(map(_found, forms)))]
+    _patterns[:] = [re.compile("|".join(map(_found, forms)), re.I)]
+
+
+def without_pieces(text: str, value: str) -> str:
+    """The text without anything that it shares with a value, in any case: runs of at least four
+    characters."""
+    value, folded = _folded(value), _folded(text)
+    pieces = {value[at : at + _SHORTEST] for at in range(len(value) - _SHORTEST + 1)}
+    shared = [folded[at : at + _SHORTEST] in pieces for at in range(len(text))]
+    made, until = [], 0
+    for at, character in enumerate(text):
+        if shared[at]:
+            if at >= until:
+                made.append(HIDDEN)
+            until = at + _SHORTEST
+        elif at >= until:
+            made.append(character)
+    return "".join(made)
+
+
+def _folded(text: str) -> str:
+    """In lower case, character by character."""
+    return "".join(c.lower()[:1] for c in text)
 
 
 def _found(value: str) -> str:
@@ -59,7 +86,7 @@ def names_secret(name: str) -> bool:
 def redacted(text: str) -> str:
     """The text without its credentials, and without the values given to :func:`hide`."""
     for hidden in _patterns:
-        text = hidden.sub(lambda match: _hidden[match[0]], text)
+        text = hidden.sub(lambda match: _hidden.get(match[0].lower(), HIDDEN), text)
     return without_credentials(text)
 
 
@@ -69,10 +96,16 @@ def without_credentials(text: str) -> str:
     Unlike :func:`redacted`, it leaves text alone that merely equals a secret. It is for
     configurations as they were given, which hold references instead of the values.
     """
-    text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
+    if "@" in text:
+        text = _WORD.sub(_without_user_info, text)
     for named in (_PARAMETER, _PAIR):
         text = named.sub(rf"\g<1>{HIDDEN}", text)
     return text
+
+
+def _without_user_info(word: re.Match[str]) -> str:
+    end = word[0].rfind("@") + 1
+    return _USER_INFO.sub(rf"\g<1>{HIDDEN}@", word[0][:end]) + word[0][end:]
 
 
 def plain(facts: Any) -> Any:

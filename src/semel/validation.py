@@ -21,17 +21,21 @@ _STAGES = ("transforms", "predicates")
 
 
 def validate(
-    raw: Mapping[str, str], *, elsewhere: bool = False, known: Sequence[Problem] = ()
+    raw: Mapping[str, str],
+    *,
+    elsewhere: bool = False,
+    resolves: bool = True,
+    known: Sequence[Problem] = (),
 ) -> tuple[ConfigInfos, Sequence[str]]:
     """Kafka Connect's answer, and the warnings, which that answer has no place for.
 
     Args:
-        elsewhere: see :func:`semel.planning.plan`.
+        elsewhere, resolves: see :func:`semel.planning.plan`.
         known: what is already known to be wrong with it.
     """
     problems = known
     try:
-        planned = plan_any(raw, elsewhere=elsewhere)
+        planned = plan_any(raw, elsewhere=elsewhere, resolves=resolves)
         planned.close()
         warnings: Sequence[str] = planned.warnings
     except ConfigError as error:

@@ -1,7 +1,9 @@
-"""No request that the OpenAPI document allows, or forbids, makes the worker fail."""
+"""No request makes the worker fail, whether the OpenAPI document allows it or not, and however
+hostile its body is."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from tests.conftest import MakeTopic, Produce
@@ -17,11 +20,47 @@ from tests.engine.conftest import Configure
 from tests.engine.harness import records
 from tests.patience import PATIENCE
 from tests.rest.conftest import Worker
+from tests.rest.test_attacks import Victim, victim  # noqa: F401
 
 schemathesis = pytest.importorskip("schemathesis")
-pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _EXAMPLES = 10
+_CLASS = "postgresql"
+_HOSTILE = [
+    "\ud800",
+    "\udfff\ud800",
+    "\0",
+    "\x1b[2J",
+    "${file:/etc/passwd:root}",
+    10**400,
+    1e308,
+    -(2**63),
+]
+_KEYS = [
+    "name",
+    "config",
+    "topics",
+    "connector.class",
+    "tasks.max",
+    "transforms",
+    "offsets",
+    "level",
+]
+_LEAVES = st.one_of(
+    st.sampled_from(_HOSTILE),
+    st.text(st.characters(), max_size=20),
+    st.text(st.characters(categories=["Cs", "Cc"]), min_size=1, max_size=3),
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+)
+_BODIES = st.recursive(
+    st.dictionaries(st.sampled_from(_KEYS) | st.text(max_size=5), _LEAVES, max_size=6),
+    lambda inner: st.dictionaries(st.sampled_from(_KEYS), inner | st.lists(inner, max_size=3)),
+    max_leaves=8,
+)
+_DEEP = [b"[" * 60_000, b'{"config":' * 20_000, b'{"name":' + b"9" * 5000 + b"}"]
 
 
 @pytest.fixture
@@ -34,6 +73,8 @@ def levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@pytest.mark.integration
+@pytest.mark.long
 def test_no_request_makes_the_worker_fail(
     levels: None, worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -75,3 +116,59 @@ def requests_of(operation: Any, mode: Any, sent: Counter[int]) -> Callable[[], N
         assert answer.status_code < 500, (case.as_curl_command(), answer.text)
 
     return send
+
+
+@pytest.mark.parametrize(
+    "examples", [_EXAMPLES, pytest.param(300, marks=pytest.mark.long)], ids=["some", "many"]
+)
+def test_no_body_of_a_reader_makes_the_worker_fail(victim: Victim, examples: int) -> None:  # noqa: F811
+    path = f"/connector-plugins/{_CLASS}/config/validate"
+
+    def send(body: bytes) -> int:
+        return victim.send(path, body).status_code
+
+    hostile_bodies_are_answered(send, examples)
+    assert victim.is_well()
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_no_body_of_a_writer_makes_the_worker_fail(
+    levels: None, worker: Worker, topic: MakeTopic, configure: Configure
+) -> None:
+    """The requests change one connector again and again."""
+    api = worker()
+    config = {**configure(topic()), "name": "fuzzed"}
+    assert api.put("/connectors/fuzzed/config", json=config).status_code == 201
+    for method, path in (
+        ("POST", "/connectors"),
+        ("PUT", "/connectors/fuzzed/config"),
+        ("PATCH", "/connectors/fuzzed/config"),
+        ("PATCH", "/connectors/fuzzed/offsets"),
+        ("PUT", f"/connector-plugins/{_CLASS}/config/validate"),
+        ("PUT", "/admin/loggers/semel.fuzzed"),
+    ):
+
+        def send(body: bytes, method: str = method, path: str = path) -> int:
+            content = {"Content-Type": "application/json"}
+            return api.request(method, path, content=body, headers=content).status_code
+
+        hostile_bodies_are_answered(send, 60)
+    assert api.get("/connectors/fuzzed/status").status_code == 200
+    assert api.get("/health").status_code == 200
+
+
+def hostile_bodies_are_answered(send: Callable[[bytes], int], examples: int) -> None:
+    @given(body=_BODIES)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def answered(body: Any) -> None:
+        assert send(json.dumps(body).encode()) < 500
+
+    answered()
+    for body in _DEEP:
+        assert 400 <= send(body) < 500

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -55,8 +59,34 @@ def test_records_must_stay_in_order() -> None:
         applied(with_function("shuffled"), batch([{"n": 1}, {"n": 2}]))
 
 
-@pytest.mark.parametrize("name", ["gone", "__name__", ""])
+@pytest.mark.parametrize("name", ["gone", "__name__"])
 def test_what_is_no_function_is_refused_with_the_key(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        chain_of(with_function(name))
+        applied(with_function(name), batch([{"n": 1}]))
     assert "function=tests.transforms.test_python:" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "function", ["os", "os:", ":system", "os.path:a.b", "os:system()", "a b:c"]
+)
+def test_a_function_is_named_by_module_and_name(function: str) -> None:
+    with pytest.raises(ConfigError, match="is not of the form module:name"):
+        chain_of({**with_function("doubled"), "transforms.t.function": function})
+
+
+def test_a_chain_imports_nothing_until_it_is_applied(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "surprising.py").write_text("def f(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = {**with_function("doubled"), "transforms.t.function": "surprising:f"}
+    chain_of(given)
+    assert "surprising" not in sys.modules
+    applied(given, batch([{"n": 1}]))
+    assert "surprising" in sys.modules
+
+
+def test_a_worker_says_which_modules_may_be_named() -> None:
+    given = with_function("doubled")
+    chain_of({**given, "semel.python.modules": "acme, tests.transforms"})
+    for allowed in ("", "acme", "tests.transforms.test_pyth", "tests.transforms.test_python.x"):
+        with pytest.raises(ConfigError, match=r"Name its module in semel\.python\.modules"):
+            chain_of({**given, "semel.python.modules": allowed})

@@ -20,7 +20,7 @@ from semel.config.definition import (
 )
 from semel.config.loading import BROKERS, absolute, load, under, with_brokers
 from semel.config.prefixed import NoKeys, below, section_of
-from semel.config.providers import Resolved, resolved
+from semel.config.providers import Resolved, resolved, unresolved
 from semel.config.reading import read, title, whole
 from semel.config.source_connector import SourceConnectorConfig
 from semel.config.topic_creation import TopicCreation, TopicGroup
@@ -57,6 +57,7 @@ __all__ = [
     "section_of",
     "title",
     "under",
+    "unresolved",
     "whole",
     "with_brokers",
 ]

@@ -20,7 +20,7 @@ PREFIXES = (
     "predicates.",
     "spark.",
     "topic.creation.enable",
-    *("group.id", "offsets.storage.topic", "offset.storage."),
+    *("group.id", "offsets.storage.topic", "offset.storage.", "semel.python.modules"),
 )
 """Keys under these belong to a converter, a Kafka client, a store, Spark, a config provider or the
 worker, and pass through."""
@@ -34,6 +34,9 @@ IGNORED = {
     "SimpleHeaderConverter does",
 }
 """Kafka Connect's keys that have no effect here, with the reason."""
+
+_HINTS, _LONGEST = 50, 200
+"""Among how many warnings near keys are looked for, and for keys of which length: it is slow."""
 
 VALUE_CONVERTER = (
     "value.converter is not set: values are JSON here. Kafka Connect's worker may have another "
@@ -52,14 +55,15 @@ def check_keys(
     """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
     known = {n for section in sections for n in names(section)}
     ignored = {**IGNORED, **ignored}
-    warnings = []
+    warnings: list[str] = []
     for name in raw:
         if name in ignored and name not in known:
             warnings.append(f"{name} has no effect: {ignored[name]}")
             continue
         if name in known or name.startswith(PREFIXES + prefixes):
             continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+        may_hint = len(warnings) < _HINTS and len(name) < _LONGEST
+        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else ()
         hint = f"; did you mean {near[0]}?" if near else ""
         warnings.append(f"unknown configuration key {name}{hint}")
     return warnings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from semel.config.common import STRING, CommonConfig
@@ -10,19 +9,13 @@ from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.error_handling import DeadLetterConfig
 from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError, Problem
+from semel.patterns import check, compiled
 
 _MOST_RECORDS = 1_000_000
 """The most records that the client hands over at once."""
 
 GROUPS = "connect-"
 """The prefix of connectors' consumer groups, as in Kafka Connect."""
-
-
-def _pattern(regex: str) -> None:
-    try:
-        re.compile(regex)
-    except re.error as error:
-        raise ValueError(f"is not a pattern: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         importance=HIGH,
         group="Common",
         display="Topics regex",
-        validator=_pattern,
+        validator=check,
     )
     delivery: Delivery | None = key(
         "delivery",
@@ -219,6 +212,12 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         importance=MEDIUM,
         group="Engine",
     )
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic is among those that it reads."""
+        if self.topics:
+            return topic in self.topics
+        return bool(self.topics_regex) and compiled(self.topics_regex).fullmatch(topic)
 
     def __post_init__(self) -> None:
         problems = []

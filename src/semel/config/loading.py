@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from semel.config.characters import check_pair
 from semel.config.definition import text_of
 from semel.config.providers import Resolved
 from semel.errors import ConfigError, misconfigured
@@ -78,7 +79,7 @@ def _properties(path: Path, text: str) -> dict[str, str]:
     import javaproperties  # slow to import, and JSON needs none of it
 
     try:
-        return {k: v.strip() for k, v in javaproperties.loads(text).items()}
+        return _flatten({k: v.strip() for k, v in javaproperties.loads(text).items()}, str(path))
     except javaproperties.InvalidUEscapeError as error:
         raise ConfigError(f"{path} is not a .properties file: {error}") from error
 
@@ -103,7 +104,10 @@ def _flatten(document: Mapping[str, Any], where: str) -> dict[str, str]:
         raise misconfigured(
             nested[0], f"{where}: {nested[0]} holds an object; a value must be a string"
         )
-    return {k: text for k, v in flat.items() if (text := text_of(v)) is not None}
+    texts = {k: text for k, v in flat.items() if (text := text_of(v)) is not None}
+    for name, text in texts.items():
+        check_pair(name, text)
+    return texts
 
 
 def absolute(raw: Mapping[str, str], name: str) -> dict[str, str]:

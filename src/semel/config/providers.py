@@ -14,11 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from semel.config.characters import check_value
 from semel.errors import ConfigError, Problem, Unresolvable
+from semel.patterns import compiled
 from semel.redact import hide
 
 PROVIDERS = "config.providers"
-_REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+_REFERENCE = re.compile(r"\$\{([^}:]*:[^}]*)\}")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _BUILT_IN = {
     "file": f"{_PACKAGE}FileConfigProvider",
@@ -70,11 +72,10 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
     """
     values, references, unresolved = dict(raw), {}, {}
     providers = _providers(raw)
-    for key, text in raw.items():
-        if key == PROVIDERS or key.startswith(f"{PROVIDERS}.") or not refers(text):
-            continue
+    for key in _referring(raw):
+        text = raw[key]
         try:
-            values[key] = _REFERENCE.sub(partial(_value, providers), text)
+            values[key] = _replaced(partial(_value, providers), text)
         except _Unresolved as error:
             unresolved[key] = f"{key}={text}: {error}"
         if values[key] != text:
@@ -87,9 +88,26 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
     return Resolved(values, references, unresolved)
 
 
+def unresolved(raw: Mapping[str, str]) -> Resolved:
+    """The configuration as it is: nothing is read for its references, and each is noted."""
+    why = "is not resolved to validate it"
+    return Resolved(raw, {}, {key: f"{key}={raw[key]} {why}" for key in _referring(raw)})
+
+
 def refers(text: str) -> bool:
     """Whether a value has a reference."""
-    return _REFERENCE.search(text) is not None
+    return _REFERENCE.search(text, 0, text.rfind("}") + 1) is not None
+
+
+def _referring(raw: Mapping[str, str]) -> list[str]:
+    """The keys whose values have references."""
+    own = (PROVIDERS, f"{PROVIDERS}.")
+    return [k for k, v in raw.items() if k != own[0] and not k.startswith(own[1]) and refers(v)]
+
+
+def _replaced(value: Callable[[re.Match[str]], str], text: str) -> str:
+    end = text.rfind("}") + 1  # beyond it, each ${ would be followed to the end
+    return _REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 def shown(raw: Mapping[str, str], key: str) -> str:
@@ -144,7 +162,8 @@ def _provider(name: str, given: str, raw: Mapping[str, str]) -> _Provider:
 
 
 def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
-    name, path, key = match[1], match[2] or "", match[3]
+    name, *paths, key = match[1].split(":", 2)
+    path = paths[0] if paths else ""
     provider = providers.get(name)
     if provider is None:
         listed = ", ".join(providers) or "none"
@@ -154,6 +173,10 @@ def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
     found = provider(path, key)
     if found is None:
         raise _Unresolved(f"{path or name} has no {key!r} on {socket.gethostname()}")
+    try:
+        check_value(found)
+    except ValueError as error:
+        raise _Unresolved(f"{path or name} has {key!r}, which {error}") from None
     hide(found, match[0])
     return found
 
@@ -161,9 +184,9 @@ def _value(providers: Mapping[str, _Provider], match: re.Match[str]) -> str:
 def _variables(pattern: str, where: str) -> _Provider:
     name = f"{where}.param.allowlist.pattern"
     try:
-        allowed = re.compile(pattern)
-    except re.error as error:
-        message = f"{name}={pattern!r} is not a pattern: {error}"
+        allowed = compiled(pattern)
+    except ValueError as error:
+        message = f"{name}={pattern!r} {error}"
         raise ConfigError(Problem(name, message, pattern)) from None
 
     def look_up(path: str, key: str) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from semel.config.loading import under
 from semel.errors import ConfigError, Problem
+from semel.patterns import compiled
 
 PREFIX = "topic.creation."
 DEFAULT = "default"
@@ -110,15 +111,14 @@ def _patterns(
     found = tuple(p.strip() for p in given.get(key, "").split(",") if p.strip())
     for pattern in found:
         try:
-            re.compile(pattern)
-        except re.error as error:
-            name = f"{group}.{key}"
-            problems.append(_problem(name, f"={pattern!r} is not a pattern: {error}"))
+            compiled(pattern)
+        except ValueError as error:
+            problems.append(_problem(f"{group}.{key}", f"={pattern!r} {error}"))
     return found
 
 
 def _matches(patterns: Sequence[str], topic: str) -> bool:
-    return any(re.fullmatch(p, topic) for p in patterns)
+    return any(compiled(p).fullmatch(topic) for p in patterns)
 
 
 def _problem(key: str, message: str) -> Problem:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from semel.config.clients import is_from_outside
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
@@ -14,6 +16,8 @@ from semel.errors import ConfigError, Problem
 
 POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"
+MODULES = "semel.python.modules"
+"""Also the key by which connectors inherit it."""
 _CLIENTS = ("consumer", "producer", "admin")
 _INHERITED = ("key.converter", "value.converter")
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
@@ -29,6 +33,15 @@ def _short(policy: str) -> str:
 def _policy(given: str) -> None:
     if _short(given).lower() not in {name.lower() for name in _POLICIES}:
         raise ValueError(f"is not one of {', '.join(_POLICIES)}; others are Java classes")
+
+
+_IMPORTS = re.compile(r"iceberg\..*\b(?:py-[\w-]+[.-]impl|retry-strategy-impl|auth\.impl)")
+"""Properties of catalogs that name Python classes."""
+
+
+def may_import(name: str, modules: Collection[str]) -> bool:
+    """Whether a module or class is one of these, or below one."""
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,22 @@ class WorkerConfig(RestConfig):
         importance=MEDIUM,
         group="Common",
     )
+    modules: tuple[str, ...] = key(
+        MODULES,
+        (),
+        "Python modules and packages that connectors may name, such as acme.transforms for a "
+        "transform with type=python: these and the modules below them. None by default.",
+        importance=MEDIUM,
+        group="Common",
+    )
+    allowed_paths: tuple[str, ...] = key(
+        "semel.allowed.paths",
+        (),
+        "Folders whose files the client settings of connectors may name, as in "
+        "consumer.override.ssl.ca.location. None by default.",
+        importance=MEDIUM,
+        group="Common",
+    )
     topic_creation: bool = key(
         f"{TOPIC_CREATION}enable",
         True,
@@ -103,8 +132,9 @@ class WorkerConfig(RestConfig):
         """
         given = self.originals
         given = given.given if isinstance(given, Resolved) else given
-        own = {n: v for n, v in connector.items() if not n.startswith(PROVIDERS)}
-        found: dict[str, str] = {PROVIDERS: ""}  # a request may read only what the worker allows
+        own = {n: v for n, v in connector.items() if not n.startswith((PROVIDERS, MODULES))}
+        # A request may read and import only what the worker allows.
+        found: dict[str, str] = {PROVIDERS: "", MODULES: ",".join(self.modules)}
         for name, value in given.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
             if (root and root not in connector) or name.startswith(("spark.", PROVIDERS)):
@@ -122,22 +152,34 @@ class WorkerConfig(RestConfig):
         return {**found, **own}
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
-        """The client settings that a connector may not override, but does (KIP-458, KIP-1188)."""
+        """What a connector may not set, but does: client settings by the policy (KIP-458,
+        KIP-1188), those that are the worker's alone, and modules that the worker does not allow."""
         policy = _short(self.override_policy).capitalize()
         allowed = {"Principal": _LOGIN, "Allowlist": frozenset(self.override_allowlist)}
-        if policy == "All":
-            return []
-        return [
-            Problem(
-                name,
-                f"The '{policy}' policy does not allow '{setting}' to be overridden in the "
-                "connector configuration.",
-                value,
-            )
-            for name, value in connector.items()
-            for client, _, setting in [name.partition(".override.")]
-            if client in _CLIENTS and setting and setting not in allowed.get(policy, ())
-        ]
+        found = []
+        for name, value in connector.items():
+            client, _, setting = name.partition(".override.")
+            is_setting = client in _CLIENTS and bool(setting)
+            if is_setting and policy != "All" and setting not in allowed.get(policy, ()):
+                message = (
+                    f"The '{policy}' policy does not allow '{setting}' to be overridden in the "
+                    "connector configuration."
+                )
+                found.append(Problem(name, message, value))
+            elif is_setting and not is_from_outside(setting, value, self.allowed_paths):
+                message = (
+                    f"{name} cannot be set for a connector of this worker: connectors may set "
+                    "nothing that loads or runs something, that names a file outside of "
+                    f"semel.allowed.paths, or that the client lacks. Set {client}.{setting} in the "
+                    "worker's file, for all its connectors"
+                )
+                found.append(Problem(name, message, value))
+            elif _IMPORTS.fullmatch(name) and not may_import(value, self.modules):
+                message = (
+                    f"{name}={value} is not among the modules that the worker's {MODULES} names"
+                )
+                found.append(Problem(name, message, value))
+        return found
 
     def permitted(self, connector: Mapping[str, str]) -> Mapping[str, str]:
         """The connector, if it overrides no more than it may.

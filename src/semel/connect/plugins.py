@@ -87,18 +87,21 @@ def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
         declared(_full(given or name))
     except ConfigError as error:
         raise BadRequest(str(error)) from None
-    return checked(config, worker, name)
+    return checked(config, worker, name, resolves=False)
 
 
-def checked(config: Given, worker: WorkerConfig, name: str = "") -> Judged:
+def checked(
+    config: Given, worker: WorkerConfig, name: str = "", *, resolves: bool = True
+) -> Judged:
     """The keys of a configuration, with their values and what is wrong with them, and warnings.
-    ``name`` is the class, if the configuration names none."""
+    ``name`` is the class, if the configuration names none. References are resolved only for those
+    who may create a connector."""
     given = {key: value for key, value in config.items() if value is not None}
     nulls = config.keys() - given.keys()
     class_name = given.get("connector.class") or _full(name)
     run = {**worker.inherited(given), "connector.class": class_name}
     known = [*worker.forbidden(given), *(Problem(key, _NULL) for key in sorted(nulls))]
-    infos, warnings = validate(run, known=known)
+    infos, warnings = validate(run, resolves=resolves and not known, known=known)
     configs = [
         replace(each, value=replace(each.value, value=None)) if each.value.name in nulls else each
         for each in infos.configs

@@ -18,7 +18,7 @@ from semel.redact import names_secret, without_credentials
 _REFERENCES = r"(?:\$\{[^}:]*:[^}]*\})+"
 _REFERRED = re.compile(
     rf"(?<=://)(?:{_REFERENCES}|[^\s@/:$]*):{_REFERENCES}@"  # user info of a URL
-    rf"|[\w.-]+={_REFERENCES}(?=[&;\s]|$)|{_REFERENCES}"
+    rf"|(?<![\w.-])[\w.-]+={_REFERENCES}(?=[&;\s]|$)|{_REFERENCES}"
 )
 """What is no secret, because it only refers to one."""
 _PARAMETER = re.compile(r"pass|pwd|secret|token|key", re.I)
@@ -34,7 +34,8 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
     secret = {n for section in sections for d in definitions(section) if d.secret for n in d.names}
 
     def told(name: str, value: str) -> str:
-        literal = _REFERRED.sub("", value)
+        end = value.rfind("}") + 1
+        literal = _REFERRED.sub("", value[:end]) + value[end:]
         hides = (name in secret and not _is_plain_address(literal)) or names_secret(name)
         if hides and literal:
             return HIDDEN

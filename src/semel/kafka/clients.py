@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
-
-from confluent_kafka import (
-    Consumer,
-    KafkaException,
-    Producer,
-)
 
 from semel.config import (
     CommonConfig,
     ConnectorConfig,
     SourceConnectorConfig,
-    group_of,
     under,
 )
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError, Problem, misconfigured, prefixed
 from semel.kafka import security
+from semel.kafka.settings import judged
 
 QUIET = logging.getLogger("semel.kafka.librdkafka")
 """For librdkafka's own log messages, which are discarded: errors are reported where they matter."""
@@ -90,8 +83,9 @@ RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.as
 """Consumer keys that the engine sets; overriding them would break the guarantee."""
 
 
-def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
-    """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client.
+def client_config(connector: CommonConfig, kind: str, *, reads: bool = True) -> dict[str, Any]:
+    """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client. Unless it
+    ``reads``, certificates in Java's stores are left out.
 
     Raises:
         ConfigError: a key that the engine reserves is overridden.
@@ -118,7 +112,7 @@ def client_config(connector: CommonConfig, kind: str) -> dict[str, Any]:
             "never reads records of aborted transactions. Remove it",
         )
     try:
-        config = _translated(connector.bootstrap_servers, overrides)
+        config = _translated(connector.bootstrap_servers, overrides, reads=reads)
     except ConfigError as error:  # it is about one setting
         origin = main if any(p.key in inherited for p in error.problems) else kind
         title = f"connector {connector.name}: "
@@ -141,14 +135,16 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     return _translated(worker.bootstrap_servers, overrides)
 
 
-def _translated(servers: str, overrides: Mapping[str, str]) -> dict[str, Any]:
+def _translated(
+    servers: str, overrides: Mapping[str, str], *, reads: bool = True
+) -> dict[str, Any]:
     config: dict[str, Any] = {
         "bootstrap.servers": servers,
         # Once no broker has answered for a while, librdkafka (2.16) would discard all the metadata
         # that it has and start over, and then wait for the group's coordinator forever.
         "metadata.recovery.strategy": "none",
     }
-    overrides = security.librdkafka(overrides)
+    overrides = security.librdkafka(overrides, reads=reads)
     for name, value in overrides.items():
         translated = _JAVA_NAMES.get(name, name)
         if translated is not None:
@@ -168,8 +164,9 @@ def _number(value: Any) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def check_clients(connector: CommonConfig) -> None:
-    """Let librdkafka judge the overrides, without connecting to anything.
+def check_clients(connector: CommonConfig, *, reads: bool = True) -> None:
+    """Let librdkafka judge the overrides, without making a client. Unless it ``reads``, files are
+    not looked at.
 
     Raises:
         ConfigError: a setting that it does not know, or a value that it does not take.
@@ -180,7 +177,7 @@ def check_clients(connector: CommonConfig) -> None:
         main, *others = ("producer", "consumer", "admin")
     for kind in (main, *others):
         try:
-            _check_client(connector, kind)
+            _check_client(connector, kind, reads=reads)
         except ConfigError as error:
             # The first client's security settings apply to the others, too: report each problem
             # once.
@@ -191,8 +188,8 @@ def check_clients(connector: CommonConfig) -> None:
         raise ConfigError(*found)
 
 
-def _check_client(connector: CommonConfig, kind: str) -> None:
-    config = client_config(connector, kind) | {"bootstrap.servers": "", "log_level": 0}
+def _check_client(connector: CommonConfig, kind: str, *, reads: bool) -> None:
+    config = client_config(connector, kind, reads=reads)
     problems = []
     if kind == "consumer":
         _check_heartbeat(connector.name, config)
@@ -205,47 +202,23 @@ def _check_client(connector: CommonConfig, kind: str) -> None:
                 "letters that a broker may still lose. Set it to all, or remove it",
             )
         )
-    while True:  # librdkafka names one setting at a time
-        try:
-            if kind == "producer":
-                Producer({IDEMPOTENCE: confirms_all(config), **config})
-            else:
-                Consumer({"group.id": group_of(connector.name), **config}).close()
-            break
-        except KafkaException as error:
-            reason = error.args[0].str()
-            named = _named(reason, config, connector.originals)
-            key = f"{kind}.override.{_as_given(named) or '*'}"
-            problems.append(
-                Problem(
-                    key,
-                    f"connector {connector.name}: {key}: {reason}. The client is librdkafka, "
-                    "which lacks some settings of the Java client: remove or correct it",
-                )
+    if kind == "producer":
+        config = {IDEMPOTENCE: confirms_all(config), **config}
+    given = {key.partition(".override.")[2] for key in connector.originals}
+    for name, reason in judged(kind, config):
+        named = name
+        if not {name, _as_given(name)} & given:
+            named = next((other for other in given if f"`{other}`" in reason), name)
+        key = f"{kind}.override.{_as_given(named)}"
+        problems.append(
+            Problem(
+                key,
+                f"connector {connector.name}: {key}: {reason}. The client is librdkafka, "
+                "which lacks some settings of the Java client: remove or correct it",
             )
-            if not named:
-                break
-            del config[named]
+        )
     if problems:
         raise ConfigError(*problems)
-
-
-_QUOTED = re.compile(r'["`]([\w.]+)["`]')
-_ALIASES = {
-    "queue.buffering.max.ms": "linger.ms",
-    "compression.codec": "compression.type",
-    "max.in.flight": "max.in.flight.requests.per.connection",
-}
-"""Settings that librdkafka's errors call by another name than Java's, although it knows both."""
-
-
-def _named(reason: str, config: Mapping[str, Any], originals: Mapping[str, str]) -> str:
-    """The setting that a librdkafka error is about; if it names several, the one that the user has
-    set. Empty if there is none."""
-    quoted = [name for n in _QUOTED.findall(reason) for name in (n, _ALIASES.get(n, ""))]
-    found = [name for name in quoted if name in config]
-    given = {key.partition(".override.")[2] for key in originals}
-    return next((n for n in found if {n, _as_given(n)} & given), next(iter(found), ""))
 
 
 def _as_given(name: str) -> str:

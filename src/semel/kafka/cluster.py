@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import (
     IsolationLevel,
     KafkaError,
@@ -30,6 +31,7 @@ from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, all_silent, failure
 from semel.kafka.logids import Asked, known_cluster_id
 from semel.ledger import LogId, TopicPartition
+from semel.patterns import compiled
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
@@ -127,9 +129,9 @@ class Cluster:
         """
         found = self.topics(timeout)
         if connector.topics_regex:
-            pattern = re.compile(connector.topics_regex)
-            chosen = {n: p for n, p in found.items() if pattern.fullmatch(n)}
-            return {n: p for n, p in chosen.items() if n not in _INTERNAL}
+            fits = compiled(connector.topics_regex).matches(pa.array(list(found), pa.string()))
+            chosen = compress(found, fits.to_pylist())
+            return {name: found[name] for name in chosen if name not in _INTERNAL}
         missing = [t for t in connector.topics if t not in found]
         if missing:
             several = len(missing) > 1

@@ -81,8 +81,9 @@ _CLASSES = (
 one."""
 
 
-def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
-    """Client settings with Java's security settings under librdkafka's names.
+def librdkafka(given: Mapping[str, str], *, reads: bool = True) -> dict[str, str]:
+    """Client settings with Java's security settings under librdkafka's names. Unless it ``reads``,
+    certificates in Java's stores are left out.
 
     Raises:
         ConfigError: librdkafka has no counterpart for one of them.
@@ -103,7 +104,7 @@ def librdkafka(given: Mapping[str, str]) -> dict[str, str]:
     if location and not made.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
         if given.get("ssl.truststore.type", "").upper() == "PEM":
             made["ssl.ca.location"] = location
-        else:
+        elif reads:
             password = given.get("ssl.truststore.password", "")
             made["ssl.ca.pem"] = keystores.authorities(location, password)
     location = given.get("ssl.keystore.location", "")

@@ -30,6 +30,7 @@ def plan_any(
     transform: Callable[..., Any] | None = None,
     *,
     elsewhere: bool = False,
+    resolves: bool = True,
     **overrides: str,
 ) -> AnyPlan:
     """The plan of a sink connector or of a source connector, whichever it is.
@@ -42,7 +43,7 @@ def plan_any(
     given = {k.replace("_", "."): v for k, v in overrides.items() if v}
     raw = with_brokers(load(source) | given)
     if not is_source(raw.get("connector.class", "").strip()):
-        return plan(raw, transform, elsewhere=elsewhere)
+        return plan(raw, transform, elsewhere=elsewhere, resolves=resolves)
     if transform is not None:
         raise misconfigured(
             "connector.class",
@@ -50,4 +51,4 @@ def plan_any(
             f"source ({raw['connector.class']}). Remove it",
             raw["connector.class"],
         )
-    return plan_source(raw, elsewhere=elsewhere)
+    return plan_source(raw, elsewhere=elsewhere, resolves=resolves)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from semel.config import (
     resolved,
     title,
     under,
+    unresolved,
     with_brokers,
 )
 from semel.delivery import Guarantee
@@ -58,6 +58,7 @@ def plan(
     transform: Callable[..., Any] | None = None,
     *,
     elsewhere: bool = False,
+    resolves: bool = True,
     **overrides: str,
 ) -> Plan:
     """Check a configuration and decide the guarantee and the engine.
@@ -67,6 +68,8 @@ def plan(
         transform: see :func:`semel.run`.
         elsewhere: the connector will run on another machine: references to files and variables
             that this one lacks become warnings, and so do missing packages.
+        resolves: whether references are resolved, and stores of certificates are read. Otherwise
+            what they hide is not judged.
         overrides: keys that win over the file's, with ``_`` for ``.``.
 
     Raises:
@@ -76,21 +79,22 @@ def plan(
     """
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
-    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
-    raw = with_brokers(load(source) | given)
-    with gathering() as problems:
-        planned = _gathered(resolved(raw, elsewhere=elsewhere), transform, problems)
+    given_keys = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    raw = with_brokers(load(source) | given_keys)
+    with gathering(reads=resolves) as problems:
+        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(given, transform, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
         found = sink_of(raw)
         sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
-        raise refusal(raw, sections, problems)
+        raise refusal(raw, given, sections, problems)
     return planned
 
 
 def _gathered(
-    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems
+    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
 ) -> Plan | None:
     """The plan, if there is one, and all problems that can be found."""
     mine = title(raw)
@@ -117,7 +121,7 @@ def _gathered(
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
     with problems.caught(mine):
-        check_clients(connector)
+        check_clients(connector, reads=reads)
     warnings += _check_converters(connector, problems)
     with problems.caught(mine):
         _check_dead_letter_topic(connector)
@@ -314,10 +318,7 @@ def _dead_letters_elsewhere(connector: ConnectorConfig, sink: Sink) -> list[str]
 
 def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
     name = connector.dead_letter_topic
-    if name and (
-        name in connector.topics
-        or (connector.topics_regex and re.fullmatch(connector.topics_regex, name))
-    ):
+    if name and connector.reads(name):
         raise misconfigured(
             "errors.deadletterqueue.topic.name",
             f"connector {connector.name}: errors.deadletterqueue.topic.name={name} is among the "

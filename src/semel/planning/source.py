@@ -21,6 +21,7 @@ from semel.config import (
     resolved,
     title,
     under,
+    unresolved,
     with_brokers,
 )
 from semel.config.checks import VALUE_CONVERTER
@@ -81,19 +82,22 @@ def source_of(raw: Mapping[str, str]) -> type[Source] | None:
     return None
 
 
-def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePlan:
+def plan_source(
+    raw: Mapping[str, Any], *, elsewhere: bool = False, resolves: bool = True
+) -> SourcePlan:
     """Check a source connector's configuration and decide its guarantee.
 
     Args:
-        elsewhere: see :func:`semel.planning.sink.plan`.
+        elsewhere, resolves: see :func:`semel.planning.sink.plan`.
 
     Raises:
         ConfigError: names each field, its value and what to set.
         Unresolvable: nothing is wrong, but references hide what is to be planned.
     """
     raw = with_brokers(load(raw))
-    with gathering() as problems:
-        planned = _gathered(resolved(raw, elsewhere=elsewhere), problems)
+    with gathering(reads=resolves) as problems:
+        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(given, problems, reads=resolves)
         if elsewhere:
             problems.forgive_missing_packages()
     if planned is None or problems.found:
@@ -101,11 +105,11 @@ def plan_source(raw: Mapping[str, Any], *, elsewhere: bool = False) -> SourcePla
         sections = (
             [SourceConnectorConfig] if found is None else [SourceConnectorConfig, found.section]
         )
-        raise refusal(raw, sections, problems)
+        raise refusal(raw, given, sections, problems)
     return planned
 
 
-def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
+def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
     mine = title(raw)
     problems.unusable |= raw.unresolved.keys()
     found = source = guarantee = None
@@ -129,7 +133,7 @@ def _gathered(raw: Resolved, problems: Problems) -> SourcePlan | None:
     with problems.caught(mine):
         _check_producer(raw)
     with problems.caught(mine):
-        check_clients(connector)
+        check_clients(connector, reads=reads)
     for where, name in (
         ("key.converter", connector.key_converter),
         ("value.converter", connector.value_converter),

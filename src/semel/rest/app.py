@@ -12,10 +12,11 @@ from urllib.parse import quote
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from semel.config.characters import check_name, check_value
 from semel.config.definition import text_of
 from semel.config.worker import WorkerConfig
 from semel.connect import loggers, plugins
@@ -45,11 +46,27 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() == "true"
 
 
-Value = Annotated[str, BeforeValidator(_text)]
-Config = dict[str, Value]
+def _texts(value: Any) -> Any:
+    """A body whose texts have been checked, however deep in it they are."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            check_value(found)
+        elif isinstance(found, dict):
+            waiting += [*found, *found.values()]
+        elif isinstance(found, list):
+            waiting += found
+    return value
+
+
+Value = Annotated[str, BeforeValidator(_text), AfterValidator(check_value)]
+Key = Annotated[str, AfterValidator(check_name)]
+Config = dict[Key, Value]
+Body = Annotated[dict[str, Any], AfterValidator(_texts)]
 Flag = Annotated[bool, BeforeValidator(_is_true)]
 _ABOUT = re.compile(r"/(?:semel/)?connectors/([^/]+)")
-Given = dict[str, Value | None]
+Given = dict[Key, Value | None]
 """A configuration in a request: a null is a mistake, or removes a key."""
 TaskNumber = Annotated[Number, Path()]
 
@@ -109,6 +126,7 @@ def _errors(app: FastAPI, worker: WorkerConfig) -> None:
     """Give every error Kafka Connect's body."""
 
     def answer(status: int, message: str) -> JSONResponse:
+        message = message.encode("utf-8", "backslashreplace").decode()
         return JSONResponse({"error_code": status, "message": message}, status)
 
     @app.exception_handler(RequestError)
@@ -272,7 +290,7 @@ def _offsets(app: FastAPI, herder: Herder) -> None:
         return herder.offsets(name)
 
     @app.patch("/connectors/{name}/offsets")
-    def alter(name: Name, body: dict[str, Any], request: Request) -> dict[str, Any]:
+    def alter(name: Name, body: Body, request: Request) -> dict[str, Any]:
         return herder.alter_offsets(name, body, _who(request))
 
     @app.delete("/connectors/{name}/offsets")

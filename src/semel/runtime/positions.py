@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
@@ -157,9 +156,8 @@ def _is_idle(groups: Groups, group: str) -> bool:
 
 def check_topic(connector: ConnectorConfig, topic: str) -> None:
     """Raises ConfigError: the connector does not read this topic."""
-    pattern = connector.topics_regex
-    if topic not in connector.topics and not (pattern and re.fullmatch(pattern, topic)):
-        reads = ", ".join(connector.topics) or f"topics matching {pattern}"
+    if not connector.reads(topic):
+        reads = ", ".join(connector.topics) or f"topics matching {connector.topics_regex}"
         raise ConfigError(
             f"connector {connector.name} does not read topic {topic}; it reads {reads}"
         )

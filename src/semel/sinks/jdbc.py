@@ -157,7 +157,7 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 ("collection.naming.strategy", self.naming_strategies),
                 ("column.naming.strategy", self.column_naming_strategy),
             )
-            for name in names
+            for name in dict.fromkeys(names)
             if name.rsplit(".", maxsplit=1)[-1] not in _DEFAULT_STRATEGIES
         ]
         if problems:

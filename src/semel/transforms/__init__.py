@@ -11,6 +11,7 @@ from typing import Any
 
 from semel import aliases
 from semel.config import Definition, below, section_of, under
+from semel.config.worker import MODULES, may_import
 from semel.errors import ConfigError, Problem, prefixed
 from semel.extras import entries
 from semel.problems import together
@@ -24,6 +25,7 @@ from semel.transforms.config import (
     StageKeys,
     unknown,
 )
+from semel.transforms.python import PythonConfig
 
 __all__ = [
     "PREDICATES",
@@ -129,6 +131,9 @@ _OUR_PREDICATES = {
     _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
     _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
 }
+_MOST, _LONGEST = 200, 249
+"""The most transforms of a chain, and the most predicates, and their longest names: nobody has as
+many, and each costs time whenever a configuration is checked."""
 _SUFFIXES = ("Key", "Value")
 _NAMESAKES = frozenset(
     {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${suffix}" for suffix in _SUFFIXES)},
@@ -143,6 +148,10 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
         ConfigError: every mistake in it.
     """
     names = _list(raw, "transforms")
+    too_long = any(len(part.strip()) > _LONGEST for part in raw.get("transforms", "").split(","))
+    if len(names) > _MOST or too_long:
+        why = f"transforms may have up to {_MOST} names of up to {_LONGEST} characters"
+        raise ConfigError(Problem("transforms", why))
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise ConfigError(
@@ -217,7 +226,8 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
 
 
 def _list(raw: Mapping[str, str], name: str) -> list[str]:
-    return [part.strip() for part in raw.get(name, "").split(",") if part.strip()]
+    found = (part.strip() for part in raw.get(name, "").split(","))
+    return [part for part in found if 0 < len(part) <= _LONGEST][: _MOST + 1]
 
 
 def _stage_of(raw: Mapping[str, str], alias: str) -> Callable[[], Stage]:
@@ -257,12 +267,28 @@ def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     """The transform or predicate configured below ``prefix``."""
     found, suffix = _found(kind, raw, prefix)
     config = section_of(found.section, under(raw, prefix), prefix, otherwise=f"{prefix}type")
+    _check_module(config, raw, prefix)
     try:
         return found(config, of_key=suffix == "Key") if suffix else found(config)
     except ConfigError as error:
         raise prefixed(error.problems, prefix, otherwise=f"{prefix}type") from None
     except ValueError as error:
         raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
+
+
+def _check_module(config: Any, raw: Mapping[str, str], prefix: str) -> None:
+    """Raises ConfigError: the worker does not allow the module of ``type=python``."""
+    if not isinstance(config, PythonConfig) or MODULES not in raw:
+        return
+    if not may_import(config.function.partition(":")[0], _list(raw, MODULES)):
+        raise ConfigError(
+            Problem(
+                f"{prefix}function",
+                f"{prefix}function={config.function}: connectors of this worker may call functions "
+                f"of {raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's "
+                "file",
+            )
+        )
 
 
 def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.errors import ConfigError, Problem
+from semel.patterns import check, compiled
 from semel.transforms.base import (
     Batch,
     Contents,
@@ -20,7 +21,6 @@ from semel.transforms.base import (
     each,
     reasons,
 )
-from semel.transforms.patterns import compiled
 from semel.transforms.structs import (
     Column,
     Columns,
@@ -37,11 +37,6 @@ from semel.transforms.texts import java_text
 _MORE_THAN_TEXT = re.compile(r"\s*([-+.\d\"'\[{]|null\b|NaN\b|Infinity\b)")
 """Kafka Connect's ``Values.parseString`` turns text that begins like this into something other than
 text."""
-
-
-def _regex(text: str) -> None:
-    if text:
-        compiled(text)
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ class FilterByFieldValueConfig:
     field: str = key("field.name", "", "The field; empty for the whole key or value.")
     value: str | None = key("field.value", None, "The value to look for: text, true or false.")
     pattern: str = key(
-        "field.value.pattern", "", "The expression to find in its text.", validator=_regex
+        "field.value.pattern", "", "The expression to find in its text.", validator=check
     )
     matches: bool = key("field.value.matches", True, "Whether records that match are kept.")
 
@@ -186,19 +181,20 @@ class FilterByFieldValue(Reading):
             if len(missing):
                 what = f"field {self._config.field}" if self._config.field else "the key or value"
                 raise Refused(reasons(missing, f"{what}, by which records are filtered, is null"))
-        texts = java_text(found.array, has_schema=contents.has_schema).dictionary_encode()
-        encoded = [self._holds(text, found.type) for text in texts.dictionary.to_pylist()]
-        holds = pa.array(encoded, pa.bool_()).take(texts.indices)
-        return np.asarray(pc.fill_null(holds, False).to_numpy(zero_copy_only=False))
+        texts = java_text(found.array, has_schema=contents.has_schema)
+        holds = pc.fill_null(self._holds(texts, found.type), False)
+        return np.asarray(holds.to_numpy(zero_copy_only=False))
 
-    def _holds(self, text: str, kind: pa.DataType) -> bool:
+    def _holds(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if self._pattern is not None:
-            return self._pattern.search(text) is not None
+            return self._pattern.finds(texts)
         value = self._config.value
         assert value is not None
-        if value.strip().lower() in ("true", "false"):
-            return pa.types.is_boolean(kind) and text == value.strip().lower()
-        return pa.types.is_string(kind) and text == value
+        is_flag = value.strip().lower() in ("true", "false")
+        wanted = value.strip().lower() if is_flag else value
+        if pa.types.is_boolean(kind) if is_flag else pa.types.is_string(kind):
+            return pc.equal(texts, wanted)
+        return pa.repeat(pa.scalar(False), len(texts))
 
 
 def _refuse_nested(found: Column, contents: Contents, array: pa.Array) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
+from semel.patterns import check, compiled
 from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
     Batch,
@@ -21,7 +22,6 @@ from semel.transforms.base import (
     Router,
     reasons,
 )
-from semel.transforms.patterns import compiled, replacement
 from semel.transforms.structs import (
     Columns,
     column,
@@ -34,11 +34,7 @@ from semel.transforms.structs import (
 from semel.transforms.texts import milliseconds
 
 _UNSUPPORTED = "java.lang.UnsupportedOperationException"
-_FLAGS = {"CASE_INSENSITIVE": re.IGNORECASE, "DOTALL": re.DOTALL, "MULTILINE": re.MULTILINE}
-
-
-def _regex(text: str) -> None:
-    compiled(text)
+_FLAGS = {"CASE_INSENSITIVE": "i", "DOTALL": "s", "MULTILINE": "m"}
 
 
 def _flags(names: tuple[str, ...]) -> None:
@@ -108,7 +104,7 @@ def _refuse(rows: np.ndarray, why: str) -> None:
 class PatternRenameConfig:
     """The keys of PatternRename."""
 
-    pattern: str = key("field.pattern", doc="The expression to find in names.", validator=_regex)
+    pattern: str = key("field.pattern", doc="The expression to find in names.", validator=check)
     flags: tuple[str, ...] = key(
         "field.pattern.flags",
         ("CASE_INSENSITIVE",),
@@ -125,18 +121,14 @@ class PatternRename(ContentsTransform):
 
     def __init__(self, config: PatternRenameConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        pattern = compiled(config.pattern)
-        flags = pattern.flags
-        for name in config.flags:
-            flags |= _FLAGS[name]
-        self._pattern = re.compile(pattern.pattern, flags)
-        self._template = replacement(config.replacement, self._pattern)
+        self._pattern = compiled(config.pattern, "".join(_FLAGS[name] for name in config.flags))
+        self._template = self._pattern.template(config.replacement)
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "field renaming", nulls=True)
         renamed: Columns = {}
         for name, found in columns(array).items():
-            new = self._pattern.sub(self._template, name)
+            new = self._pattern.all_replaced(self._template, name)
             refuse_duplicate(new, renamed, contents, array)
             renamed[new] = found
         return contents.holding(struct(renamed, array))
@@ -146,7 +138,7 @@ class PatternRename(ContentsTransform):
 class PatternFilterConfig:
     """The keys of PatternFilter."""
 
-    pattern: str = key("pattern", doc="Matches the whole text.", validator=_regex)
+    pattern: str = key("pattern", doc="Matches the whole text.", validator=check)
     fields: tuple[str, ...] = key("fields", doc="The fields; one that matches drops the record.")
 
 
@@ -172,13 +164,8 @@ class PatternFilter(Reading):
         return batch.take(np.flatnonzero(~gone)) if gone.any() else batch
 
     def _matches(self, texts: pa.Array) -> np.ndarray:
-        encoded = texts.dictionary_encode()
-        found = [
-            t is not None and bool(self._pattern.fullmatch(t))
-            for t in encoded.dictionary.to_pylist()
-        ]
-        matches = pa.array(found, pa.bool_()).take(encoded.indices)
-        return np.asarray(pc.fill_null(matches, False).to_numpy(zero_copy_only=False))
+        matches = pc.fill_null(self._pattern.matches(texts), False)
+        return np.asarray(matches.to_numpy(zero_copy_only=False))
 
 
 class SetNull(ContentsTransform):

@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.transforms.patterns import compiled
+from semel.patterns import compiled
 
 Path = tuple[str, ...]
 Find = Callable[[Path], pa.Array | None]
@@ -250,16 +250,13 @@ def _matching(path: Path, text: str) -> Test:
     body, _, flags = text[1:].rpartition("/")
     if flags.strip("i"):
         raise ValueError(f"has the flags {flags!r} at a pattern; only i is known")
-    pattern = compiled(body.replace("\\/", "/"))
-    whole = re.compile(pattern.pattern, pattern.flags | (re.IGNORECASE if flags else 0))
+    pattern = compiled(body.replace("\\/", "/"), flags[:1])
 
     def test(find: Find, count: int) -> pa.Array:
         values = find(path)
         if values is None or not _is_text(values.type):
             return _all_of(False, count)
-        encoded = values.dictionary_encode()
-        known = [t is not None and bool(whole.fullmatch(t)) for t in encoded.dictionary.to_pylist()]
-        return pc.fill_null(pa.array(known, pa.bool_()).take(encoded.indices), False)
+        return pc.fill_null(pattern.matches(values), False)
 
     return test
 

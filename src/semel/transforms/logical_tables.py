@@ -8,21 +8,16 @@ import pyarrow as pa
 
 from semel.config import key
 from semel.errors import ConfigError, Problem
+from semel.patterns import check, compiled
 from semel.transforms.base import Batch, Router, each
-from semel.transforms.patterns import compiled, first_replaced, replacement
 from semel.transforms.structs import column, columns, required, struct
-
-
-def _regex(text: str) -> None:
-    if text:
-        compiled(text)
 
 
 @dataclass(frozen=True)
 class ToLogicalTopicRouterConfig:
     """The keys of ToLogicalTopicRouter."""
 
-    topic_regex: str = key("topic.regex", doc="Matches whole names of topics.", validator=_regex)
+    topic_regex: str = key("topic.regex", doc="Matches whole names of topics.", validator=check)
     topic_replacement: str = key("topic.replacement", doc="The new name; $1 is the first group.")
     unique: bool = key(
         "key.enforce.uniqueness", True, "Whether a field of the key says which topic it was."
@@ -31,7 +26,7 @@ class ToLogicalTopicRouterConfig:
         "key.field.regex",
         "",
         "Matches names of topics, for the value of that field.",
-        validator=_regex,
+        validator=check,
     )
     key_replacement: str = key("key.field.replacement", "", "The value of that field.")
     key_field: str = key("key.field.name", "__dbz__sourceIdentifier", "Its name.")
@@ -68,10 +63,10 @@ class ToLogicalTopicRouter(Router):
     def __init__(self, config: ToLogicalTopicRouterConfig) -> None:
         self._config = config
         self._topics = compiled(config.topic_regex)
-        self._topic = replacement(config.topic_replacement, self._topics)
+        self._topic = self._topics.template(config.topic_replacement)
         self._keys = compiled(config.key_regex) if config.key_regex else None
         if self._keys:
-            self._key = replacement(config.key_replacement, self._keys)
+            self._key = self._keys.template(config.key_replacement)
 
     @property
     def needs_key(self) -> bool:
@@ -88,7 +83,7 @@ class ToLogicalTopicRouter(Router):
     def route(self, topic: str) -> str:
         if not self._topics.fullmatch(topic):
             return topic
-        return first_replaced(self._topics, self._topic, topic) or topic
+        return self._topics.first_replaced(self._topic, topic) or topic
 
     def apply(self, batch: Batch) -> Batch:
         routed = super().apply(batch)
@@ -110,7 +105,7 @@ class ToLogicalTopicRouter(Router):
             return None
         if self._keys is None or not self._keys.fullmatch(topic):
             return topic
-        return first_replaced(self._keys, self._key, topic)
+        return self._keys.first_replaced(self._key, topic)
 
 
 class ByLogicalTableRouter(ToLogicalTopicRouter):

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.plain import PlainReader
 from semel.errors import ConfigError, Problem
+from semel.patterns import check, compiled
 from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
 from semel.transforms.debezium import ENVELOPE, valid
 from semel.transforms.headers import added
-from semel.transforms.patterns import compiled, first_replaced, replacement
 from semel.transforms.structs import Column, Columns, Opener, column, columns, refuse_all, struct
 from semel.transforms.texts import java_text
 
@@ -27,10 +27,6 @@ _NULL = "java.lang.NullPointerException"
 _PAYLOAD = "payload"
 _PLACEMENT = "table.fields.additional.placement"
 _UNITS = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
-
-
-def _regex(text: str) -> None:
-    compiled(text)
 
 
 def _placements(texts: tuple[str, ...]) -> None:
@@ -79,7 +75,7 @@ class EventRouterConfig:
     version: str = key("table.field.event.schema.version", "", "Has no effect here.")
     route_by: str = key("route.by.field", "aggregatetype", "The field that names the topic.")
     regex: str = key(
-        "route.topic.regex", "(?<routedByValue>.*)", "Matches its value.", validator=_regex
+        "route.topic.regex", "(?<routedByValue>.*)", "Matches its value.", validator=check
     )
     topic: str = key(
         "route.topic.replacement", "outbox.event.${routedByValue}", "The topic, as in RegexRouter."
@@ -114,7 +110,7 @@ class EventRouter(Transform):
         self._config = config
         self._regex = compiled(config.regex)
         try:
-            self._topic = replacement(config.topic, self._regex)
+            self._topic = self._regex.template(config.topic)
         except ValueError as error:
             where = "route.topic.replacement"
             raise ConfigError(Problem(where, f"{where}={config.topic}: {error}")) from None
@@ -247,7 +243,7 @@ class EventRouter(Transform):
     def _named(self, name: str) -> str:
         if not self._regex.fullmatch(name):
             return name
-        return first_replaced(self._regex, self._topic, name)
+        return self._regex.first_replaced(self._topic, name)
 
     def _expanded(self, payload: pa.Array) -> pa.Array:
         """The objects that payloads of text hold."""

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
+from semel.patterns import compiled
 from semel.transforms.base import Batch, Predicate
 from semel.transforms.headers import header_keys, parents
-from semel.transforms.patterns import compiled
 
 
 def _pattern(text: str) -> None:
@@ -38,7 +38,7 @@ class TopicNameMatches(Predicate):
 
     def matches(self, topic: str) -> bool:
         """Whether a topic has such a name."""
-        return self._pattern.fullmatch(topic) is not None
+        return self._pattern.fullmatch(topic)
 
     def holds(self, batch: Batch) -> pa.Array:
         encoded = batch.topics.dictionary_encode()

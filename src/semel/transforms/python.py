@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,19 @@ from semel.transforms.base import Batch, Refused, Transform
 ROW, KEY, VALUE, TIMESTAMP = "row", "key", "value", "timestamp"
 
 
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def _named(text: str) -> None:
+    if not _NAME.fullmatch(text):
+        raise ValueError("is not of the form module:name")
+
+
 @dataclass(frozen=True)
 class PythonConfig:
     """The keys of a function."""
 
-    function: str = key("function", doc="The function, as module:name.")
+    function: str = key("function", doc="The function, as module:name.", validator=_named)
 
 
 class Python(Transform):
@@ -37,7 +47,11 @@ class Python(Transform):
 
     def __init__(self, config: PythonConfig) -> None:
         self._name = config.function
-        self._function = _imported(config.function)
+
+    @cached_property
+    def _function(self) -> Callable[[pa.RecordBatch], Any]:
+        """Imported by the task that calls it, not where a configuration is checked."""
+        return _imported(self._name)
 
     @property
     def needs_key(self) -> bool:
@@ -73,8 +87,9 @@ class Python(Transform):
         )
 
     def _called(self, given: pa.RecordBatch, refused: dict[int, tuple[str, str]]) -> pa.Table:
+        function = self._function
         try:
-            made = self._function(given)
+            made = function(given)
         except Exception as error:
             if len(given) == 1:
                 kind = type(error)
@@ -119,7 +134,7 @@ def _imported(name: str) -> Callable[[pa.RecordBatch], Any]:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            Problem("function", f"function={name}: cannot load it: {error}. Write module:name")
+            Problem("function", f"function={name}: cannot load it: {error}")
         ) from None
     if not callable(found):
         raise ConfigError(Problem("function", f"function={name} is not a function"))

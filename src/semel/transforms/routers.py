@@ -10,18 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.patterns import check, compiled
 from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons
 from semel.transforms.dates import DateFormat
-from semel.transforms.patterns import compiled, first_replaced, replacement
 from semel.transforms.structs import columns, required
 from semel.transforms.texts import milliseconds
 
 _BETWEEN = "\0"
 """Neither a topic nor a time contains it."""
-
-
-def _regex(text: str) -> None:
-    compiled(text)
 
 
 def _date_format(text: str) -> None:
@@ -37,7 +33,7 @@ def _read_format(text: str) -> None:
 class RegexRouterConfig:
     """The keys of RegexRouter."""
 
-    regex: str = key("regex", doc="Matches whole names of topics.", validator=_regex)
+    regex: str = key("regex", doc="Matches whole names of topics.", validator=check)
     replacement: str = key("replacement", doc="The new name; $1 stands for the first group.")
 
 
@@ -48,12 +44,12 @@ class RegexRouter(Router):
 
     def __init__(self, config: RegexRouterConfig) -> None:
         self._regex = compiled(config.regex)
-        self._replacement = replacement(config.replacement, self._regex)
+        self._replacement = self._regex.template(config.replacement)
 
     def route(self, topic: str) -> str:
         if not self._regex.fullmatch(topic):
             return topic
-        return first_replaced(self._regex, self._replacement, topic)
+        return self._regex.first_replaced(self._replacement, topic)
 
 
 @dataclass(frozen=True)

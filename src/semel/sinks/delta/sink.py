@@ -15,6 +15,7 @@ from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, Problem, TargetChanged, misconfigured
 from semel.failpoints import hit
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.patterns import compiled
 from semel.problems import together
 from semel.records import TIMESTAMP, Records
 from semel.sinks import rows as made
@@ -205,7 +206,7 @@ class DeltaSink(StagingSink):
 
     def _known_topics(self) -> set[str]:
         if not self._topics and self._connector.topics_regex:
-            pattern = re.compile(self._connector.topics_regex)
+            pattern = compiled(self._connector.topics_regex)
             found = snapshot.topics_of_tables(self._config, self._options, pattern)
             self._topics = set(found)
         return self._topics

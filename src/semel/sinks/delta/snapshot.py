@@ -12,6 +12,7 @@ from pyarrow import fs
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import Hole, LedgerEntry
+from semel.patterns import Pattern
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
@@ -112,7 +113,7 @@ def scan(table: Table, columns: list[str]) -> pa.Table:
 
 
 def topics_of_tables(
-    config: DeltaConfig, options: Mapping[str, str], pattern: re.Pattern[str]
+    config: DeltaConfig, options: Mapping[str, str], pattern: Pattern
 ) -> Iterator[str]:
     """The topics whose tables exist, by the tables' names."""
     mapped = [pair.split(":", maxsplit=1)[0] for pair in config.table_mapping]

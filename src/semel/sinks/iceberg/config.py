@@ -9,6 +9,7 @@ from functools import partial
 
 from semel.config import read, under
 from semel.errors import ConfigError, Problem, misconfigured
+from semel.patterns import Pattern, compiled
 from semel.problems import refuse, together
 from semel.sinks.iceberg.catalogs import catalog
 from semel.sinks.iceberg.keys import IcebergKeys
@@ -53,6 +54,8 @@ PREFIXES = (
 )
 
 _OF_A_TABLE = ("id-columns", "partition-by", "commit-branch", "route-regex")
+_PARTS = re.compile(r"(?:[^,(]|\([^)]*\)?)+")
+"""What commas separate, except within parentheses."""
 _TRANSFORM = re.compile(r"(?P<name>\w+)\((?P<column>[^(),]+?)(?:,\s*(?P<width>\d+)\s*)?\)")
 _TRANSFORMS = {
     "year": "year",
@@ -222,7 +225,7 @@ class TableSettings:
     branch: str
     id_columns: tuple[str, ...]
     partition_by: tuple[PartitionField, ...]
-    route: re.Pattern[str] | None = None
+    route: Pattern | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +309,7 @@ def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> T
     return TableSettings(table, branch, columns or config.id_columns, partition_by, route)
 
 
-def _route(config: IcebergConfig, table: str, regex: str) -> re.Pattern[str] | None:
+def _route(config: IcebergConfig, table: str, regex: str) -> Pattern | None:
     name = f"iceberg.table.{table}.route-regex"
     if regex and not config.route_field:
         raise misconfigured(
@@ -328,16 +331,14 @@ def _route(config: IcebergConfig, table: str, regex: str) -> re.Pattern[str] | N
             "it the table gets no record. Set it, or remove the table from iceberg.tables",
         )
     try:
-        return re.compile(regex)
-    except re.error as error:
-        raise misconfigured(
-            name, f"{name}={regex!r} is not a regular expression: {error}"
-        ) from None
+        return compiled(regex)
+    except ValueError as error:
+        raise misconfigured(name, f"{name}={regex!r} {error}") from None
 
 
 def _partition(key: str, text: str) -> tuple[PartitionField, ...]:
     found = []
-    for part in re.split(r",(?![^()]*\))", text):
+    for part in _PARTS.findall(text):
         wanted = part.strip()
         if not wanted:
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import pyarrow.types as is_
 
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
+from semel.patterns import Pattern
 from semel.records import METADATA, PARTITION, TOPIC, Records
 
 Counts = Counter[TopicPartition]
@@ -35,16 +35,16 @@ class Share:
 
 
 def by_regex(
-    field: str, routes: Mapping[str, re.Pattern[str] | None], records: Records
+    field: str, routes: Mapping[str, Pattern | None], records: Records
 ) -> tuple[list[tuple[str, Records]], Counts]:
     """The records of each table that gets some, and how many records go to no table."""
-    codes, values = _encoded(records.rows, field)
+    codes, named = _encoded(records.rows, field)
+    values = pa.array(named, pa.string())
     taken = np.zeros(records.rows.num_rows, dtype=bool)
     found = []
     for name, route in routes.items():
         assert route is not None
-        # Python's regular expressions are closer to Java's than Arrow's; each value is tried once.
-        fits = np.array([v is not None and bool(route.fullmatch(v)) for v in values], dtype=bool)
+        fits = pc.fill_null(route.matches(values), False).to_numpy(zero_copy_only=False)
         mine = fits[codes]
         taken |= mine
         found += [(name, part) for part in _part(records, mine)]

@@ -65,7 +65,7 @@ class Tables:
 
     def describe(self) -> dict[str, str]:
         said = {t: self._settings.of(t).route for t in self._targets}
-        routes = [n if r is None else f"{n} ({r.pattern})" for n, r in said.items()]
+        routes = [n if r is None else f"{n} ({r.text})" for n, r in said.items()]
         field = self._settings.config.route_field
         tables = ", ".join(routes) + (f" by {field}" if field else "")
         return {

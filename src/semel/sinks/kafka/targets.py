@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection
 
 from semel.config import ConnectorConfig
@@ -70,7 +69,7 @@ class Targets:
                     )
                 )
         pattern = connector.topics_regex
-        if pattern and not self._elsewhere and re.fullmatch(pattern, self._ledger):
+        if pattern and not self._elsewhere and connector.reads(self._ledger):
             problems.append(
                 Problem(
                     "topics.regex",
@@ -116,9 +115,7 @@ class Targets:
         """Why a topic cannot be copied to its target: the records would come back."""
         name = self._config.topic(topic)
         connector = self._connector
-        pattern = connector.topics_regex
-        reads = name in connector.topics or (pattern and re.fullmatch(pattern, name))
-        if reads and not self._elsewhere:
+        if connector.reads(name) and not self._elsewhere:
             return [
                 Problem(
                     "topic.rename.format",

@@ -8,7 +8,6 @@ never replaces a newer one.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -135,16 +134,9 @@ class SearchSink(Sink):
         if topic in self._alone or not self._any_keys:
             return
         for other in sorted({e.topic for e in self._ledger.entries()}):
-            if self._reads(other) and self._config.index(other) in index.names:
+            if self._connector.reads(other) and self._config.index(other) in index.names:
                 self._check_both(other, topic, index.name)
         self._alone.add(topic)
-
-    def _reads(self, topic: str) -> bool:
-        """Whether the connector still reads a topic."""
-        connector = self._connector
-        if connector.topics:
-            return topic in connector.topics
-        return re.fullmatch(connector.topics_regex, topic) is not None
 
     @property
     def _where(self) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from semel.errors import ConfigError, ServiceError, TransientError, Unavailable, misconfigured
+from semel.problems import may_read
 from semel.sinks import jdbc
 
 _PAUSE = 0.002
@@ -48,6 +49,8 @@ def anchored(raw: Mapping[str, str], system: str, key: str = "connection.url") -
 
 def check_directory(path: Path) -> None:
     """Raises ConfigError if the file can never be created."""
+    if not may_read():
+        return
     if not path.parent.is_dir():
         raise misconfigured(
             "connection.url",

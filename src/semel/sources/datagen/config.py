@@ -7,6 +7,7 @@ from pathlib import Path
 
 from semel.config import HIGH, LOW, Type, key
 from semel.errors import ConfigError, Problem
+from semel.problems import check_read
 from semel.sources.datagen.quickstarts import FILES, QUICKSTARTS, Schema
 
 CLASSES = (
@@ -136,6 +137,7 @@ class DatagenConfig:
     def _of_file(self) -> Schema:
         if not self.schema_filename.strip():
             raise ConfigError(_NO_SCHEMA)
+        check_read("schema.filename")
         path = Path(self.schema_filename)
         own = FILES.get(path.name)
         if own is not None and not path.exists():

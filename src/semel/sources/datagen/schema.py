@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.problems import check_read
 from semel.sources.datagen import values
 from semel.sources.datagen.draws import salt
 from semel.sources.datagen.regex import texts
@@ -317,6 +318,7 @@ def _number(value: Any, name: str, path: tuple[str, ...], *, whole: bool = False
 def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
     if given.get("encoding") != "json":
         raise _wrong(path, "options of a file must have the encoding json")
+    check_read("schema.string")
     name = Path(str(given.get("file", "")))
     try:
         found = json.loads(name.read_text(encoding="utf-8"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
+from semel.patterns import check
 from semel.sources.directory import filepulse
 from semel.sources.directory.textkeys import TextKeys
 
@@ -46,13 +46,6 @@ IGNORED = {
 }
 
 
-def _pattern(text: str) -> None:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error}") from None
-
-
 def _attributes(names: Sequence[str]) -> None:
     wrong = [n for n in names if n not in ATTRIBUTES]
     if wrong:
@@ -88,7 +81,7 @@ class DirectoryConfig(TextKeys):
         "input.file.pattern",
         ".*",
         "A regular expression that the whole name of a file must match.",
-        validator=_pattern,
+        validator=check,
         importance=HIGH,
         group="File System",
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from semel.patterns import compiled
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.found import Found
 from semel.sources.directory.places import Places
@@ -34,7 +34,7 @@ class Listing:
         self._warn = warn
         self._aside: dict[str, float] = {}
         """When files that are about to be deleted were first seen."""
-        self._pattern = re.compile(config.pattern)
+        self._pattern = compiled(config.pattern)
 
     def files(self) -> list[Found] | None:
         """The files that the configuration names; None if the place does not exist."""
@@ -57,7 +57,7 @@ class Listing:
         own_name = found.name.rpartition("/")[2]
         if own_name.endswith(self._config.processing):
             return False
-        return self._pattern.fullmatch(own_name) is not None
+        return self._pattern.fullmatch(own_name)
 
     def _report(self, aside: Sequence[str]) -> None:
         """Warn of files that stay aside: normally, a file is there only for an instant."""

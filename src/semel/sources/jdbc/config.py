@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, Type, key
 from semel.errors import ConfigError, Problem
+from semel.patterns import compiled
 from semel.sinks.table_keys import password_key, user_key
 from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
 from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only
@@ -303,11 +303,9 @@ class JdbcSourceConfig:
         for name in ("table.include.list", "table.exclude.list"):
             for pattern in chosen[name]:
                 try:
-                    re.compile(pattern)
-                except re.error as error:
-                    problems.append(
-                        Problem(name, f"{name}: {pattern!r} is not a regular expression: {error}")
-                    )
+                    compiled(pattern)
+                except ValueError as error:
+                    problems.append(Problem(name, f"{name}: {pattern!r} {error}"))
         return problems
 
     def _which_columns(self) -> Sequence[Problem]:
@@ -380,8 +378,8 @@ class JdbcSourceConfig:
         names = {name, full_name, ".".join(f'"{p}"' for p in full_name.split("."))}
         if self.whitelist:
             return bool(names & set(self.whitelist))
-        if self.include and not any(re.fullmatch(p, full_name) for p in self.include):
+        if self.include and not any(compiled(p).fullmatch(full_name) for p in self.include):
             return False
-        if any(re.fullmatch(p, full_name) for p in self.exclude):
+        if any(compiled(p).fullmatch(full_name) for p in self.exclude):
             return False
         return not names & set(self.blacklist)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from semel.patterns import compiled
+
 NAME = re.compile(r"(.+):([^:\[\]|]+)")
 NAMES = re.compile(r"(.+):\[([^\[\]]+)\]")
 
@@ -24,9 +26,9 @@ def by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tup
             raise ValueError(f"must be a list of entries such as {example}; {entry!r} is not one")
         pattern = match[1].strip()
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+            compiled(pattern)
+        except ValueError as error:
+            raise ValueError(f"has {pattern!r}, which {error}") from None
         found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
     return found
 
@@ -47,7 +49,7 @@ def only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) 
     Raises:
         ValueError: none matches, or several do.
     """
-    found = [columns for pattern, columns in entries if re.fullmatch(pattern, table)]
+    found = [columns for pattern, columns in entries if compiled(pattern).fullmatch(table)]
     if len(found) != 1:
         raise ValueError(
             f"matches {len(found)} entries of {name}, and must match one. Correct the regular "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from semel.config import MEDIUM, connector_class_key, key
 from semel.errors import misconfigured
+from semel.problems import may_read
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.jdbc_keys import PARAMETER, lock_key, url_key
 
@@ -169,6 +170,8 @@ def _flag(name: str, given: Mapping[str, str], otherwise: str) -> bool:
 
 def _authorities(file: str, key: str) -> str:
     """The file given with a key, or the system's."""
+    if file and not may_read():
+        return file
     if file and not Path(file).is_file():
         raise misconfigured(key, f"connection.url: serverCertificate={file} is not a file")
     known = ssl.get_default_verify_paths()
