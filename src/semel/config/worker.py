@@ -14,6 +14,12 @@ from semel.errors import ConfigError, Problem
 
 POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"
+SERVERS = "bootstrap.servers"
+SECURITY = ("security.", "sasl.", "ssl.")
+"""Prefixes of what a Kafka client logs in with."""
+_TARGETS = {f"dest.kafka.{SERVERS}", f"target.cluster.{SERVERS}"}
+"""The keys of the Kafka sink that name other brokers for its producer."""
+_TOKENS = ".override.sasl.oauthbearer.token.endpoint.url"
 _CLIENTS = ("consumer", "producer", "admin")
 _INHERITED = ("key.converter", "value.converter")
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
@@ -99,7 +105,9 @@ class WorkerConfig(RestConfig):
         none.
 
         A converter's settings come with the converter: they are taken from the worker only if the
-        converter is. Config providers are the worker's alone.
+        converter is, and not if the connector sets a URL of its own. Config providers are the
+        worker's alone. So is a client's login if the connector names other brokers for it: the
+        worker's password must not be sent wherever a connector says.
         """
         given = self.originals
         given = given.given if isinstance(given, Resolved) else given
@@ -107,19 +115,36 @@ class WorkerConfig(RestConfig):
         found: dict[str, str] = {PROVIDERS: ""}  # a request may read only what the worker allows
         for name, value in given.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
-            if (root and root not in connector) or name.startswith(("spark.", PROVIDERS)):
+            moved = name != root and any(n.endswith(".url") for n in under(own, f"{root}."))
+            if (root and root not in own and not moved) or name.startswith(("spark.", PROVIDERS)):
                 found[name] = value
+        # The client that reads a sink's topics, or writes a source's, may have other brokers.
+        main = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
         for client in _CLIENTS:
+            elsewhere = self._is_elsewhere(own, client)
             for name, value in under(given, f"{client}.").items():
+                if elsewhere and name.startswith(SECURITY):
+                    continue
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
                     found[f"{client}.override.{name}"] = value
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
-        # The client that reads a sink's topics, or writes a source's, may have other brokers.
-        client = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
-        if f"{client}.override.bootstrap.servers" not in {**found, **own}:
+        if f"{main}.override.bootstrap.servers" not in {**found, **own}:
             found["bootstrap.servers"] = given.get("bootstrap.servers", self.bootstrap_servers)
         return {**found, **own}
+
+    def _is_elsewhere(self, own: Mapping[str, str], client: str) -> bool:
+        """Whether a connector sends a client, or what it logs in with, to other servers than the
+        worker's."""
+        names = {SERVERS, f"kafka.{SERVERS}", *(f"{c}.override.{SERVERS}" for c in _CLIENTS)}
+        if client == "producer":
+            names |= _TARGETS
+        elif own.get("connector.class", "").strip() == "kafka":  # what it writes to
+            names.remove(f"producer.override.{SERVERS}")
+        named = {part.strip() for n in names for part in own.get(n, "").split(",")} - {""}
+        mine = under(self.originals, f"{client}.").get(SERVERS) or self.bootstrap_servers
+        elsewhere = not named <= {part.strip() for part in mine.split(",")}
+        return elsewhere or any(name.endswith(_TOKENS) for name in own)
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
         """The client settings that a connector may not override, but does (KIP-458, KIP-1188)."""

@@ -94,7 +94,6 @@ class Mysql(Dialect):
                     f"{self.where}: connections are closed as soon as they open"
                 ) from None
             raise
-        connection._local_infile = False  # or a server could ask for any file, at any time
         try:
             self._mariadb = "mariadb" in connection.get_server_info().lower()
             for setting in (
