@@ -68,6 +68,10 @@ class Herder(ABC):
     def __init__(self, worker: WorkerConfig) -> None:
         self._worker = worker
 
+    def peer_token(self) -> str:
+        """What the cluster's workers know one another by; empty without a cluster."""
+        return ""
+
     # What depends on where connectors are kept and run
 
     @property

@@ -238,14 +238,11 @@ def hostile(real: int, statement: bytes, file: Path) -> Iterator[tuple[int, Queu
     def serve() -> None:
         with suppress(OSError):
             while True:
-                attack(listener.accept()[0])
+                Thread(target=attack, args=(listener.accept()[0],), daemon=True).start()
 
     with listener:
-        thread = Thread(target=serve, daemon=True)
-        thread.start()
+        Thread(target=serve, daemon=True).start()
         yield listener.getsockname()[1], received
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE)
 
 
 def test_numbers_that_the_server_gives_out_are_not_given_for_zero(target: Target) -> None:

@@ -39,7 +39,7 @@ class Clusters:
         if elsewhere:
             given = {k: v for k, v in producer.items() if k.startswith(SECURITY)}
             target = Cluster(_without_login(admin) | given | there)
-            consumer = _without_login(consumer) | target.config
+            consumer = {**_without_login(consumer), **target.config}
         return cls(source, target, servers, elsewhere, producer, consumer)
 
 
