@@ -18,7 +18,7 @@ from semel.errors import ConfigError, Problem, Unresolvable
 from semel.redact import hide
 
 PROVIDERS = "config.providers"
-_REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+REFERENCE = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _BUILT_IN = {
     "file": f"{_PACKAGE}FileConfigProvider",
@@ -74,7 +74,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
         if key == PROVIDERS or key.startswith(f"{PROVIDERS}.") or not refers(text):
             continue
         try:
-            values[key] = _REFERENCE.sub(partial(_value, providers), text)
+            values[key] = REFERENCE.sub(partial(_value, providers), text)
         except _Unresolved as error:
             unresolved[key] = f"{key}={text}: {error}"
         if values[key] != text:
@@ -89,7 +89,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
 
 def refers(text: str) -> bool:
     """Whether a value has a reference."""
-    return _REFERENCE.search(text) is not None
+    return REFERENCE.search(text) is not None
 
 
 def shown(raw: Mapping[str, str], key: str) -> str:
@@ -188,7 +188,7 @@ def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | Non
 
 def _of_directory(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | None:
     file = _permitted(path, allowed) / key
-    if os.sep in key or not file.is_file():
+    if os.sep in key or not _permitted(str(file), allowed).is_file():
         return None
     try:
         return file.read_text(encoding="utf-8")
@@ -204,10 +204,18 @@ def _cannot_read(path: str, error: Exception) -> NoReturn:
 def _permitted(path: str, allowed: tuple[Path, ...] | None) -> Path:
     if not path:
         raise _Unresolved("it names no path")
+    if allowed is None:
+        return Path(path)
+    # Kafka Connect compares paths as they are written. A link must not lead out, either.
     normal = Path(os.path.normpath(path))
-    if allowed is not None and not any(normal.is_relative_to(root) for root in allowed):
+    written = any(normal.is_relative_to(root) for root in allowed)
+    if not written or not any(_real(normal).is_relative_to(_real(root)) for root in allowed):
         raise _Unresolved(f"{path} is not below the provider's allowed.paths")
-    return normal if allowed is not None else Path(path)
+    return normal
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def _allowed(given: str, where: str) -> tuple[Path, ...] | None:

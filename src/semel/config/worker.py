@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from semel.config.allowed import PATHS, PLUGINS, outside, unlisted
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
@@ -35,6 +37,12 @@ def _short(policy: str) -> str:
 def _policy(given: str) -> None:
     if _short(given).lower() not in {name.lower() for name in _POLICIES}:
         raise ValueError(f"is not one of {', '.join(_POLICIES)}; others are Java classes")
+
+
+def _folders(values: tuple[str, ...]) -> None:
+    for value in values:
+        if not os.path.isabs(value) or not os.path.isdir(value):  # noqa: PTH112, PTH117
+            raise ValueError(f"has {value}, which is not the absolute path of a folder")
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,23 @@ class WorkerConfig(RestConfig):
         importance=LOW,
         group="Common",
     )
+    allowed_paths: tuple[str, ...] = key(
+        PATHS,
+        (),
+        "Folders of this machine that connectors may read and write; by default any that the "
+        "worker may. If set, spark.* keys are the worker's alone.",
+        importance=MEDIUM,
+        group="Common",
+        validator=_folders,
+    )
+    allowed_plugins: tuple[str, ...] = key(
+        PLUGINS,
+        (),
+        "Classes that connectors may name as connector, converter, transform or predicate, by the "
+        "names that they use; by default any.",
+        importance=MEDIUM,
+        group="Common",
+    )
     graceful_timeout_ms: int = key(
         "task.shutdown.graceful.timeout.ms",
         5000,
@@ -111,7 +136,7 @@ class WorkerConfig(RestConfig):
         """
         given = self.originals
         given = given.given if isinstance(given, Resolved) else given
-        own = {n: v for n, v in connector.items() if not n.startswith(PROVIDERS)}
+        own = {n: v for n, v in connector.items() if not n.startswith((PROVIDERS, PATHS))}
         found: dict[str, str] = {PROVIDERS: ""}  # a request may read only what the worker allows
         for name, value in given.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
@@ -127,6 +152,8 @@ class WorkerConfig(RestConfig):
                     continue
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
                     found[f"{client}.override.{name}"] = value
+        if self.allowed_paths:
+            found[PATHS] = ",".join(self.allowed_paths)
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
         if f"{main}.override.bootstrap.servers" not in {**found, **own}:
@@ -147,12 +174,18 @@ class WorkerConfig(RestConfig):
         return elsewhere or any(name.endswith(_TOKENS) for name in own)
 
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
-        """The client settings that a connector may not override, but does (KIP-458, KIP-1188)."""
+        """What a connector may not set, but does: client settings (KIP-458, KIP-1188), paths and
+        classes."""
+        problems: list[Problem] = []
+        if self.allowed_paths:
+            problems += outside(connector, self.allowed_paths)
+        if self.allowed_plugins:
+            problems += unlisted(connector, self.allowed_plugins)
         policy = _short(self.override_policy).capitalize()
         allowed = {"Principal": _LOGIN, "Allowlist": frozenset(self.override_allowlist)}
         if policy == "All":
-            return []
-        return [
+            return problems
+        return problems + [
             Problem(
                 name,
                 f"The '{policy}' policy does not allow '{setting}' to be overridden in the "
@@ -165,7 +198,7 @@ class WorkerConfig(RestConfig):
         ]
 
     def permitted(self, connector: Mapping[str, str]) -> Mapping[str, str]:
-        """The connector, if it overrides no more than it may.
+        """The connector, if it sets no more than it may.
 
         Raises:
             ConfigError: names each key that it may not set.

@@ -349,9 +349,12 @@ class Herder(ABC):
                 may still do so. Or the configuration refers to something that is not there now.
         """
         try:
-            planned = plan_any(self._worker.inherited(self.config(name)))
+            config = self._worker.permitted(self.config(name))
+            planned = plan_any(self._worker.inherited(config))
         except Unresolvable as error:
             raise Unanswered(str(error)) from None
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
 
         def done() -> Any:
             try:

@@ -138,7 +138,7 @@ class Leading:
         """The number of shares that a connector can be divided into: its tasks, if they need not be
         together. A connector that cannot run has one, and its worker says why."""
         try:
-            planned = plan_any(self._config.inherited(config))
+            planned = plan_any(self._config.inherited(self._config.permitted(config)))
         except SemelError:
             return 1
         try:
