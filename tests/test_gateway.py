@@ -194,12 +194,13 @@ def test_no_process_shows_a_setting_in_its_arguments(
         text=True,
     )
     seen: set[str] = set()
-    while process.poll() is None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
         with suppress(psutil.Error):
             for child in psutil.Process(process.pid).children(recursive=True):
                 seen.update(child.cmdline())
         time.sleep(0.01)
-    assert process.communicate()[0].strip() == "3"
+    assert process.communicate(timeout=PATIENCE)[0].strip() == "3"
     assert any("SparkSubmit" in argument for argument in seen) and "--properties-file" in seen
     assert not [argument for argument in seen if "secret" in argument]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from semel.connect.alone import StandaloneHerder
 from semel.connect.secrets import kept, shown
 from semel.errors import ConfigError
 from semel.lab.embedded.process import LOOPBACK
+from semel.rest.guard import Hosts
 from semel.rest.listening import serving
 from semel.rest.tls import client_context
 from semel.rest.token import VARIABLE, token_for
@@ -468,6 +470,28 @@ def test_a_worker_answers_only_to_its_own_names(
         assert (answer.status_code == 403) is not passes
         if not passes:
             assert "semel.rest.allowed.hosts does not name" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("needed", "server", "passes"),
+    [(True, "192.0.2.1", True), (True, "127.0.0.1", False), (False, "192.0.2.1", False)],
+)
+def test_another_name_is_refused_where_no_token_protects_a_worker_or_it_is_local(
+    needed: bool, server: str, passes: bool
+) -> None:
+    passed: list[object] = []
+
+    async def app(scope: object, _receive: object, _send: object) -> None:
+        passed.append(scope)
+
+    async def send(_message: object) -> None:
+        pass
+
+    headers = [(b"host", b"connect:8083")]
+    scope = {"type": "http", "method": "GET", "headers": headers, "server": (server, 8083)}
+    hosts = Hosts(cast(Any, app), {"localhost"}, needed=needed, origins=False)
+    asyncio.run(hosts(scope, cast(Any, None), cast(Any, send)))
+    assert bool(passed) is passes
 
 
 def test_a_foreign_page_cannot_change_anything(send: Sends) -> None:

@@ -224,7 +224,7 @@ class RestConfig:
         HOSTS,
         (),
         "Names that clients may call this worker by, besides its own and addresses; * for any. "
-        "Only checked where no user is required.",
+        "Only checked without a login, and with the default token on loopback addresses.",
         importance=LOW,
         group=_GROUP,
     )

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from semel.config.rest import AUTHENTICATION, HOSTS, HeaderRule
-from semel.rest.token import VARIABLE, where
+from semel.rest.token import VARIABLE, is_local, where
 from semel.rest.users import Users
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ class Guard:
         elif _only_reads(scope):
             await self._app(scope, receive, send)
         else:
-            await self._app(scope, receive, _logging(send, f"{_request(scope)}, by {user!r}"))
+            who = repr(user) if user else "somebody without a login"
+            await self._app(scope, receive, _logging(send, f"{_request(scope)}, by {who}"))
 
     def _user(self, scope: Scope, headers: Headers) -> str | None:
         """The authenticated user. The name in a certificate counts if no users are configured."""
@@ -111,18 +112,23 @@ def _logging(send: Send, request: str) -> Send:
 
 class Hosts:
     """Refuses what a web page could let its reader's browser send: requests under another name than
-    the worker's (DNS rebinding), and changes from another origin."""
+    the worker's (DNS rebinding), and changes from another origin. If a token is ``needed``, which
+    no page has, names are only checked on loopback addresses, where they cost nobody anything."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], *, origins: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], *, needed: bool, origins: bool
+    ) -> None:
         self._app = app
         self._hosts = hosts
+        self._needed = needed
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else {}
         host, origin = headers.get("host", ""), headers.get("origin", "")
         wrong = ""
-        if not self._is_known(host):
+        server, *_ = scope.get("server") or ("",)
+        if not self._is_known(host) and not (self._needed and not is_local(server)):
             wrong = f"{HOSTS} does not name the host {host[:_PATH_SHOWN]!r}"
         elif origin and not (self._origins or _only_reads(scope)) and urlsplit(origin)[1] != host:
             wrong = "access.control.allow.origin does not name the origin of this request"

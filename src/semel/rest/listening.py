@@ -98,7 +98,8 @@ def _checked(app: ASGIApp, config: RestConfig, known: Users) -> ASGIApp:
     app = Guard(Limit(LikeJersey(app), config.max_request_bytes), known, anonymous)
     if known.are_configured:  # a browser sends no login to another name
         return app
-    return Hosts(app, config.hosts, origins=bool(config.allowed_origin))
+    origins = bool(config.allowed_origin)
+    return Hosts(app, config.hosts, needed=known.are_asked, origins=origins)
 
 
 def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:
