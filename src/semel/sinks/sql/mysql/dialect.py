@@ -114,6 +114,7 @@ class Mysql(Dialect):
                 claims.take(connection, self._arguments["database"], self._connector, self.where)
         except BaseException:
             connection.close()
+            self._watched().detach()  # it holds the connection, too
             raise
         return connection
 
