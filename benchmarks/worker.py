@@ -117,6 +117,7 @@ def _semel(rig: Rig) -> Iterator[System]:
     file = directory / "worker.properties"
     file.write_text(
         f"bootstrap.servers={rig.kafka.bootstrap_servers}\nlisteners=http://{LOOPBACK}:{port}\n"
+        "semel.rest.authentication=none\n"  # as Kafka Connect's worker
     )
     process = ServerProcess("semel worker", directory, directory / "worker.log")
     command = [sys.executable, "-c", "from semel.cli import main; main()", "worker", str(file)]

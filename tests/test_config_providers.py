@@ -131,6 +131,30 @@ def test_a_provider_reads_only_what_it_may(secrets: Path, monkeypatch: pytest.Mo
             resolved(allowed | {"x": text})
 
 
+@pytest.mark.parametrize("provider", ["file", "dir"])
+def test_a_link_does_not_lead_a_provider_out_of_what_it_may_read(
+    provider: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("key=top secret")
+    (folder / "inside").write_text("key=inside")
+    (folder / "link").symlink_to("inside")
+    (folder / "out").symlink_to("../secret")
+    (folder / "up").symlink_to("..")
+    allowed = {f"config.providers.{provider}.param.allowed.paths": str(folder)}
+
+    def value(name: str) -> str:
+        path, _, file = name.rpartition("/")
+        where = f"{folder}/{name}:key" if provider == "file" else f"{folder}/{path}:{file}"
+        return resolved({**allowed, "x": f"${{{provider}:{where}}}"})["x"]
+
+    assert value("inside").endswith("inside") and value("link").endswith("inside")
+    for name in ("out", "up/secret"):
+        with pytest.raises(ConfigError, match=r"not below the provider's allowed\.paths"):
+            value(name)
+
+
 # What leaves the process
 
 

@@ -157,6 +157,69 @@ def test_a_connector_may_override_the_brokers_of_its_worker(
         assert ("bootstrap.servers" in config.inherited({"name": "c", **given})) is inherits
 
 
+SINK = {"name": "c", "connector.class": "postgresql", "topics": "t"}
+SOURCE = {"name": "c", "connector.class": "filestream", "topic": "t"}
+COPY = {**SINK, "connector.class": "kafka"}
+EVIL = "evil:9092"
+
+
+@pytest.mark.parametrize(
+    ("given", "keep"),
+    [
+        ({**SINK, "consumer.override.bootstrap.servers": EVIL}, ""),
+        ({**SINK, "bootstrap.servers": EVIL}, ""),
+        ({**SINK, "kafka.bootstrap.servers": f"mine:1,{EVIL}"}, ""),
+        ({**SINK, "consumer.override.sasl.oauthbearer.token.endpoint.url": "http://evil"}, ""),
+        ({**SOURCE, "producer.override.bootstrap.servers": EVIL}, ""),
+        ({**SOURCE, "topics": "t", "producer.override.bootstrap.servers": EVIL}, ""),
+        ({**SOURCE, "bootstrap.servers": EVIL}, ""),
+        ({**COPY, "producer.override.bootstrap.servers": EVIL}, "consumer admin"),
+        ({**COPY, "dest.kafka.bootstrap.servers": EVIL}, "consumer admin"),
+        ({**COPY, "target.cluster.bootstrap.servers": EVIL}, "consumer admin"),
+        ({**COPY, "consumer.override.bootstrap.servers": EVIL}, ""),
+        ({**SINK, "consumer.override.bootstrap.servers": "mine:1"}, "consumer producer admin"),
+        (SINK, "consumer producer admin"),
+        (SOURCE, "consumer producer admin"),
+    ],
+)
+def test_a_login_is_not_sent_to_brokers_that_a_connector_names(
+    given: dict[str, str], keep: str
+) -> None:
+    clients = ("consumer", "producer", "admin")
+    logins = {f"{c}.{n}": "x" for c in clients for n in ("sasl.jaas.config", "ssl.key.pem")}
+    config = worker(
+        **{"bootstrap.servers": "mine:1,mine:2", "consumer.fetch.min.bytes": "2", **logins}
+    )
+    found = config.inherited(given)
+    assert found["consumer.override.fetch.min.bytes"] == "2"
+    assert {n.partition(".")[0] for n in found if ".sasl.jaas" in n} == set(keep.split())
+    assert {n.partition(".")[0] for n in found if ".ssl." in n} == set(keep.split())
+
+
+def test_a_login_of_its_own_goes_to_the_brokers_that_a_connector_names() -> None:
+    own = {
+        "consumer.override.bootstrap.servers": EVIL,
+        "consumer.override.sasl.jaas.config": "own",
+    }
+    config = worker(bootstrap_servers="mine:1", **{"consumer.sasl.jaas.config": "worker's"})
+    assert config.inherited({**SINK, **own})["consumer.override.sasl.jaas.config"] == "own"
+
+
+def test_a_login_is_not_sent_to_a_registry_that_a_connector_names() -> None:
+    config = worker(
+        **{
+            "value.converter": "avro",
+            "value.converter.schema.registry.url": "http://mine",
+            "value.converter.basic.auth.user.info": "me:secret",
+        }
+    )
+    url = "value.converter.schema.registry.url"
+    assert "value.converter.basic.auth.user.info" in config.inherited(SINK)
+    found = config.inherited({**SINK, url: "http://evil"})
+    assert found["value.converter"] == "avro" and found[url] == "http://evil"
+    assert "value.converter.basic.auth.user.info" not in found
+
+
 def test_a_worker_may_have_other_brokers_for_the_clients_of_its_connectors() -> None:
     servers = {"bootstrap.servers": "mine:1", "consumer.bootstrap.servers": "other:1"}
     inherited = worker(**servers).inherited

@@ -37,7 +37,7 @@ SWITCH = "SEMEL_ARCHIVE"
 QUIET = "-Xlog:cds=off,cds+dynamic=off"
 """Users need not be told that an archive does not fit: the JVM starts without it."""
 
-_FORMAT = "3"
+_FORMAT = "4"
 """Increase this when the training, or what is remembered of it, changes."""
 _MODE = 0o600
 """Regardless of the umask: a file that the user's group may write is not used."""

@@ -118,18 +118,18 @@ class Jvm:
             try:
                 options = shlex.join(archive.mapped(facts))
                 changed = {**settings, OPTIONS: f"{settings[OPTIONS]} {options}"}
-                self._start(_command(changed, facts.get("command")), changed)
+                self._start(changed, facts.get("command"))
             except ServiceError:
                 if self._ended:
                     raise
             else:
                 return
             # Whether that was the archive's fault shows only if Spark starts without it.
-            self._start(_command(settings, None), settings)
+            self._start(settings, None)
             log.debug("Spark starts only without %s; removing it", archive.file)
             archive.spoilt()
             return
-        self._start(_command(settings, None), settings)
+        self._start(settings, None)
 
     def end(self) -> None:
         """End it, even while it is starting. A JVM that was there before is left alone."""
@@ -150,10 +150,11 @@ class Jvm:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(patience)
 
-    def _start(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
-        folder = tempfile.mkdtemp(prefix="semel-")
-        told = Path(folder) / "gateway"
+    def _start(self, settings: Mapping[str, str], remembered: Sequence[str] | None) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="semel-"))  # nobody else may enter it
+        told = folder / "gateway"
         try:
+            command = _command(settings, remembered, folder / "spark.properties")
             with self._lock:
                 if self._ended:
                     raise ServiceError("Spark was stopped while it was starting")
@@ -233,10 +234,10 @@ def launcher_answer() -> list[str]:
     if java is None:
         raise ValueError("Java is not installed")
     jars = f"{spark_home() / 'jars'}/*"
-    neutral = {MEMORY: _HEAP, OPTIONS: _PLACE}
+    neutral = [f"{MEMORY}={_HEAP}", f"{OPTIONS}={_PLACE}"]
     launcher = [str(java), "-Xmx128m", "-cp", jars, "org.apache.spark.launcher.Main", _MAIN]
     asked = subprocess.run(
-        [*launcher, *_submitted(neutral)],
+        [*launcher, *(part for n in neutral for part in ("--conf", n)), "pyspark-shell"],
         env={**os.environ, **_surroundings()},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -262,11 +263,17 @@ def neutral() -> bool:
 _SUBMITS = ("PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
-def _command(settings: Mapping[str, str], remembered: Sequence[str] | None) -> list[str]:
-    """The command for Spark's own JVM, if the launcher's answer is known, else the launcher."""
+def _command(
+    settings: Mapping[str, str], remembered: Sequence[str] | None, file: Path
+) -> list[str]:
+    """The command for Spark's own JVM, if the launcher's answer is known, else the launcher. If it
+    reads settings, they are in ``file``: all users of a machine see the arguments of a process."""
     if not remembered or not neutral() or any(name in settings for name in _SHAPES_COMMAND):
         arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-        return [str(spark_home() / "bin" / "spark-submit"), *_submitted(settings, arguments)]
+        defaults = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
+        base, arguments = _properties_file(arguments, Path(defaults) / "spark-defaults.conf")
+        submit = str(spark_home() / "bin" / "spark-submit")
+        return [submit, *_submitted(settings, file, base), *arguments]
     command = []
     for part in remembered:
         if part == _PLACE:
@@ -274,15 +281,38 @@ def _command(settings: Mapping[str, str], remembered: Sequence[str] | None) -> l
         else:
             command.append(f"-Xmx{settings[MEMORY]}" if part == f"-Xmx{_HEAP}" else part)
     if any(name.startswith(_PREPARED) for name in settings):
-        return [*command, _MAIN, *_submitted(settings)]
+        return [*command, _MAIN, *_submitted(settings, file), "pyspark-shell"]
     return [*command, _SERVER]  # the settings come with the context
 
 
-def _submitted(
-    settings: Mapping[str, str], arguments: Sequence[str] = ("pyspark-shell",)
-) -> list[str]:
-    named = [part for n, v in settings.items() for part in ("--conf", f"{n}={v}")]
-    return [*named, *arguments]
+def _properties_file(arguments: Sequence[str], default: Path) -> tuple[str, list[str]]:
+    """The text of the file that the arguments, or else Spark, take settings from, and the other
+    arguments."""
+    found, left, given = default, [], iter(arguments)
+    for argument in given:
+        name, _, value = argument.partition("=")
+        if name == "--properties-file":
+            found = Path(value or next(given, ""))
+        else:
+            left.append(argument)
+    try:
+        return found.read_text(encoding="utf-8"), left
+    except FileNotFoundError:
+        if found == default:
+            return "", left
+    except (OSError, UnicodeDecodeError):
+        pass
+    raise ServiceError(f"Spark's properties file {found} cannot be read")
+
+
+def _submitted(settings: Mapping[str, str], file: Path, base: str = "") -> list[str]:
+    """The arguments that let ``spark-submit`` read the settings, and ``base`` where they say
+    nothing, from a file that only this user can read."""
+    import javaproperties  # slow to import
+
+    file.touch(0o600)
+    file.write_text(f"{base}\n{javaproperties.dumps(dict(settings), timestamp=False)}")
+    return ["--properties-file", str(file)]
 
 
 def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import sys
 import threading
 import typing
@@ -29,8 +31,11 @@ from semel.sources import is_source, source_class
 if typing.TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
+AUTHENTICATE = "spark.authenticate"
 _ENDS_IN = 20.0
 _WORKER_IN = 20.0
 """Seconds after which the first Python worker is no longer waited for."""
@@ -132,9 +137,14 @@ def _settings(
             # Nothing from outside needs to reach a local driver; a cluster's executors do.
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
+            # Other users of this machine can reach Spark's ports, too. Spark makes a secret of its
+            # own for each local context.
+            AUTHENTICATE: "true",
             # Spark would start a thread for each slot: 1,024 took most of a second.
             "spark.rpc.netty.dispatcher.numThreads": _DISPATCHERS,
         }
+        if "local-cluster" in given.get("spark.master", ""):  # its executors need to be told
+            found[f"{AUTHENTICATE}.secret"] = secrets.token_hex(32)
     found |= given
     for name, value in failpoints.environment().items():
         found[f"spark.executorEnv.{name}"] = value
@@ -175,7 +185,18 @@ def _context(connector: CommonConfig, settings: Mapping[str, str], jvm: Jvm) -> 
     server.handle_error = lambda *_: None
     if archive is not None and archive.wanted():
         in_background("semel.warmup", "spark")
+    _warn_if_open(made)
     return made
+
+
+def _warn_if_open(made: SparkContext) -> None:
+    """Say that a cluster takes orders from whoever can reach its ports."""
+    if not str(made.master).startswith("local") and made.getConf().get(AUTHENTICATE) != "true":
+        log.warning(
+            "Spark at %s does not authenticate: anyone who can reach the ports of its driver or "
+            "its executors can run code in them. Set %s=true and what docs/security.md says",
+            *(made.master, AUTHENTICATE),
+        )
 
 
 class Starting(Generic[T]):
@@ -192,6 +213,8 @@ class Starting(Generic[T]):
         self._made: Future[T] = Future()
         self._own = active is None
         if active is not None:
+            if isinstance(of := context_of(active), SparkContext):
+                _warn_if_open(of)
             self._made.set_result(active)
             return
         self._thread = threading.Thread(

@@ -70,6 +70,7 @@ def _train(part: Path) -> dict[str, Any]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.authenticate": "true",
         "spark.python.daemon.module": "semel.engine.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
         OPTIONS: f"{java_options(works=False)} -XX:ArchiveClassesAtExit={part} {QUIET}",

@@ -6,7 +6,6 @@ import gc
 import socket
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Client
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,7 +125,7 @@ def test_a_task_that_takes_nothing_does_not_hold_up_the_driver(
     monkeypatch.setattr(control, "_TAKES", 1)
     server = ControlServer("127.0.0.1")
     address = server.address("127.0.0.1")
-    frozen = Client((address.host, address.port), family="AF_INET", authkey=address.key)
+    frozen = control.connected(address)
     frozen.send(Report("alive", 0, 0))
     assert server.reports.get(timeout=PATIENCE).task == 0
     server.announce(b"x" * 100_000_000)

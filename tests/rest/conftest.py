@@ -36,6 +36,7 @@ def worker(kafka: Kafka) -> Iterator[Worker]:
             raw = {k.replace("_", "."): v for k, v in keys.items()}
             raw["bootstrap.servers"] = kafka.bootstrap_servers
             raw.setdefault("listeners", f"http://{LOOPBACK}:0")
+            raw.setdefault("semel.rest.authentication", "none")
             raw |= {"rest.advertised.host.name": "worker", "rest.advertised.port": "8083"}
             config = read(WorkerConfig, raw)
             herder = StandaloneHerder(runtime, config)

@@ -27,6 +27,8 @@ from semel.runtime import Runtime
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE
 
+OPEN = {"semel.rest.authentication": "none"}
+
 
 class Inside:
     """A worker in this process, and a client of its API."""
@@ -34,7 +36,7 @@ class Inside:
     def __init__(self, keys: Mapping[str, str]) -> None:
         url = keys.get("listeners") or f"http://{LOOPBACK}:{free_port()}"
         self.id = url.removeprefix("http://")
-        config = self.config = read(ClusterConfig, {**keys, "listeners": url})
+        config = self.config = read(ClusterConfig, {**OPEN, **keys, "listeners": url})
         spark: Any = LocalSpark()
         client = worker_client(config)
         self._ends = ExitStack()
@@ -60,7 +62,7 @@ class Outside:
     def __init__(self, keys: Mapping[str, str], command: Sequence[str] = ()) -> None:
         url = f"http://{LOOPBACK}:{free_port()}"
         self.id = url.removeprefix("http://")
-        given = json.dumps({**keys, "listeners": url})
+        given = json.dumps({**OPEN, **keys, "listeners": url})
         self.process = subprocess.Popen(
             [*(command or (sys.executable, "-m", __name__)), given],
             stdin=subprocess.DEVNULL,

@@ -22,6 +22,7 @@ from semel.errors import ConfigError
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
 from semel.planning import plan_source
+from semel.rest.token import VARIABLE
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import (
@@ -78,6 +79,21 @@ def topics(api: httpx.Client, name: str) -> list[str]:
 
 def wait_for(true: Callable[[Any], bool], of: Any) -> None:
     wait_until(lambda: true(of))
+
+
+def test_workers_with_different_tokens_forward_requests_to_each_other(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = []
+    for token in ("one", "two"):  # as on two machines
+        monkeypatch.setenv(VARIABLE, token)
+        members.append(join(semel_rest_authentication="token"))
+        assert members[-1].api.put("/connectors/none/pause").status_code == 401
+        members[-1].api.headers["Authorization"] = f"Bearer {token}"
+    for member in members:
+        wait_until(lambda api=member.api: api.put("/connectors/none/pause").status_code == 404)
+        member.api.headers["Authorization"] = "Bearer none"
+        assert member.api.put("/connectors/none/pause").status_code == 401
 
 
 def test_workers_share_connectors_and_any_of_them_answers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -15,14 +16,16 @@ import pytest
 
 from semel import redact
 from semel.config import read, rest
-from semel.config.rest import BASIC_AUTH
+from semel.config.rest import AUTHENTICATION, BASIC_AUTH
 from semel.config.worker import WorkerConfig
 from semel.connect.alone import StandaloneHerder
 from semel.connect.secrets import kept, shown
 from semel.errors import ConfigError
 from semel.lab.embedded.process import LOOPBACK
+from semel.rest.guard import Hosts
 from semel.rest.listening import serving
 from semel.rest.tls import client_context
+from semel.rest.token import VARIABLE, token_for
 from semel.runtime import Runtime
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE
@@ -43,7 +46,7 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as ends:
 
         def start(keys: dict[str, str]) -> list[int]:
-            config = read(WorkerConfig, {"listeners": HTTP, **keys})
+            config = read(WorkerConfig, {"listeners": HTTP, AUTHENTICATION: "none", **keys})
             runtime = ends.enter_context(Runtime(cast(Any, LocalSpark())))
             herder = StandaloneHerder(runtime, config)
             return ends.enter_context(serving(herder, config, cast(Any, None), runtime)).ports
@@ -316,6 +319,214 @@ def test_users_that_would_let_in_everybody_are_refused(
     for message, keys in wrong.items():
         with pytest.raises(ConfigError, match=message):
             serve(keys)
+
+
+# The token that is the default
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's token is kept."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return tmp_path / "state" / "semel" / "worker-token"
+
+
+DEFAULT = {AUTHENTICATION: "token"}
+
+
+def test_without_a_login_a_worker_makes_a_token_and_asks_for_it(send: Sends, state: Path) -> None:
+    refused = send(DEFAULT, "GET", "/connectors")
+    assert refused.status_code == refused.json()["error_code"] == 401
+    for told in (str(state), VARIABLE, "semel.rest.authentication=none", "Bearer"):
+        assert told in refused.json()["message"]
+    token = state.read_text().strip()
+    assert (state.stat().st_mode & 0o777, state.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert len(token) >= 32 and token not in refused.text
+    for right in ({"headers": bearer(token)}, {"auth": ("anybody", token)}):
+        assert send(DEFAULT, "GET", "/connectors", **right).status_code == 200
+        assert send(DEFAULT, "DELETE", "/connectors/none", **right).status_code == 404
+    for wrong in ({"headers": bearer("x")}, {"auth": (token, "")}, {"auth": ("", "")}):
+        assert send(DEFAULT, "GET", "/connectors", **wrong).status_code == 401
+        assert send(DEFAULT, "DELETE", "/connectors/none", **wrong).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/connectors", "/connector-plugins", "/metrics", "/admin/loggers", "/openapi.json"],
+)
+def test_nothing_but_health_is_told_without_the_token(path: str, send: Sends, state: Path) -> None:
+    assert send(DEFAULT, "GET", path).status_code == 401
+    assert send(DEFAULT, "GET", "/health").status_code == 200
+
+
+def test_workers_and_commands_of_a_user_share_the_token(state: Path, serve: Serve) -> None:
+    assert token_for("http://localhost:8083") is None
+    first, second = serve(DEFAULT)[0], serve(DEFAULT)[0]
+    token = state.read_text().strip()
+    for port in (first, second):
+        url = f"http://{LOOPBACK}:{port}"
+        assert token_for(url) == token
+        asked = httpx.get(f"{url}/connectors", headers=bearer(token), timeout=PATIENCE)
+        assert asked.status_code == 200
+    assert token_for("http://localhost:8083/") == token
+    assert token_for("http://worker.example:8083") is None  # it is for this machine
+
+
+def test_a_variable_gives_the_token(
+    send: Sends, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "given")
+    assert VARIABLE in send(DEFAULT, "GET", "/connectors").text
+    assert send(DEFAULT, "GET", "/connectors", headers=bearer("given")).status_code == 200
+    assert token_for("http://worker.example:8083") == "given"
+    assert not state.exists()
+
+
+def test_a_token_that_others_can_read_is_not_used(serve: Serve, state: Path) -> None:
+    state.parent.mkdir(parents=True)
+    state.write_text("known\n")
+    state.chmod(0o644)
+    with pytest.raises(ConfigError, match="is not only yours to read: remove it"):
+        serve(DEFAULT)
+    state.chmod(0o600)
+    state.write_text("\n")
+    with pytest.raises(ConfigError, match="is empty: remove it"):
+        serve(DEFAULT)
+
+
+def test_a_worker_that_cannot_keep_a_token_says_what_to_set(serve: Serve, state: Path) -> None:
+    state.parent.parent.write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match=f"cannot be kept there: .* Set {VARIABLE}"):
+        serve(DEFAULT)
+
+
+def test_a_worker_without_any_login_says_so(
+    serve: Serve, users: dict[str, str], state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said(keys: dict[str, str]) -> str:
+        caplog.clear()
+        serve(keys)
+        return caplog.text
+
+    caplog.set_level("INFO", "semel")
+    local = said({AUTHENTICATION: "none"})
+    assert "has no login: any user of this machine controls this worker" in local
+    everywhere = said({AUTHENTICATION: "none", "listeners": "http://0.0.0.0:0"})
+    assert "has no login: anyone who can reach it controls this worker" in everywhere
+    assert f"requests need the token in {state}" in said(DEFAULT)
+    for keys in (users, DEFAULT):
+        assert "has no login" not in said(keys)
+
+
+def test_a_certificate_that_is_demanded_is_a_login(
+    serve: Serve, authority: Authority, state: Path
+) -> None:
+    more = {"ssl.client.auth": "required", "ssl.truststore.location": str(authority.pem)}
+    keys = encrypted(authority.pem_store("worker"), authority, **more)
+    (port,) = serve({**keys, **DEFAULT})
+    assert get(port, trusting(authority, authority.pem_store("client"))).status_code == 200
+    assert not state.exists()
+    more["ssl.client.auth"] = "requested"
+    keys = encrypted(authority.pem_store("worker"), authority, **more)
+    (port,) = serve({**keys, **DEFAULT})
+    assert get(port, trusting(authority, authority.pem_store("client"))).status_code == 200
+    assert get(port, trusting(authority)).status_code == 401
+
+
+# Browsers
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("evil.example", False),
+        ("evil.example:8083", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost", True),
+        ("LOCALHOST:8083", True),
+        ("localhost.", True),
+        ("127.0.0.1:8083", True),
+        ("192.0.2.7", True),
+        ("[::1]:8083", True),
+        ("worker.example:80", True),
+        ("proxy.example", True),
+    ],
+)
+@pytest.mark.parametrize("authentication", ["none", "token"])
+def test_a_worker_answers_only_to_its_own_names(
+    host: str, passes: bool, authentication: str, send: Sends, state: Path
+) -> None:
+    keys = {
+        AUTHENTICATION: authentication,
+        "rest.advertised.host.name": "worker.example",
+        "semel.rest.allowed.hosts": "proxy.example",
+    }
+    send(keys, "GET", "/health")
+    token = bearer(state.read_text().strip()) if authentication == "token" else {}
+    for method, path in (("GET", "/connectors"), ("DELETE", "/connectors/none")):
+        answer = send(keys, method, path, headers={"Host": host, **token})
+        assert (answer.status_code == 403) is not passes
+        if not passes:
+            assert "semel.rest.allowed.hosts does not name" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("needed", "server", "passes"),
+    [(True, "192.0.2.1", True), (True, "127.0.0.1", False), (False, "192.0.2.1", False)],
+)
+def test_another_name_is_refused_where_no_token_protects_a_worker_or_it_is_local(
+    needed: bool, server: str, passes: bool
+) -> None:
+    passed: list[object] = []
+
+    async def app(scope: object, _receive: object, _send: object) -> None:
+        passed.append(scope)
+
+    async def send(_message: object) -> None:
+        pass
+
+    headers = [(b"host", b"connect:8083")]
+    scope = {"type": "http", "method": "GET", "headers": headers, "server": (server, 8083)}
+    hosts = Hosts(cast(Any, app), {"localhost"}, needed=needed, origins=False)
+    asyncio.run(hosts(scope, cast(Any, None), cast(Any, send)))
+    assert bool(passed) is passes
+
+
+def test_a_foreign_page_cannot_change_anything(send: Sends) -> None:
+    keys = {AUTHENTICATION: "none"}
+    for origin in ("https://evil.example", "null", "http://localhost:1"):
+        answer = send(keys, "POST", "/connectors/none/restart", headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert "access.control.allow.origin" in answer.json()["message"]
+
+
+# The log
+
+
+def test_changes_and_failed_logins_are_logged_with_user_and_address(
+    send: Sends, users: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "semel.rest")
+    ada, grace = ("ada", "lovelace"), ("grace", "hop:per")
+    send(users, "GET", "/connectors", auth=ada)
+    send(users, "DELETE", "/connectors/none", auth=ada)
+    send(users, "PUT", "/connectors/none/stop", auth=grace)
+    send(users, "GET", "/connectors", auth=("ada\nall is well", "x"))
+    send(users, "GET", "/connectors", headers=bearer("r0b0t?"))
+    send(users, "GET", "/connectors/%0Aforged")
+    assert [r.getMessage() for r in caplog.records if r.name == "semel.rest.guard"] == [
+        f"DELETE /connectors/none from {LOOPBACK}, by 'ada': 404",
+        f"refused: PUT /connectors/none/stop from {LOOPBACK}, by 'grace', who may only read",
+        f"login refused: GET /connectors from {LOOPBACK}, by 'ada\\nall is well'",
+        f"login refused: GET /connectors from {LOOPBACK}, by a token",
+        f"login refused: GET /connectors/%0Aforged from {LOOPBACK}, by nobody",
+    ]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
 
 
 # What passes

@@ -76,6 +76,7 @@ def api(spark: Spark, kafka: Kafka, tmp_path: Path, database: str) -> Iterator[h
     settings = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "listeners": f"http://{LOOPBACK}:{port}",
+        "semel.rest.authentication": "none",
         "spark.master": spark.url,
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,

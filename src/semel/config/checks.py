@@ -19,6 +19,7 @@ PREFIXES = (
     "transforms.",
     "predicates.",
     "spark.",
+    "semel.connectors.",
     "topic.creation.enable",
     *("group.id", "offsets.storage.topic", "offset.storage.", "semel.python.modules"),
 )

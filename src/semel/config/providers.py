@@ -20,7 +20,7 @@ from semel.patterns import compiled
 from semel.redact import hide
 
 PROVIDERS = "config.providers"
-_REFERENCE = re.compile(r"\$\{([^}:]*:[^}]*)\}")
+REFERENCE = re.compile(r"\$\{([^}:]*:[^}]*)\}")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _BUILT_IN = {
     "file": f"{_PACKAGE}FileConfigProvider",
@@ -96,7 +96,7 @@ def unresolved(raw: Mapping[str, str]) -> Resolved:
 
 def refers(text: str) -> bool:
     """Whether a value has a reference."""
-    return _REFERENCE.search(text, 0, text.rfind("}") + 1) is not None
+    return REFERENCE.search(text, 0, text.rfind("}") + 1) is not None
 
 
 def _referring(raw: Mapping[str, str]) -> list[str]:
@@ -107,7 +107,7 @@ def _referring(raw: Mapping[str, str]) -> list[str]:
 
 def _replaced(value: Callable[[re.Match[str]], str], text: str) -> str:
     end = text.rfind("}") + 1  # beyond it, each ${ would be followed to the end
-    return _REFERENCE.sub(value, text[:end]) + text[end:]
+    return REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 def shown(raw: Mapping[str, str], key: str) -> str:
@@ -211,7 +211,7 @@ def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | Non
 
 def _of_directory(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | None:
     file = _permitted(path, allowed) / key
-    if os.sep in key or not file.is_file():
+    if os.sep in key or not _permitted(str(file), allowed).is_file():
         return None
     try:
         return file.read_text(encoding="utf-8")
@@ -227,10 +227,18 @@ def _cannot_read(path: str, error: Exception) -> NoReturn:
 def _permitted(path: str, allowed: tuple[Path, ...] | None) -> Path:
     if not path:
         raise _Unresolved("it names no path")
+    if allowed is None:
+        return Path(path)
+    # Kafka Connect compares paths as they are written. A link must not lead out, either.
     normal = Path(os.path.normpath(path))
-    if allowed is not None and not any(normal.is_relative_to(root) for root in allowed):
+    written = any(normal.is_relative_to(root) for root in allowed)
+    if not written or not any(_real(normal).is_relative_to(_real(root)) for root in allowed):
         raise _Unresolved(f"{path} is not below the provider's allowed.paths")
-    return normal if allowed is not None else Path(path)
+    return normal
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def _allowed(given: str, where: str) -> tuple[Path, ...] | None:

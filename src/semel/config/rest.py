@@ -17,6 +17,8 @@ from semel.errors import ConfigError, Problem
 BASIC_AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 TOKENS = "semel.rest.tokens.file"
 READERS = "semel.rest.read.only.users"
+AUTHENTICATION = "semel.rest.authentication"
+HOSTS = "semel.rest.allowed.hosts"
 _PORT = 8083
 _GROUP = "REST"
 _SCHEMES = ("http", "https")
@@ -209,6 +211,23 @@ class RestConfig:
         importance=MEDIUM,
         group=_GROUP,
     )
+    authentication: str = key(
+        AUTHENTICATION,
+        "token",
+        "What requests need if neither rest.extension.classes nor semel.rest.tokens.file is set: "
+        "token, the one in $XDG_STATE_HOME/semel/worker-token or SEMEL_WORKER_TOKEN; or none.",
+        choices=("token", "none"),
+        importance=MEDIUM,
+        group=_GROUP,
+    )
+    allowed_hosts: tuple[str, ...] = key(
+        HOSTS,
+        (),
+        "Names that clients may call this worker by, besides its own and addresses; * for any. "
+        "Only checked without a login, and with the default token on loopback addresses.",
+        importance=LOW,
+        group=_GROUP,
+    )
     anonymous_paths: tuple[str, ...] = key(
         "semel.rest.anonymous.paths",
         (),
@@ -252,6 +271,13 @@ class RestConfig:
     def scheme(self) -> str:
         """How other workers reach this one, http or https."""
         return self.advertised_listener or ("http" if "http" in self._schemes else "https")
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names that clients may call this worker by."""
+        own = {urlsplit(each).hostname for each in (*self.listeners, *(self.admin_listeners or ()))}
+        names = {*own, *self.allowed_hosts, self.advertised_host, "localhost", socket.gethostname()}
+        return frozenset(name.lower() for name in names if name)
 
     @property
     def id(self) -> str:

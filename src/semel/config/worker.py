@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from semel.config.allowed import PATHS, PLUGINS, outside, unlisted
 from semel.config.clients import is_from_outside
 from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
 from semel.config.loading import under
@@ -18,6 +20,12 @@ POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"
 MODULES = "semel.python.modules"
 """Also the key by which connectors inherit it."""
+SERVERS = "bootstrap.servers"
+SECURITY = ("security.", "sasl.", "ssl.")
+"""Prefixes of what a Kafka client logs in with."""
+_TARGETS = {f"dest.kafka.{SERVERS}", f"target.cluster.{SERVERS}"}
+"""The keys of the Kafka sink that name other brokers for its producer."""
+_TOKENS = ".override.sasl.oauthbearer.token.endpoint.url"
 _CLIENTS = ("consumer", "producer", "admin")
 _INHERITED = ("key.converter", "value.converter")
 _LOGIN = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
@@ -42,6 +50,12 @@ _IMPORTS = re.compile(r"iceberg\..*\b(?:py-[\w-]+[.-]impl|retry-strategy-impl|au
 def may_import(name: str, modules: Collection[str]) -> bool:
     """Whether a module or class is one of these, or below one."""
     return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def _folders(values: tuple[str, ...]) -> None:
+    for value in values:
+        if not os.path.isabs(value) or not os.path.isdir(value):  # noqa: PTH112, PTH117
+            raise ValueError(f"has {value}, which is not the absolute path of a folder")
 
 
 @dataclass(frozen=True)
@@ -98,20 +112,30 @@ class WorkerConfig(RestConfig):
         importance=MEDIUM,
         group="Common",
     )
-    allowed_paths: tuple[str, ...] = key(
-        "semel.allowed.paths",
-        (),
-        "Folders whose files the client settings of connectors may name, as in "
-        "consumer.override.ssl.ca.location. None by default.",
-        importance=MEDIUM,
-        group="Common",
-    )
     topic_creation: bool = key(
         f"{TOPIC_CREATION}enable",
         True,
         "Whether source connectors may create topics, by their topic.creation.* keys or with "
         "the brokers' defaults.",
         importance=LOW,
+        group="Common",
+    )
+    allowed_paths: tuple[str, ...] = key(
+        PATHS,
+        (),
+        "Folders of this machine that connectors may read and write; by default any that the "
+        "worker may. If set, spark.* keys are the worker's alone. Only if set may client settings "
+        "of connectors name files, in these folders, as in consumer.override.ssl.ca.location.",
+        importance=MEDIUM,
+        group="Common",
+        validator=_folders,
+    )
+    allowed_plugins: tuple[str, ...] = key(
+        PLUGINS,
+        (),
+        "Classes that connectors may name as connector, converter, transform or predicate, by the "
+        "names that they use; by default any.",
+        importance=MEDIUM,
         group="Common",
     )
     graceful_timeout_ms: int = key(
@@ -128,38 +152,66 @@ class WorkerConfig(RestConfig):
         none.
 
         A converter's settings come with the converter: they are taken from the worker only if the
-        converter is. Config providers are the worker's alone.
+        converter is, and not if the connector sets a URL of its own. Config providers are the
+        worker's alone. So is a client's login if the connector names other brokers for it: the
+        worker's password must not be sent wherever a connector says.
         """
         given = self.originals
         given = given.given if isinstance(given, Resolved) else given
-        own = {n: v for n, v in connector.items() if not n.startswith((PROVIDERS, MODULES))}
+        alone = (PROVIDERS, MODULES, PATHS)
+        own = {n: v for n, v in connector.items() if not n.startswith(alone)}
         # A request may read and import only what the worker allows.
         found: dict[str, str] = {PROVIDERS: "", MODULES: ",".join(self.modules)}
         for name, value in given.items():
             root = next((n for n in _INHERITED if name == n or name.startswith(f"{n}.")), "")
-            if (root and root not in connector) or name.startswith(("spark.", PROVIDERS)):
+            moved = name != root and any(n.endswith(".url") for n in under(own, f"{root}."))
+            if (root and root not in own and not moved) or name.startswith(("spark.", PROVIDERS)):
                 found[name] = value
+        # The client that reads a sink's topics, or writes a source's, may have other brokers.
+        main = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
         for client in _CLIENTS:
+            elsewhere = self._is_elsewhere(own, client)
             for name, value in under(given, f"{client}.").items():
+                if elsewhere and name.startswith(SECURITY):
+                    continue
                 if not name.startswith("listeners"):  # admin.listeners is the REST API's
                     found[f"{client}.override.{name}"] = value
+        if self.allowed_paths:
+            found[PATHS] = ",".join(self.allowed_paths)
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
-        # The client that reads a sink's topics, or writes a source's, may have other brokers.
-        client = "consumer" if {"topics", "topics.regex"} & own.keys() else "producer"
-        if f"{client}.override.bootstrap.servers" not in {**found, **own}:
+        if f"{main}.override.bootstrap.servers" not in {**found, **own}:
             found["bootstrap.servers"] = given.get("bootstrap.servers", self.bootstrap_servers)
         return {**found, **own}
 
+    def _is_elsewhere(self, own: Mapping[str, str], client: str) -> bool:
+        """Whether a connector sends a client, or what it logs in with, to other servers than the
+        worker's."""
+        names = {SERVERS, f"kafka.{SERVERS}", *(f"{c}.override.{SERVERS}" for c in _CLIENTS)}
+        if client == "producer":
+            names |= _TARGETS
+        elif own.get("connector.class", "").strip() == "kafka":  # what it writes to
+            names.remove(f"producer.override.{SERVERS}")
+        named = {part.strip() for n in names for part in own.get(n, "").split(",")} - {""}
+        mine = under(self.originals, f"{client}.").get(SERVERS) or self.bootstrap_servers
+        elsewhere = not named <= {part.strip() for part in mine.split(",")}
+        return elsewhere or any(name.endswith(_TOKENS) for name in own)
+
     def forbidden(self, connector: Mapping[str, str]) -> list[Problem]:
         """What a connector may not set, but does: client settings by the policy (KIP-458,
-        KIP-1188), those that are the worker's alone, and modules that the worker does not allow."""
+        KIP-1188), those that are the worker's alone, and paths, classes and modules that the worker
+        does not allow."""
         policy = _short(self.override_policy).capitalize()
         allowed = {"Principal": _LOGIN, "Allowlist": frozenset(self.override_allowlist)}
-        found = []
+        found: list[Problem] = []
+        if self.allowed_paths:
+            found += outside(connector, self.allowed_paths)
+        if self.allowed_plugins:
+            found += unlisted(connector, self.allowed_plugins)
+        judged = {problem.key for problem in found}
         for name, value in connector.items():
             client, _, setting = name.partition(".override.")
-            is_setting = client in _CLIENTS and bool(setting)
+            is_setting = client in _CLIENTS and bool(setting) and name not in judged
             if is_setting and policy != "All" and setting not in allowed.get(policy, ()):
                 message = (
                     f"The '{policy}' policy does not allow '{setting}' to be overridden in the "
@@ -170,7 +222,7 @@ class WorkerConfig(RestConfig):
                 message = (
                     f"{name} cannot be set for a connector of this worker: connectors may set "
                     "nothing that loads or runs something, that names a file outside of "
-                    f"semel.allowed.paths, or that the client lacks. Set {client}.{setting} in the "
+                    f"{PATHS}, or that the client lacks. Set {client}.{setting} in the "
                     "worker's file, for all its connectors"
                 )
                 found.append(Problem(name, message, value))
@@ -182,7 +234,7 @@ class WorkerConfig(RestConfig):
         return found
 
     def permitted(self, connector: Mapping[str, str]) -> Mapping[str, str]:
-        """The connector, if it overrides no more than it may.
+        """The connector, if it sets no more than it may.
 
         Raises:
             ConfigError: names each key that it may not set.

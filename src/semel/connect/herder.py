@@ -68,6 +68,10 @@ class Herder(ABC):
     def __init__(self, worker: WorkerConfig) -> None:
         self._worker = worker
 
+    def peer_token(self) -> str:
+        """What the cluster's workers know one another by; empty without a cluster."""
+        return ""
+
     # What depends on where connectors are kept and run
 
     @property
@@ -373,9 +377,12 @@ class Herder(ABC):
                 may still do so. Or the configuration refers to something that is not there now.
         """
         try:
-            planned = plan_any(self._worker.inherited(self.config(name)))
+            config = self._worker.permitted(self.config(name))
+            planned = plan_any(self._worker.inherited(config))
         except Unresolvable as error:
             raise Unanswered(str(error)) from None
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
 
         def done() -> Any:
             try:

@@ -3,14 +3,17 @@ other.
 
 It carries nothing that the guarantee depends on. A task that loses its connection fails: its driver
 is gone, or Spark starts it again. Connections are authenticated with a random key that travels in
-the task's closure.
+the task's closure, and so is each message: nothing that somebody on the way has added, changed or
+repeated is unpickled. Messages are not encrypted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import logging
 import os
+import pickle
 import queue
 import secrets
 import socket
@@ -38,6 +41,7 @@ from semel.ledger import TopicPartition
 log = logging.getLogger(__name__)
 
 _HANDSHAKE = 10
+_NONCE = _MAC = 32
 _TAKES = 10
 """Seconds within which the other side must take what it is sent."""
 STOP_DELAY = 2.0
@@ -58,6 +62,59 @@ class Address:
     host: str
     port: int
     key: bytes = field(repr=False)
+
+
+class Line:
+    """One end of a connection whose messages are signed. ``line`` is authenticated; each end says
+    a number that was never used before, so that no message of another connection is valid here.
+
+    Raises:
+        OSError, EOFError: the other end has gone, or hangs.
+    """
+
+    def __init__(self, line: Connection[Any, Any], key: bytes, *, is_driver: bool) -> None:
+        self._line = line
+        mine = secrets.token_bytes(_NONCE)
+        line.send_bytes(mine)
+        theirs = line.recv_bytes(_NONCE)
+        numbers = mine + theirs if is_driver else theirs + mine
+        self._out, self._in = ((key, numbers, end) for end in (is_driver, not is_driver))
+        self._sent = self._received = 0
+
+    def send(self, content: object) -> None:
+        """Send a message. Callers take turns."""
+        message = pickle.dumps(content)
+        signature = _signature(*self._out, self._sent, message)
+        self._sent += 1
+        self._line.send_bytes(signature + message)
+
+    def recv(self) -> Any:
+        """The next message.
+
+        Raises:
+            EOFError: it does not come from the other end.
+        """
+        content = memoryview(self._line.recv_bytes())
+        message = content[_MAC:]
+        if not hmac.compare_digest(content[:_MAC], _signature(*self._in, self._received, message)):
+            log.warning("a message between driver and task was not signed by either: hanging up")
+            raise EOFError
+        self._received += 1
+        return pickle.loads(message)
+
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def _signature(
+    key: bytes, numbers: bytes, from_driver: bool, count: int, message: bytes | memoryview
+) -> bytes:
+    made = hmac.new(key, numbers + struct.pack("!?Q", from_driver, count), "sha256")
+    made.update(message)
+    return made.digest()
 
 
 Process = tuple[str, int]
@@ -111,9 +168,9 @@ class ControlServer:
         self.reports: queue.Queue[Report] = queue.Queue()
         self.hear: Callable[[Report], None] = self.reports.put
         self.disconnected: Callable[[], None] = lambda: None
-        self._lines: set[Connection[Any, Any]] = set()
-        self._attempts: dict[Connection[Any, Any], tuple[int, int]] = {}
-        self._processes: dict[Connection[Any, Any], Process] = {}
+        self._lines: set[Line] = set()
+        self._attempts: dict[Line, tuple[int, int]] = {}
+        self._processes: dict[Line, Process] = {}
         self._lock = threading.Lock()
         self.reached = False
         self._open = 0
@@ -180,7 +237,7 @@ class ControlServer:
             for line, (task, _) in self._attempts.items():
                 self._give(line, task)
 
-    def _give(self, line: Connection[Any, Any], task: int) -> None:
+    def _give(self, line: Line, task: int) -> None:
         if task in self._unwanted:
             _send(line, "stop")
         elif self._plan is not None:
@@ -205,31 +262,32 @@ class ControlServer:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                line = self._listener.accept()
+                connection = self._listener.accept()
             except Exception as error:
                 log.debug("a connection was refused: %s", error)
                 time.sleep(0.01)
                 continue
             with self._lock:
                 self._open += 1
-            threading.Thread(target=kept(partial(self._serve, line)), daemon=True).start()
+            threading.Thread(target=kept(partial(self._serve, connection)), daemon=True).start()
         self._listener.close()
 
-    def _serve(self, line: Connection[Any, Any]) -> None:
+    def _serve(self, connection: Connection[Any, Any]) -> None:
+        line = self._authenticated(connection)
         try:
-            self._listen(line)
+            if line is not None:
+                self._listen(line)
         finally:
             with self._lock:
-                self._lines.discard(line)
-                self._attempts.pop(line, None)
-                self._processes.pop(line, None)
+                if line is not None:
+                    self._lines.discard(line)
+                    self._attempts.pop(line, None)
+                    self._processes.pop(line, None)
                 self._open -= 1
-            line.close()
+            connection.close()
             self.disconnected()
 
-    def _listen(self, line: Connection[Any, Any]) -> None:
-        if not self._authenticated(line):
-            return
+    def _listen(self, line: Line) -> None:
         with self._lock:
             self._lines.add(line)
             self.reached = True
@@ -261,19 +319,30 @@ class ControlServer:
         for old in [k for k, attempt in same.items() if attempt < max(same.values())]:
             _send(old, "stop")
 
-    def _authenticated(self, line: Connection[Any, Any]) -> bool:
-        """Whether the other side knows the key. Nothing is unpickled before that. A silent client
-        blocks only its own thread."""
-        _receive_within(line, _HANDSHAKE)
+    def _authenticated(self, connection: Connection[Any, Any]) -> Line | None:
+        """The line to the other side, if that knows the key. Nothing is unpickled before that. A
+        silent client blocks only its own thread."""
+        _receive_within(connection, _HANDSHAKE)
         try:
-            deliver_challenge(line, self._key)
-            answer_challenge(line, self._key)
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            line = Line(connection, self._key, is_driver=True)
         except Exception as error:
             log.debug("a connection was refused: %s", error)
-            return False
-        _receive_within(line, 0)
-        _set_timeout(line, socket.SO_SNDTIMEO, _TAKES)
-        return True
+            return None
+        _receive_within(connection, 0)
+        _set_timeout(connection, socket.SO_SNDTIMEO, _TAKES)
+        return line
+
+
+def connected(address: Address) -> Line:
+    """A task's line to the driver.
+
+    Raises:
+        OSError, EOFError: the driver cannot be reached.
+    """
+    connection = Client((address.host, address.port), family="AF_INET", authkey=address.key)
+    return Line(connection, address.key, is_driver=False)
 
 
 def _receive_within(line: Connection[Any, Any], seconds: int) -> None:
@@ -298,7 +367,7 @@ class ControlLine:
     ``paused`` while the task must not read."""
 
     def __init__(self, address: Address) -> None:
-        self._line = Client((address.host, address.port), family="AF_INET", authkey=address.key)
+        self._line = connected(address)
         self.stop = threading.Event()
         self.paused = threading.Event()
         self._plan: _Plan | None = None
@@ -358,14 +427,14 @@ class ControlLine:
         self._has_plan.set()
 
 
-def _send(line: Connection[Any, Any], command: str | _Plan) -> None:
+def _send(line: Line, command: str | _Plan) -> None:
     try:
         line.send(command)
     except OSError:  # it takes nothing: frozen, perhaps, with part of a plan unread
         _hang_up(line)
 
 
-def _hang_up(line: Connection[Any, Any]) -> None:
+def _hang_up(line: Line) -> None:
     """Shut the connection down. Closing the descriptor alone would not wake up a thread that waits
     on it."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as open_:

@@ -32,8 +32,10 @@ def serving(context: SparkContext) -> tuple[ControlServer, Address]:
     if str(context.master).startswith("local"):
         server = ControlServer("127.0.0.1")
         return server, server.address("127.0.0.1")
-    server = ControlServer("0.0.0.0")
-    return server, server.address(context.getConf().get("spark.driver.host", "") or "127.0.0.1")
+    conf = context.getConf()
+    host = conf.get("spark.driver.host", "") or "127.0.0.1"
+    server = ControlServer(conf.get("spark.driver.bindAddress", "") or host)
+    return server, server.address(host)
 
 
 class Lines:

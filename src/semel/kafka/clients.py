@@ -12,7 +12,7 @@ from semel.config import (
     SourceConnectorConfig,
     under,
 )
-from semel.config.worker import WorkerConfig
+from semel.config.worker import SECURITY, WorkerConfig
 from semel.errors import ConfigError, Problem, misconfigured, prefixed
 from semel.kafka import security
 from semel.kafka.settings import judged
@@ -39,6 +39,7 @@ _JAVA_NAMES: dict[str, str | None] = {
     "max.poll.records": None,
     "auto.offset.reset": None,
     "bootstrap.servers": None,
+    "metadata.broker.list": None,
     "key.deserializer": None,
     "value.deserializer": None,
     "default.api.timeout.ms": None,
@@ -77,15 +78,16 @@ MEMBERSHIP: Mapping[str, int] = {
 """The times of a task's membership in its group, in milliseconds."""
 IDEMPOTENCE = "enable.idempotence"
 
-_SECURITY = ("security.", "sasl.", "ssl.")
-
 RESERVED = ("group.id", "group.instance.id", "enable.auto.commit", "partition.assignment.strategy")
 """Consumer keys that the engine sets; overriding them would break the guarantee."""
 
 
-def client_config(connector: CommonConfig, kind: str, *, reads: bool = True) -> dict[str, Any]:
+def client_config(
+    connector: CommonConfig, kind: str, *, reads: bool = True, elsewhere: bool = False
+) -> dict[str, Any]:
     """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client. Unless it
-    ``reads``, certificates in Java's stores are left out.
+    ``reads``, certificates in Java's stores are left out. One that goes ``elsewhere``, to other
+    brokers, does not log in as the others do.
 
     Raises:
         ConfigError: a key that the engine reserves is overridden.
@@ -93,9 +95,9 @@ def client_config(connector: CommonConfig, kind: str, *, reads: bool = True) -> 
     overrides = under(connector.originals, f"{kind}.override.")
     main = "producer" if isinstance(connector, SourceConnectorConfig) else "consumer"
     inherited: set[str] = set()
-    if kind != main:  # security settings are usually given once
+    if kind != main and not elsewhere:  # security settings are usually given once
         given = under(connector.originals, f"{main}.override.")
-        inherited = {k for k in given if k.startswith(_SECURITY)} - overrides.keys()
+        inherited = {k for k in given if k.startswith(SECURITY)} - overrides.keys()
         overrides = {k: given[k] for k in given if k in inherited} | overrides
     for name in RESERVED:
         if kind == "consumer" and name in overrides:
@@ -129,7 +131,7 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
         ConfigError: a security setting that cannot be used.
     """
     given = worker.originals
-    own = {k: v for k, v in given.items() if k.startswith(_SECURITY) or k in NETWORK}
+    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in NETWORK}
     admin = under(given, "admin.").items()
     overrides = own | {k: v for k, v in admin if not k.startswith("listeners")}  # REST's
     return _translated(worker.bootstrap_servers, overrides)

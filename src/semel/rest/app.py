@@ -31,6 +31,7 @@ from semel.redact import redacted
 from semel.rest.forwarding import forwarded
 from semel.rest.guard import USER
 from semel.rest.jersey import Name, Number, Route
+from semel.rest.users import Users
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
@@ -85,12 +86,12 @@ class Level(BaseModel):
     level: Value | None = None
 
 
-def application(herder: Herder, worker: WorkerConfig, cluster: Cluster) -> FastAPI:
+def application(herder: Herder, worker: WorkerConfig, cluster: Cluster, users: Users) -> FastAPI:
     """The API of a worker."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
     app.add_middleware(_Named)
     app.router.route_class = Route
-    _errors(app, worker)
+    _errors(app, worker, users)
     _root(app, herder, cluster)
     _connectors(app, herder)
     _states(app, herder)
@@ -113,16 +114,16 @@ class _Named:
         await self._app(scope, receive, send)
 
 
-def admin_application(herder: Herder, worker: WorkerConfig) -> FastAPI:
+def admin_application(herder: Herder, worker: WorkerConfig, users: Users) -> FastAPI:
     """What ``admin.listeners`` answer."""
     app = FastAPI(title="semel", version=plugins.VERSION, docs_url=None, redoc_url=None)
     app.router.route_class = Route
-    _errors(app, worker)
+    _errors(app, worker, users)
     _admin(app, herder)
     return app
 
 
-def _errors(app: FastAPI, worker: WorkerConfig) -> None:
+def _errors(app: FastAPI, worker: WorkerConfig, users: Users) -> None:
     """Give every error Kafka Connect's body."""
 
     def answer(status: int, message: str) -> JSONResponse:
@@ -136,7 +137,7 @@ def _errors(app: FastAPI, worker: WorkerConfig) -> None:
     @app.exception_handler(Elsewhere)
     async def elsewhere(request: Request, error: Elsewhere) -> Response:
         try:
-            return await forwarded(request, error, worker)
+            return await forwarded(request, error, worker, users)
         except RequestError as failed:
             return answer(failed.status, str(failed))
 

@@ -8,6 +8,7 @@ from fastapi import Request, Response
 from semel.config.rest import RestConfig
 from semel.connect.errors import Elsewhere, RequestError
 from semel.rest.tls import client_context
+from semel.rest.users import Users
 
 _TIMEOUT = 90.0
 _HOP = "forward"
@@ -15,9 +16,12 @@ _REQUEST_HEADERS = ("accept", "authorization", "content-type")
 _ANSWER_HEADERS = ("content-type", "location")
 
 
-async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> Response:
+async def forwarded(
+    request: Request, error: Elsewhere, worker: RestConfig, users: Users
+) -> Response:
     """The answer of the worker at ``error.url``; ``worker`` configures this one. A request is
-    forwarded at most twice, as in Kafka Connect, because leaders change.
+    forwarded at most twice, as in Kafka Connect, because leaders change. Workers that need
+    the default token may have different ones: they use the cluster's among themselves.
 
     Raises:
         Elsewhere: it has been forwarded twice.
@@ -29,6 +33,8 @@ async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> R
     query = httpx.QueryParams(str(request.url.query)).remove(_HOP)
     query = query.add(_HOP, "true" if hop is None else "false")
     headers = {n: v for n, v in request.headers.items() if n in _REQUEST_HEADERS}
+    if users.default_token and (token := users.peer_token()):
+        headers["authorization"] = f"Bearer {token}"
     try:
         encrypted = error.url.startswith("https")
         verify = client_context(worker) if encrypted else True

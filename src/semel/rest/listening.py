@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from semel.config.rest import RestConfig, header_rules
+from semel.config.rest import AUTHENTICATION, RestConfig, header_rules
 from semel.config.worker import WorkerConfig
 from semel.connect.audits import Audits
 from semel.connect.herder import Herder
@@ -24,11 +24,12 @@ from semel.metrics.lags import Lags
 from semel.metrics.observed import of_runtime
 from semel.metrics.waits import waits
 from semel.rest.app import admin_application, application
-from semel.rest.guard import ExtraHeaders, Guard, Limit
+from semel.rest.guard import ExtraHeaders, Guard, Hosts, Limit
 from semel.rest.insight import add_metrics, add_semel
 from semel.rest.jersey import LikeJersey
 from semel.rest.server import RestServer, Site
 from semel.rest.tls import ADMIN, LISTENERS, server_context
+from semel.rest.token import where
 from semel.rest.users import Users, users
 from semel.runtime import Runtime
 
@@ -49,9 +50,9 @@ def serving(
         ConfigError: a certificate, or a file of users, is missing or cannot be used.
         ServiceError: a listener's address cannot be used.
     """
-    known = users(worker)
+    known = users(worker, herder.peer_token)
     audits = Audits()
-    routes = application(herder, worker, cluster)
+    routes = application(herder, worker, cluster, known)
     lags = Lags()
 
     def waiting() -> Mapping[str, Waiting]:
@@ -66,8 +67,7 @@ def serving(
     app = _guarded(routes, worker, known)
     sites = _sites(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
-        served = Limit(LikeJersey(admin_application(herder, worker)), worker.max_request_bytes)
-        admin: ASGIApp = Guard(served, known, worker.anonymous_paths)
+        admin = _checked(admin_application(herder, worker, known), worker, known)
         sites += _sites(admin, worker, worker.admin_listeners, ADMIN)
     _warn(sites, known)
     with RestServer(sites) as server, audits:
@@ -102,12 +102,20 @@ def _sites(app: Any, config: RestConfig, listeners: tuple[str, ...], prefix: str
 def _guarded(app: ASGIApp, config: RestConfig, known: Users) -> ASGIApp:
     """The application behind its checks; as with Kafka Connect, browsers' preflights are answered
     before them."""
-    app = Limit(LikeJersey(app), config.max_request_bytes)
-    app = Guard(app, known, config.anonymous_paths)
+    app = _checked(app, config, known)
     if config.allowed_origin:
         app = _with_origins(app, config)
     rules = header_rules(config.response_headers)
     return ExtraHeaders(app, rules) if rules else app
+
+
+def _checked(app: ASGIApp, config: RestConfig, known: Users) -> ASGIApp:
+    anonymous = config.anonymous_paths or (() if known.are_configured else ("/health",))
+    app = Guard(Limit(LikeJersey(app), config.max_request_bytes), known, anonymous)
+    if known.are_configured:  # a browser sends no login to another name
+        return app
+    origins = bool(config.allowed_origin)
+    return Hosts(app, config.hosts, needed=known.are_asked, origins=origins)
 
 
 def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:
@@ -126,12 +134,15 @@ def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:
 
 def _warn(sites: list[Site], known: Users) -> None:
     for site in sites:
-        host = urlsplit(site.listener).hostname or ""
-        if host in _LOCAL:
-            continue
-        if site.tls is None and known.are_asked:
+        if not known.are_asked and (site.tls is None or not site.tls.verify_mode):
+            who = "any user of this machine" if _is_own(site) else "anyone who can reach it"
+            log.warning("%s has no login: %s controls this worker", site.listener, who)
+        elif site.tls is None and known.are_asked and not _is_own(site):
             log.warning("%s is not encrypted: passwords and tokens can be read", site.listener)
-        elif not known.are_asked and (site.tls is None or not site.tls.verify_mode):
-            log.warning(
-                "%s has no login: anyone who can reach it controls this worker", site.listener
-            )
+    if known.default_token:
+        log.info("requests need the token in %s (%s=none turns it off)", where(), AUTHENTICATION)
+
+
+def _is_own(site: Site) -> bool:
+    """Whether only this machine can reach it."""
+    return (urlsplit(site.listener).hostname or "") in _LOCAL

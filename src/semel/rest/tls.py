@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from semel.config.loading import under
 from semel.config.rest import RestConfig
@@ -66,6 +67,17 @@ def server_context(config: RestConfig, prefix: str = LISTENERS) -> ssl.SSLContex
         context.load_verify_locations(cadata=_trusted(found, auth))
         context.verify_mode = _CLIENT_AUTH[auth]
     return context
+
+
+def demand_certificates(config: RestConfig) -> bool:
+    """Whether every listener only accepts clients with a trusted certificate."""
+    listeners = {LISTENERS: config.listeners, ADMIN: config.admin_listeners or ()}
+    return all(
+        urlsplit(each).scheme.lower() == "https"
+        and settings(config.originals, prefix).get("ssl.client.auth").lower() == "required"
+        for prefix, of in listeners.items()
+        for each in of
+    )
 
 
 def client_context(config: RestConfig) -> ssl.SSLContext:

@@ -9,14 +9,16 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import javaproperties
 
 from semel.config.rest import READERS, TOKENS, RestConfig
 from semel.errors import ConfigError
+from semel.rest.tls import demand_certificates
+from semel.rest.token import worker_token
 
 log = logging.getLogger(__name__)
 
@@ -29,36 +31,60 @@ _LOGIN = re.compile(
     re.I | re.X,
 )
 _FILE = re.compile(r"\bfile\s*=\s*(?:\"([^\"]*)\"|([^\s;\"]+))")
+_NAME_SHOWN = 64
 _OPTION = "-Djava.security.auth.login.config="
+
+
+PEER = "another worker"
+"""The user of a request that another worker of the cluster forwards with its own token."""
 
 
 @dataclass(frozen=True)
 class Users:
-    """The credentials that requests are checked against."""
+    """The credentials that requests are checked against. Without users, they need the
+    ``default_token``; ``peer_token`` is that of the cluster's workers among themselves."""
 
     passwords: Mapping[str, str]
     tokens: Mapping[str, str]
     readers: frozenset[str]
+    default_token: str = field(default="", repr=False)
+    peer_token: Callable[[], str] = str
+
+    @property
+    def are_configured(self) -> bool:
+        """Whether the configuration says who may send requests."""
+        return bool(self.passwords or self.tokens)
 
     @property
     def are_asked(self) -> bool:
         """Whether a request must say who sends it."""
-        return bool(self.passwords or self.tokens)
+        return self.are_configured or bool(self.default_token)
 
     def of(self, authorization: str) -> str | None:
         """The user that an ``Authorization`` header authenticates, or None."""
         scheme, _, given = authorization.strip().partition(" ")
-        if scheme.lower() == "bearer":
-            return _matching(self.tokens, given.strip())
-        if scheme.lower() == "basic":
-            name, password = _credentials(given)
+        basic = scheme.lower() == "basic"
+        if not basic and scheme.lower() != "bearer":
+            return None
+        name, secret = _credentials(given) if basic else ("", given.strip())
+        if self.default_token:  # with Basic it is the password, whatever the name
+            return _matching({"token": self.default_token, PEER: self.peer_token()}, secret)
+        if basic:
             known = {name: self.passwords[name]} if name in self.passwords else {}
-            return _matching(known, password)
-        return None
+            return _matching(known, secret)
+        return _matching(self.tokens, secret)
+
+    def named(self, authorization: str) -> str:
+        """Who an ``Authorization`` header says that it is, true or not."""
+        scheme, _, given = authorization.strip().partition(" ")
+        # Without users, somebody may have sent the token in place of the name.
+        named = scheme.lower() == "basic" and self.are_configured
+        name = _credentials(given)[0] if named else ""
+        return repr(name[:_NAME_SHOWN]) if name else "a token" if scheme else "nobody"
 
 
-def users(config: RestConfig) -> Users:
-    """The users in the files that the configuration names.
+def users(config: RestConfig, peer_token: Callable[[], str] = str) -> Users:
+    """The users in the files that the configuration names, or the token that is the default.
 
     Raises:
         ConfigError: a file cannot be read or names nobody, or those who may only read would never
@@ -66,7 +92,9 @@ def users(config: RestConfig) -> Users:
     """
     passwords = _properties(_credentials_file(config)) if config.extensions else {}
     tokens = _properties(Path(config.tokens_file)) if config.tokens_file else {}
-    found = Users(passwords, tokens, frozenset(config.readers))
+    by_token = not (passwords or tokens or demand_certificates(config))
+    default = worker_token() if by_token and config.authentication == "token" else ""
+    found = Users(passwords, tokens, frozenset(config.readers), default, peer_token)
     auth = [v for k, v in config.originals.items() if k.endswith("ssl.client.auth")]
     with_certificates = any(value.strip().lower() not in ("", "none") for value in auth)
     unknown = found.readers - passwords.keys() - tokens.keys()
@@ -83,7 +111,7 @@ def _matching(secrets: Mapping[str, str], given: str) -> str | None:
     """The name whose secret this is, compared in constant time."""
     sent, found = given.encode(), None
     for name, secret in secrets.items():
-        if hmac.compare_digest(secret.encode(), sent):
+        if secret and hmac.compare_digest(secret.encode(), sent):
             found = name
     return found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.config import HIGH, LOW, MEDIUM, SourceConnectorConfig, Type, key, read
+from semel.config.allowed import PATHS, is_below, roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem, TransientError
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
@@ -119,6 +120,7 @@ class FileStreamSource(Source):
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
         self._config = read(FileStreamConfig, connector.originals)
+        self._originals = connector.originals
         self._known: dict[str, None] = {}
         self._said = False
         if self._config.pattern:
@@ -184,6 +186,12 @@ class FileStreamSource(Source):
         place = Place() if offset is None else self._place(partition, offset)
         config = self._config
         path = Path(config.directory, str(partition[_FILENAME]))
+        roots = roots_of(self._originals)
+        if roots is not None and not is_below(path, roots):
+            raise ConfigError(
+                f"connector {self._name}: file {path} is a link to {path.resolve()}, which is not "
+                f"in the folders of the worker's {PATHS}: {', '.join(roots)}"
+            )
         file = GrowingFile(self._name, path, config.charset, config.batch_size)
         for found in file.read(place):
             if found is None:

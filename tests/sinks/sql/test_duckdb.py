@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import duckdb
@@ -14,6 +14,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.sinks import sink_class
+from semel.sinks.sql.duckdb import confined
 from semel.sinks.sql.sink import SqlSink
 from tests.patience import PATIENCE
 
@@ -88,10 +89,55 @@ def test_a_non_database_file_is_a_permanent_error(content: bytes, way: str, tmp_
 def test_a_file_of_a_newer_duckdb_is_a_permanent_error(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect(path: str) -> None:
+    def connect(*_: object, **__: object) -> None:
         raise duckdb.IOException(f"IO Error: Trying to read a database file {words}")
 
     monkeypatch.setattr(duckdb, "connect", connect)
     sink = made(tmp_path / "d.duckdb", {"connection.lock.timeout.ms": "3600000"})
     with pytest.raises(ServiceError, match="upgrade the package duckdb"):
         sink.prepare(["t"])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_text('{file}')",
+        "SELECT * FROM '{file}'",
+        "SELECT * FROM read_csv('http://127.0.0.1:1/x.csv')",
+        "SELECT * FROM glob('{folder}/*')",
+        "COPY t FROM '{file}'",
+        "COPY t TO '{folder}/copy.csv'",
+        "EXPORT DATABASE '{folder}/all'",
+        "ATTACH '{folder}/other.duckdb'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "LOAD '{file}'",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "SET temp_directory = '{folder}/spilt'",
+        "SELECT * FROM a_view",
+        "SELECT * FROM elsewhere",
+    ],
+)
+def test_a_statement_reaches_nothing_but_the_database(statement: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("top secret\n")
+    elsewhere = [secret]  # DuckDB looks for names of tables among Python's
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
+        connection.execute("CREATE TABLE t (v VARCHAR)")
+        connection.execute(f"CREATE VIEW a_view AS SELECT * FROM read_text('{elsewhere[0]}')")
+    before = sorted(tmp_path.iterdir())
+    sink = made(tmp_path / "d.duckdb", {})
+    for _ in range(2):
+        refused = pytest.raises(Exception, match=r"(?i)disabled|does not exist|change config")
+        with refused, sink._dialect.transaction():
+            sink._dialect.query(statement.format(file=secret, folder=tmp_path))
+    sink.close()
+    assert [f for f in sorted(tmp_path.iterdir()) if not f.name.startswith(".")] == before
+
+
+def test_connections_of_a_process_share_a_confined_file(tmp_path: Path) -> None:
+    with closing(confined(tmp_path / "d")) as one, closing(confined(tmp_path / "d")) as two:
+        for each in (one, two):
+            told = each.execute("SELECT current_setting('TimeZone')").fetchone()
+            assert told == ("UTC",)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import socket
+import struct
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, TransientError
+from semel.errors import ConfigError, ServiceError, TransientError
 from semel.lab.embedded.mariadb import MariaDB
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
@@ -185,10 +190,60 @@ def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> No
 def test_the_server_gets_no_file_but_rows(target: Target) -> None:
     sink = target.sink()
     put(sink, [{"v": "x"}])
-    with pytest.raises(RuntimeError, match="local_infile"), sink._dialect.transaction():
+    asks = pytest.raises(ServiceError, match="asks for the file '/etc/hostname'")
+    with asks, sink._dialect.transaction():
         sink._dialect.execute("LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE t")
     put(sink, [{"v": "y"}])
     assert target.execute("SELECT v FROM t ORDER BY v") == [("x",), ("y",)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    some([b"LOAD DATA", b"SET sql_mode", b"SELECT", b"COMMIT"], {b"LOAD DATA", b"SET sql_mode"}),
+)
+def test_a_server_that_asks_for_a_file_instead_of_answering_gets_nothing(
+    statement: bytes, target: Target, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("top secret")
+    put(target.sink(), [{"v": "x"}])
+    url, port = target.server.database_url(target.name), str(target.server.port)
+    asks = pytest.raises((ServiceError, TransientError), match="asks for the file")
+    with hostile(int(port), statement, tmp_path / "secret") as (other, received), asks:
+        put(target.sink(connection_url=url.replace(port, str(other))), [{"v": "y"}])
+    assert received.get(timeout=PATIENCE) == b""
+
+
+@contextmanager
+def hostile(real: int, statement: bytes, file: Path) -> Iterator[tuple[int, Queue[bytes]]]:
+    """A server that answers a statement with the name of a file that it wants, and keeps what it
+    gets; everything before that is up to the real one."""
+    received: Queue[bytes] = Queue()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def attack(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", real)) as server:
+            Thread(target=forward, args=(server, client), daemon=True).start()
+            while sent := client.recv(1 << 20):
+                if statement in sent:
+                    wanted = b"\xfb" + str(file).encode()
+                    client.sendall(struct.pack("<I", len(wanted))[:3] + b"\1" + wanted)
+                    received.put(client.recv(1 << 20))
+                    return
+                server.sendall(sent)
+
+    def forward(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while got := source.recv(1 << 20):
+                sink.sendall(got)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                Thread(target=attack, args=(listener.accept()[0],), daemon=True).start()
+
+    with listener:
+        Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1], received
 
 
 def test_numbers_that_the_server_gives_out_are_not_given_for_zero(target: Target) -> None:

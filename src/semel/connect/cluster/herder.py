@@ -47,6 +47,10 @@ class ClusterHerder(Herder):
         self._changing = threading.RLock()
         """Held from reading the configurations until the change that depends on them is written."""
 
+    def peer_token(self) -> str:
+        with self._store.changed:
+            return self._store.configs.peer_token
+
     @property
     def is_ready(self) -> bool:
         return self._membership.absences > 0

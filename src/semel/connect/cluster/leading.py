@@ -10,7 +10,7 @@ from semel.config.cluster import ClusterConfig
 from semel.connect.cluster.assignment import assign
 from semel.connect.cluster.leadership import Leadership
 from semel.connect.cluster.membership import Group, Membership
-from semel.connect.cluster.records import Assignment, assigned
+from semel.connect.cluster.records import Assignment, assigned, session_key
 from semel.connect.cluster.store import Store
 from semel.errors import LedgerConflict, SemelError
 from semel.planning import AnyPlan, SourcePlan, plan_any
@@ -63,6 +63,8 @@ class Leading:
             if self._is_new and not self._has_stayed(group):
                 self._begun_at = time.time() * 1000
             self._is_new = False
+            if not self._store.configs.session_key:
+                self._leadership.write([session_key()])
             self._store.wake()  # requests wait for it
         assignment = self._assigning(group)
         if assignment is not None:
@@ -136,7 +138,7 @@ class Leading:
         """The number of shares that a connector can be divided into: its tasks, if they need not be
         together. A connector that cannot run has one, and its worker says why."""
         try:
-            planned = plan_any(self._config.inherited(config))
+            planned = plan_any(self._config.inherited(self._config.permitted(config)))
         except SemelError:
             return 1
         try:

@@ -6,10 +6,14 @@ topic also has one key of semel's own, ``semel-assignment``, which Kafka Connect
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import json
 import logging
 import re
+import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,6 +28,8 @@ Record = tuple[bytes, bytes | None]
 _CONNECTOR, _TARGET, _TASK, _COMMIT = "connector-", "target-state-", "task-", "commit-"
 _RESTART, _LOGGER = "restart-connector-", "logger-cluster-"
 _ASSIGNMENT = "semel-assignment"
+_SESSION_KEY = "session-key"
+_PEER = b"semel: a worker of the cluster"
 _OF_CONNECTOR, _OF_TASK, _OF_TOPIC = "status-connector-", "status-task-", "status-topic-"
 _READ_BY = ":connector-"
 _LEAVING = "semel-worker-"
@@ -96,6 +102,8 @@ class Configs:
     assignment: Assignment = Assignment()
     levels: dict[str, str] = field(default_factory=dict)
     """the levels of loggers in the whole cluster"""
+    session_key: str = field(default="", repr=False)
+    """the secret of the cluster's workers, as Kafka Connect's leaders write it (KIP-507)"""
     _firsts: dict[str, dict[str, str]] = field(default_factory=dict)
     """the configuration of each connector's first task, committed or not"""
 
@@ -107,6 +115,13 @@ class Configs:
     def target(self, connector: str) -> State:
         """The state that a connector should have."""
         return self.targets.get(connector, State.RUNNING)
+
+    @property
+    def peer_token(self) -> str:
+        """A token that only the cluster's workers know; empty until there is a session key."""
+        if not self.session_key:
+            return ""
+        return hmac.new(self.session_key.encode(), _PEER, hashlib.sha256).hexdigest()
 
     def apply(self, key: bytes, value: bytes | None) -> Restart | None:
         """Apply a record; returns the restart that it requests. A record that cannot be read is
@@ -123,6 +138,8 @@ class Configs:
             found = facts or {"epoch": 0, "workers": {}, "versions": {}}
             workers = {of: tuple(each) for of, each in found["workers"].items()}
             self.assignment = Assignment(int(found["epoch"]), workers, dict(found["versions"]))
+        elif name == _SESSION_KEY:
+            self.session_key = str(facts["key"]) if facts else ""
         elif (connector := _after(_RESTART, name)) is not None:
             if facts is not None:
                 with_tasks = bool(facts.get("include-tasks", False))
@@ -179,6 +196,13 @@ def restarting(request: Restart) -> Record:
 def levelled(logger: str, level: str) -> Record:
     """A logger's level in the whole cluster (KIP-976)."""
     return _record(_LOGGER + logger, {"level": level})
+
+
+def session_key() -> Record:
+    """A new secret of the cluster's workers."""
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    facts = {"key": key, "algorithm": "HmacSHA256"}
+    return _record(_SESSION_KEY, {**facts, "creation-timestamp": int(time.time() * 1000)})
 
 
 def assigned(assignment: Assignment) -> Record:

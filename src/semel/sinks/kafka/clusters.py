@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.config import ConnectorConfig
+from semel.config.worker import SECURITY
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sinks.kafka.config import KafkaConfig
-
-_SECURITY = ("security.", "sasl.", "ssl.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,15 @@ class Clusters:
         elsewhere = servers != connector.bootstrap_servers
         there = {"bootstrap.servers": servers}
         admin = client_config(connector, "admin")
-        producer = client_config(connector, "producer") | there
+        producer = client_config(connector, "producer", elsewhere=elsewhere) | there
         consumer = client_config(connector, "consumer")
         source = target = Cluster(admin)
         if elsewhere:
-            kept = {k: v for k, v in admin.items() if not k.startswith(_SECURITY)}
-            given = {k: v for k, v in producer.items() if k.startswith(_SECURITY)}
-            target = Cluster(kept | given | there)
-            consumer |= target.config
+            given = {k: v for k, v in producer.items() if k.startswith(SECURITY)}
+            target = Cluster(_without_login(admin) | given | there)
+            consumer = {**_without_login(consumer), **target.config}
         return cls(source, target, servers, elsewhere, producer, consumer)
+
+
+def _without_login(client: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in client.items() if not k.startswith(SECURITY)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -55,6 +56,14 @@ _NATIVE = {
 """Types whose values the audit reads as they are; others as text."""
 _COPIED = 16 * 1024 * 1024
 
+_CONFINED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "python_enable_replacements": False,
+}
+_configuring = threading.Lock()
+
 _REFUSALS = (
     duckdb.ConstraintException,
     duckdb.ConversionException,
@@ -68,6 +77,18 @@ _NO_DATABASE = re.compile("not a valid DuckDB database")
 _NEWER = re.compile("with (storage )?version number|storage version greater")
 """The wording of DuckDB 1 and of DuckDB 2."""
 _PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
+
+
+def confined(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+    """A connection whose SQL reaches nothing but the database: a query, a view or a default could
+    name any file or address."""
+    connection = duckdb.connect(str(path), read_only=read_only, config=_CONFINED)
+    with _configuring:  # connections of a process to the same file share their settings
+        found = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
+        if found == (False,):
+            connection.execute("SET GLOBAL TimeZone = 'UTC'")
+            connection.execute("SET GLOBAL lock_configuration = true")
+    return connection
 
 
 class Duckdb(Dialect):
@@ -99,7 +120,6 @@ class Duckdb(Dialect):
         if not self._turn.acquire(shared=False, timeout=self._patience):
             raise TransientError(f"{self.where}: the file is in use{holder(self._turn.path)}")
         self._connection = self._open()
-        self._session.execute("SET TimeZone = 'UTC'")
         self._session.execute("BEGIN")
 
     def _open(self) -> duckdb.DuckDBPyConnection:
@@ -130,7 +150,7 @@ class Duckdb(Dialect):
         return str(error).replace(str(self._path), "")
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        return duckdb.connect(str(self._path))
+        return confined(self._path)
 
     def _commit(self) -> None:
         self._session.execute("COMMIT")
@@ -195,9 +215,8 @@ class Duckdb(Dialect):
                         source = opened.enter_context(path.open("rb"))
                         with copy.with_name(copy.name + suffix).open("wb") as target:
                             shutil.copyfileobj(source, target, _COPIED)
-            self._connection = duckdb.connect(str(copy))
+            self._connection = confined(copy)
             try:
-                self._session.execute("SET TimeZone = 'UTC'")
                 yield
             finally:
                 self.close_file()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from semel.config.allowed import is_below
 from semel.errors import ConfigError, Problem, misconfigured
 from semel.sources.directory import removal
 from semel.sources.directory.found import Found, is_same, local_file, stored_object
@@ -30,9 +31,16 @@ _COARSE_MS = 2_000
 
 
 class Places:
-    """The input, finished and error paths of a connector, all in one store."""
+    """The input, finished and error paths of a connector, all in one store. ``allowed`` are the
+    folders that links may lead to; None for any."""
 
-    def __init__(self, paths: Mapping[str, str], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        paths: Mapping[str, str],
+        options: Mapping[str, Any],
+        allowed: Sequence[str] | None = None,
+    ) -> None:
+        self._allowed = allowed
         roots = {name: _split(path) for name, path in paths.items() if path}
         stores = {store for store, _ in roots.values()}
         if len(stores) > 1:
@@ -53,7 +61,10 @@ class Places:
         folder = self._folders[place]
         if self._is_local:
             with self._store.translated():
-                return _local(Path(folder), recursive)
+                found = _local(Path(folder), recursive)
+            if found is None or self._allowed is None:
+                return found
+            return [f for f in found if is_below(Path(folder, f.name), self._allowed)]
         prefix = f"{self._store.path(folder).rstrip('/')}/"
         with self._store.translated():
             self._store.filesystem.invalidate_cache()

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import SourceConnectorConfig, absolute, read
+from semel.config.allowed import roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, ServiceError
 from semel.records import ConnectRecords
@@ -80,7 +81,8 @@ class DirectorySource(Source):
             _FINISHED: config.finished_path,
             _ERROR: config.error_path,
         }
-        self._places = Places(self._paths, options_of(connector.originals))
+        options, roots = options_of(connector.originals), roots_of(connector.originals)
+        self._places = Places(self._paths, options, roots)
         self._versions = Versions(self._places, _INPUT)
         self._listing = Listing(self._places, _INPUT, config, self._warn)
         self._kept = Kept(connector.name, self._places, self._paths)

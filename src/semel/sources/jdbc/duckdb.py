@@ -13,6 +13,7 @@ import pyarrow as pa
 from semel.config import read
 from semel.errors import Unavailable
 from semel.sinks.sql.duckdb import Duckdb as DuckdbSession
+from semel.sinks.sql.duckdb import confined
 from semel.sinks.sql.duckdb_config import DuckdbConfig
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
@@ -43,14 +44,13 @@ class _Session(DuckdbSession):
         if not self._path.exists():
             raise Unavailable(f"{self.where}: there is no such file")
         self._connection = self._open()
-        self._session.execute("SET TimeZone = 'UTC'")
         self._session.execute("BEGIN")
 
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         yield from self._session.sql(sql).to_arrow_reader(_BATCH_ROWS)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        return duckdb.connect(str(self._path), read_only=True)
+        return confined(self._path, read_only=True)
 
 
 class Duckdb(Database):

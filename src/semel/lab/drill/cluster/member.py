@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 from semel.lab.drill.process import Process
 from semel.lab.embedded.process import LOOPBACK, free_port
 from semel.lab.embedded.proxy import Proxy
+from semel.rest.token import VARIABLE
 
 _ANSWERS_IN = 5.0
 
@@ -42,8 +44,13 @@ class Member:
         self._file = directory / f"worker-{number}.json"
         self._file.write_text(json.dumps({**keys, **own}, indent=2) + "\n")
         self._log = directory / f"worker-{number}.log"
-        self._environment = environment
-        self._api = httpx.Client(base_url=f"http://{self.id}", timeout=_ANSWERS_IN)
+        token = secrets.token_hex()
+        self._environment = {**environment, VARIABLE: token}
+        self._api = httpx.Client(
+            base_url=f"http://{self.id}",
+            timeout=_ANSWERS_IN,
+            headers={"Authorization": f"Bearer {token}"},
+        )
         self.process = self._launch()
 
     def _launch(self) -> Process:

@@ -96,7 +96,6 @@ class Mysql(Dialect):
                     f"{self.where}: connections are closed as soon as they open"
                 ) from None
             raise
-        connection._local_infile = False  # or a server could ask for any file, at any time
         try:
             self._mariadb = "mariadb" in connection.get_server_info().lower()
             for setting in (
@@ -117,6 +116,7 @@ class Mysql(Dialect):
                 claims.take(connection, self._arguments["database"], self._connector, self.where)
         except BaseException:
             connection.close()
+            self._watched().detach()  # it holds the connection, too
             raise
         return connection
 

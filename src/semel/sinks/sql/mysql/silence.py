@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+from semel.sinks.sql.mysql.load import result_class
 from semel.watchdog import Watchdog
 
 _PATIENCE = 5
@@ -16,10 +17,13 @@ _STATE = "SELECT COMMAND, STATE FROM information_schema.PROCESSLIST WHERE ID = {
 
 
 def session(watchdog: Watchdog) -> Any:
-    """The class of PyMySQL's connections, whose reads and writes are watched."""
+    """The class of PyMySQL's connections, whose reads and writes are watched, and which send no
+    files."""
     from pymysql.connections import Connection
 
     class Watched(Connection):  # type: ignore[misc]
+        rows_to_send: memoryview | None = None
+
         def _get_server_information(self) -> None:
             watchdog.attach(self._sock)
             super()._get_server_information()
@@ -31,6 +35,18 @@ def session(watchdog: Watchdog) -> Any:
         def _write_bytes(self, data: bytes) -> None:
             with watchdog.call():
                 super()._write_bytes(data)
+
+        def _read_query_result(self, unbuffered: bool = False) -> Any:
+            self._result = None
+            result = result_class()(self)
+            if unbuffered:
+                result.init_unbuffered_query()
+            else:
+                result.read()
+            self._result = result
+            if result.server_status is not None:
+                self.server_status = result.server_status
+            return result.affected_rows
 
     return Watched
 

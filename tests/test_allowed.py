@@ -1,0 +1,189 @@
+"""Which files and which plugins the connectors of a worker may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from semel.config import read
+from semel.config.allowed import PATHS, PLUGINS
+from semel.config.worker import WorkerConfig
+from semel.errors import ConfigError
+from semel.planning import plan_source
+from semel.sources.directory.places import Places
+
+SOURCE = {
+    "name": "c",
+    "connector.class": "FileStreamSource",
+    "topic": "t",
+    "bootstrap.servers": "nowhere:1",
+    "value.converter": "StringConverter",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that connectors may use, with a link that leads out of it, beside a secret."""
+    (tmp_path / "secret").write_text("top secret\n")
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "lines.txt").write_text("a line\n")
+    (folder / "link.txt").symlink_to(tmp_path / "secret")
+    (folder / "out").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def worker(home: Path, **keys: str) -> WorkerConfig:
+    return read(WorkerConfig, {PATHS: str(home), **keys})
+
+
+def refused(home: Path, key: str, value: str, **others: str) -> bool:
+    value = value.format(home=home, top=home.parent)
+    given = {"name": "c", key: value, **{k.replace("_", "."): v for k, v in others.items()}}
+    return any(problem.key == key for problem in worker(home).forbidden(given))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("file", "/etc/passwd"),
+        ("file", "{home}/../secret"),
+        ("file", "secret"),
+        ("file", "{home}/link.txt"),
+        ("file", "{home}/out/secret"),
+        ("file", "~/secret"),
+        ("file.pattern", "/etc/*"),
+        ("file.pattern", "*"),
+        ("file.pattern", "../*"),
+        ("file.directory", "{top}"),
+        ("input.path", "file:///etc"),
+        ("input.path", "file:///{home}/../"),
+        ("finished.path", "local:///tmp"),
+        ("error.path", ".."),
+        ("path", "relative"),
+        ("topics.dir", "../../etc"),
+        ("path.format", "'../..'/yyyy"),
+        ("store.url", "/var/lib"),
+        ("delta.table.path", "file:///var/lake"),
+        ("iceberg.catalog.warehouse", "{top}/lake"),
+        ("iceberg.catalog.uri", "sqlite:////var/catalog.db"),
+        ("iceberg.catalog.uri", "sqlite:///catalog.db"),
+        ("connection.url", "jdbc:duckdb:/var/d.duckdb"),
+        ("connection.url", "jdbc:sqlite:d.sqlite"),
+        ("connection.url", "sqlite:{home}/../d.sqlite"),
+        ("connection.url", "JDBC:SQLite:/d.sqlite"),
+        ("connection.url", "jdbc:postgresql://h/d?sslkey=/etc/ssl/private/key"),
+        ("connection.url", "jdbc:postgresql://h/d?a=b&sslrootcert=/etc/passwd"),
+        ("offset.storage.file.filename", "/tmp/offsets"),
+        ("offset.storage.jdbc.connection.url", "jdbc:sqlite:/tmp/offsets"),
+        ("schema.filename", "/etc/passwd"),
+        ("schema.string", '{{"options": {{"file": "/etc/passwd", "encoding": "json"}}}}'),
+        ("gcs.credentials.path", "key.json"),
+        ("storage.options.key_file", "/root/.ssh/id_rsa"),
+        ("consumer.override.ssl.ca.location", "/etc/passwd"),
+        ("consumer.override.ssl.keystore.location", "relative.p12"),
+        ("value.converter.schema.registry.ssl.truststore.location", "/etc/passwd"),
+        ("something.of.a.third.party", "/etc/passwd"),
+        ("something.of.a.third.party", "one,/etc/passwd"),
+        ("file", "${{file:/allowed:key}}"),
+        ("connection.url", "jdbc:sqlite:/${{env:FILE}}"),
+        ("spark.jars", "/evil.jar"),
+        ("spark.driver.extraJavaOptions", "-javaagent:x"),
+    ],
+)
+def test_what_is_outside_of_the_allowed_folders_is_refused(
+    key: str, value: str, home: Path
+) -> None:
+    assert refused(home, key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("file", "{home}/lines.txt"),
+        ("file", "{home}/new/../lines.txt"),
+        ("file.pattern", "{home}/*.txt"),
+        ("input.path", "file://{home}"),
+        ("input.path", "s3://bucket/etc"),
+        ("path", "{home}/${{topic}}"),
+        ("topics.dir", "topics"),
+        ("connection.url", "jdbc:duckdb:{home}/d.duckdb"),
+        ("connection.url", "jdbc:sqlite:home/d.sqlite"),
+        ("connection.url", "jdbc:postgresql://host:5432/database?user=me"),
+        ("connection.url", "https://search:9200/index"),
+        ("connection.password", "${{file:/etc/secrets/db:password}}"),
+        ("iceberg.catalog.uri", "sqlite:///{home}/catalog.db"),
+        ("query", "SELECT a /b, '/c' FROM t"),
+        ("topics.regex", "orders/.*"),
+    ],
+)
+def test_what_is_inside_of_the_allowed_folders_is_not(key: str, value: str, home: Path) -> None:
+    assert not refused(home, key, value)
+
+
+def test_a_relative_file_is_in_its_directory(home: Path) -> None:
+    assert not refused(home, "file", "lines.txt", file_directory=str(home))
+    assert refused(home, "file", "../secret", file_directory=str(home))
+    assert not refused(home, "file.pattern", "*.txt", file_directory=str(home))
+
+
+def test_without_a_list_connectors_may_use_any_file() -> None:
+    config = read(WorkerConfig, {})
+    assert not config.forbidden({**SOURCE, "file": "/etc/passwd", "spark.jars": "/x.jar"})
+
+
+def test_a_refusal_names_the_key_the_value_and_what_is_allowed(home: Path) -> None:
+    config = worker(home)
+    with pytest.raises(ConfigError) as error:
+        config.permitted({**SOURCE, "file": "/etc/passwd"})
+    for told in ("file: '/etc/passwd'", PATHS, str(home)):
+        assert told in str(error.value)
+
+
+def test_a_link_that_appears_later_is_not_followed(home: Path) -> None:
+    run = worker(home).inherited({**SOURCE, "file": "later.txt", "file.directory": str(home)})
+    with_plan = plan_source(run)
+    (home / "later.txt").symlink_to(home.parent / "secret")
+    with pytest.raises(ConfigError, match=r"later\.txt is a link to .*secret"):
+        next(iter(with_plan.source.read({"filename": "later.txt"}, None)))
+
+
+def test_a_directory_source_does_not_read_links_that_lead_out(home: Path) -> None:
+    paths = {"input.path": str(home), "finished.path": "", "error.path": ""}
+    names = {True: {"lines.txt"}, False: {"lines.txt", "link.txt"}}
+    for confined, expected in names.items():
+        places = Places(paths, {}, [str(home)] if confined else None)
+        found = places.files("input.path", recursive=True)
+        assert {each.name for each in found or ()} == expected
+
+
+def test_a_connector_cannot_widen_what_its_worker_allows(home: Path) -> None:
+    run = worker(home).inherited({**SOURCE, PATHS: "/"})
+    assert run[PATHS] == str(home)
+    assert PATHS not in read(WorkerConfig, {}).inherited({**SOURCE, PATHS: "/"})
+
+
+@pytest.mark.parametrize("folders", ["relative", "/no/such/folder"])
+def test_a_folder_that_is_none_is_refused(folders: str) -> None:
+    with pytest.raises(ConfigError, match="not the absolute path of a folder"):
+        read(WorkerConfig, {PATHS: folders})
+
+
+def test_only_listed_plugins_may_be_used() -> None:
+    listed = "FileStreamSource, StringConverter,org.apache.kafka.connect.transforms.RegexRouter"
+    config = read(WorkerConfig, {PLUGINS: listed})
+    router = "org.apache.kafka.connect.transforms.RegexRouter"
+    assert not config.forbidden(
+        {**SOURCE, "transforms": "r", "transforms.r.type": router, "x.type": "any"}
+    )
+    for key, value in {
+        "connector.class": "postgresql",
+        "key.converter": "AvroConverter",
+        "transforms.p.type": "python",
+        "predicates.p.type": "TopicNameMatches",
+        "header.converter": "evil.RegexRouter",
+    }.items():
+        (problem,) = config.forbidden({**SOURCE, key: value})
+        assert problem.key == key and f"{value} is not among the plugins" in problem.message
