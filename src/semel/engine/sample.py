@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -16,6 +17,8 @@ from semel.engine.pipeline import Pipeline
 from semel.engine.rowtransform import Transform
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
+from semel.quoting import listed
+from semel.records import RowsRejected
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,8 @@ def schemas(
             found[topic] = schema
         for records in pipeline.convert(topic, sample).parts:
             if records.rows.num_rows:
-                sink.accommodate(records)
+                with suppress(RowsRejected):  # the task that reads them says why
+                    sink.accommodate(records)
     return found
 
 
@@ -116,6 +120,8 @@ def _sample(
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:
     schema = pipeline.infer(topic, sample)
     if schema is not None:
-        fields = ", ".join(f"{f.name} {f.type}" for f in schema)
-        log.info("topic %s: columns found in %d records: %s", topic, sample.num_rows, fields)
+        log.info(
+            "topic %s: columns found in %d records: %s",
+            *(topic, sample.num_rows, listed([f"{f.name} {f.type}" for f in schema])),
+        )
     return schema

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -45,6 +46,8 @@ _PATIENCE = 120.0
 """Seconds for an answer: Kafka may be silent for 30."""
 _FIRST = 8
 """How many times the wanted bytes the first record may have."""
+_SERVES = "import socket, sys; from semel.engine import sampler; "
+_SERVES += "sampler.serve(socket.socket(fileno=int(sys.argv[1])))"
 _own: list[str] = []
 _lock = threading.Lock()
 
@@ -144,7 +147,7 @@ def _started() -> str:
         listener.bind(path)
         listener.listen(launch.AT_ONCE)
         process = subprocess.Popen(
-            [sys.executable, "-m", "semel.engine.sampler", str(listener.fileno())],
+            [sys.executable, "-c", _SERVES, str(listener.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -166,7 +169,8 @@ def serve(listener: socket.socket) -> None:
     """Fork a process for each request, until whoever holds the other end of standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([0, listener], [], [])
+        either: list[Any] = [0, listener]
+        ready, _, _ = select.select(either, [], [])
         if 0 in ready:
             return
         line, _ = listener.accept()
@@ -226,11 +230,6 @@ def _read(request: _Request, left_out: list[str]) -> Read:
 
 
 def _bytes_of(message: Message) -> int:
-    headers = message.headers() or ()
-    return (
-        len(message) + len(message.key() or b"") + sum(len(k) + len(v or b"") for k, v in headers)
-    )
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    headers: Any = message.headers() or ()
+    parts = [message.value(), message.key(), *(each for header in headers for each in header)]
+    return sum(len(part) for part in parts if part)

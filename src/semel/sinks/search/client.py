@@ -252,7 +252,7 @@ class Client:
         import urllib3
         from opensearchpy import OpenSearch, OpenSearchWarning, Urllib3HttpConnection
 
-        class Limited(Urllib3HttpConnection):  # type: ignore[misc]
+        class Limited(Urllib3HttpConnection):
             def __init__(self, **keys: Any) -> None:
                 super().__init__(**keys)
                 limit_urllib3(self.pool)
