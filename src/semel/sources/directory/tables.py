@@ -135,8 +135,8 @@ def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
         return records(node, sum(b.records for b in held), content), None
     except (*_WRONG, OSError) as error:  # bz2 raises it for data that is not bzip2
         if len(held) == 1:
-            return pa.array([], node.type), error
-    parts = [pa.array([], node.type)]
+            return pa.nulls(0, node.type), error
+    parts = [pa.nulls(0, node.type)]
     for block in held:
         part, why = _values([block])
         if why is not None:
