@@ -11,7 +11,7 @@ import pytest
 from semel.cli.console import RedactingFormatter
 from semel.cli.logs import JsonFormatter
 from semel.errors import SemelError
-from semel.quoting import listed, named
+from semel.quoting import listed, named, one_line
 
 FORGED = "a\n2026-11-29 08:00:00 ERROR forged\x1b[2J\r\x9b1A\u202e\u2028"
 
@@ -27,6 +27,10 @@ def test_a_name_cannot_end_a_log_line_or_move_the_cursor() -> None:
     lines = JsonFormatter().format(entry("field %s", FORGED))
     assert len(lines.splitlines()) == 1
     assert "\x1b" not in json.loads(lines)["message"]
+
+
+def test_what_is_said_of_a_record_is_one_line() -> None:
+    assert one_line("field a\n\tb\x1b: no") == r"field a\n\tb\x1b: no"
 
 
 def test_a_long_line_is_cut_in_logs_and_errors() -> None:
@@ -64,5 +68,5 @@ def test_a_name_is_quoted_unless_it_is_a_plain_word(name: str, shown: str) -> No
 
 
 def test_of_many_names_some_are_listed() -> None:
-    assert listed(["a", "b c"]) == "a, 'b c'"
+    assert listed(["a", "b"]) == "a, b"
     assert listed([f"k{n}" for n in range(30_000)]).endswith("k19 and 29,980 more")

@@ -23,10 +23,10 @@ def named(name: str) -> str:
     return f"{name[:_NAME]!r}... ({len(name):,} characters)"
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
-    return ", ".join(map(named, names[:_NAMES])) + more
+def listed(texts: Sequence[str]) -> str:
+    """The first of some texts, and how many more there are."""
+    more = f" and {len(texts) - _NAMES:,} more" if len(texts) > _NAMES else ""
+    return ", ".join(texts[:_NAMES]) + more
 
 
 def harmless(text: str) -> str:
@@ -36,6 +36,11 @@ def harmless(text: str) -> str:
         return text
     lines = [_cut(line, _LINE) for line in text.split("\n")]
     return _CONTROL.sub(_escaped, _cut("\n".join(lines), _TEXT))
+
+
+def one_line(text: str) -> str:
+    """The same in one line, for a message that is stored with a record."""
+    return harmless(text.replace("\n", r"\n").replace("\t", r"\t"))
 
 
 def indented(text: str) -> str:

@@ -17,7 +17,7 @@ from semel.engine.pipeline import Pipeline
 from semel.engine.rowtransform import Transform
 from semel.kafka.cluster import Cluster
 from semel.ledger import TopicPartition
-from semel.quoting import listed
+from semel.quoting import listed, named
 from semel.records import RowsRejected
 from semel.sinks.base import Sink
 
@@ -122,6 +122,6 @@ def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None
     if schema is not None:
         log.info(
             "topic %s: columns found in %d records: %s",
-            *(topic, sample.num_rows, listed([f"{f.name} {f.type}" for f in schema])),
+            *(topic, sample.num_rows, listed([f"{named(f.name)} {f.type}" for f in schema])),
         )
     return schema

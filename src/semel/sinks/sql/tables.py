@@ -121,7 +121,7 @@ class Tables:
             if not self._config.evolves:
                 raise ConfigError(
                     f"connector {self._connector.name}: table {table.name} has no column "
-                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
+                    f"{named(new[0].name)}, which records of topic {topic} hold. Add it, set "
                     "auto.evolve=true, or leave the field out with field.exclude.list"
                 )
             with self._database.transaction():
@@ -223,7 +223,8 @@ class Tables:
             other = seen.setdefault(name.encode().lower(), name)  # the case of A to Z only
             if other != name:
                 raise ConfigError(
-                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
+                    f"connector {self._connector.name}: fields {named(other)} and {named(name)} "
+                    f"of topic {topic} "
                     f"are one column to {self._database.system}. Leave one out with "
                     "field.exclude.list"
                 )
