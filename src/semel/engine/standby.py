@@ -107,16 +107,16 @@ def main() -> None:
     listener, readers = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     sys.argv[1:] = [_WORKER]
     raw = json.loads(sys.stdin.readline() or "{}")
-    importlib.import_module("semel.engine.daemon")
     sampler = importlib.import_module("semel.engine.sampler")
-    _import_connector(raw)
-    gc.collect()
-    gc.freeze()
-    if os.fork() == 0:
+    if os.fork() == 0:  # now, because a sample may be wanted before Spark is there
         listener.close()
         sampler.serve(readers)
         os._exit(0)
     readers.close()
+    importlib.import_module("semel.engine.daemon")
+    _import_connector(raw)
+    gc.collect()
+    gc.freeze()
     gc.enable()
     line = _take_over(listener)
     listener.close()
