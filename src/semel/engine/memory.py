@@ -70,12 +70,14 @@ def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
                 exceeded(f"uses {used:,} bytes of memory, more than task.max.memory.bytes allows")
                 return
 
+    before = resource.getrlimit(resource.RLIMIT_DATA)
     limit(2 * nbytes)
     threading.Thread(target=look, daemon=True, name="semel-memory").start()
     try:
         yield
     finally:
         over.set()
+        resource.setrlimit(resource.RLIMIT_DATA, before)  # Spark may use this worker again
 
 
 def _used(column: int) -> int:
