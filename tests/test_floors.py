@@ -15,6 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "semel"
 FLOORS = [
     {"context", "redact", "abandoned", "sizes"},
     {"errors", "logformat", "watchdog"},
+    {"context", "redact", "abandoned", "sizes", "answers", "quoting"},
+    {"errors", "watchdog"},
     {
         *("aliases", "delivery", "extras", "failpoints", "jars", "keystores", "ledger"),
         "patterns",

@@ -8,18 +8,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from semel.context import logs_json, of_record, prefix, works_for
+from semel.quoting import harmless, indented
 from semel.redact import redacted
 
 LINE = "%(asctime)s %(levelname)s %(about)s%(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """A line that says which connector and task it is about; ``about`` is a field of its own."""
+    """A line that says which connector and task it is about; ``about`` is a field of its own.
+    Control characters are escaped, long lines cut, and further lines indented: none can be taken
+    for an entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See :class:`logging.Formatter`."""
         record.about = prefix(record)
-        return redacted(super().format(record))
+        return indented(redacted(harmless(super().format(record))))
 
 
 class JsonFormatter(logging.Formatter):
@@ -39,10 +42,12 @@ def line_of(record: logging.LogRecord, most: int | None = None) -> dict[str, Any
         "level": record.levelname,
         "logger": record.name,
         **of_record(record),
-        "message": redacted(record.getMessage()[:most]),
+        "message": redacted(harmless(record.getMessage()[:most])),
     }
     if record.exc_info:
-        facts["trace"] = redacted(logging.Formatter().formatException(record.exc_info)[:most])
+        facts["trace"] = redacted(
+            harmless(logging.Formatter().formatException(record.exc_info)[:most])
+        )
     return facts
 
 

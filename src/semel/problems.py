@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from semel.errors import ConfigError, Problem
-from semel.redact import HIDDEN, redacted
+from semel.redact import HIDDEN, names_secret, redacted, setting
 
 _WORD = re.compile(r"[A-Za-z][\w.-]*[\w]")
 
@@ -132,6 +132,6 @@ def located(
     key = problem.key or next((w for w in _WORD.findall(problem.message) if w in known), "")
     value = raw.get(key, problem.value)
     words = {key, *_WORD.findall(problem.message)}  # for a misspelt key, also the suggestion
-    if value and any(w in secret or redacted(f"{w}=x") == f"{w}={HIDDEN}" for w in words):
+    if value and any(w in secret or names_secret(w) for w in words):
         value = HIDDEN
-    return replace(problem, key=key, value=redacted(value))
+    return replace(problem, key=key, value=setting(key, redacted(value)))

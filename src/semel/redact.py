@@ -5,28 +5,50 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 HIDDEN = "***"
 
-# None of these may take time that grows with the square of a text, which may come from anywhere.
-
-# Everything up to the last @: a password may hold / and , and @ unescaped. A URL without a colon
-# before its path has a user at most, so an @ further on belongs to the path.
+_SCHEME = r"(?<![a-z0-9+.-])[a-z0-9+.-]*:/{2,3}"
+_NO_PORT = r"(?!\d{1,5}(?:[/?#,;\s'\"]|$))"
 _USER_INFO = re.compile(
-    r"(\b[a-z][a-z0-9+.-]{0,40}:/{2,3})(?:[^\s@/:]*:[^\s'\"<>]*|[^\s@/'\"<>]+)@", re.I
+    rf"({_SCHEME})(?:[^\s@/:]{{0,2000}}:[^\s'\"<>]{{0,2000}}|[^\s@/'\"<>]{{1,2000}})@", re.I
 )
-_WORD = re.compile(r"[^\s'\"<>]+")
-_SECRET = (
-    r"(?:password|passwd|passphrase|secret|credentials?|user[._-]?info"
-    r"|(?:secret|access|account|sas|api|private|shared)[._-]?key"
-    r"|(?<![a-z])token|(?:session|sas)[._-]?token)"
-)
+"""Everything up to the last @: a password may hold / and , and @ unescaped. A URL without a colon
+before its path has a user at most, so an @ further on belongs to the path."""
+_BROKEN = re.compile(rf"({_SCHEME})[^\s@/:'\"]{{0,2000}}:{_NO_PORT}[^@\n]{{1,2000}}@", re.I)
+"""What must not stand unescaped in a password: a blank or a quotation mark."""
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_PARAMETER = re.compile(rf"({_SECRET}=)({_QUOTED}|[^\s&;,'\"]+)", re.I)
-_PAIR = re.compile(rf"(['\"][\w.-]*{_SECRET}['\"]\s*:\s*)({_QUOTED})", re.I)
-"""As JSON and Python write it."""
-_NAME = re.compile(rf"[\w.-]*{_SECRET}|.*\b(?:jaas\.config|keystore\.key|key\.pem)", re.I)
+_ASSIGNED = re.compile(rf"(?<![\w.-])([\w.-]+)(=| = )({_QUOTED}|\{{[^}}]*\}}|[^\s&;,'\"]+)")
+_PAIR = re.compile(rf"(['\"])([\w.-]+)(\1\s*:\s*)({_QUOTED}|[\w.+-]+)")
+_PAIR_WITHIN = re.compile(r"(\\+['\"])([\w.-]+)(\1\s*:\s*)(\1.*?(?:\1|$)|[\w.+-]+)")
+"""As JSON and Python write it, and within a text of theirs."""
+_HEADER = re.compile(
+    r"((?<![\w-])(?:[\w-]*(?:authorization|cookie)|[\w-]+-(?:api-?key|token))\s*:\s+)"
+    r"[^\s'\"][^\n'\"]*",
+    re.I,
+)
+_SCHEMED = re.compile(
+    r"\b((?:[Bb]earer|[Bb]asic|BEARER|BASIC)\s+)(?=\S+[A-Z0-9=])[\w+/=.~-]{8,}", re.A
+)
+_JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*", re.A)
+_PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END|$)", re.S)
+
+_NAME = re.compile(
+    r"""pass\.?(?:word|wd|phrase|code) | pwd | secret | credential | user\.?info | token(?!i[sz])
+    | jwt | cookie | authori[sz]ation | jaas | signature | keystore\.key | key\.pem
+    | (?:secret|access|account|api|private|shared|sign(?:ing)?|encrypt(?:ion)?|master|storage
+        |session|subscription|customer|sas|auth)\.?key
+    | session\.id | \.(?:pass|pw|sig|sas)\. | \.(?:bearer|basic\.auth)\.$""",
+    re.X,
+)
+_ABOUT = re.compile(
+    r"""\.(?:class|type|providers?|source|path|files?|dir|location|ur[il]|endpoint|ms|seconds|names?
+    |fields?|enabled?|algorithm|scope|format|mode|version|timeout|interval|client\.id|key\.id)\.$""",
+    re.X,
+)
+"""The ends of names of what is known about a secret, such as the file that holds it."""
+_ALIAS = re.compile(r"^(?:transforms|predicates)\.[^.]+\.")
 
 
 _SHORTEST, _LONG = 4, 8
@@ -79,8 +101,11 @@ def _found(value: str) -> str:
 
 
 def names_secret(name: str) -> bool:
-    """Whether a setting of this name is a secret."""
-    return _NAME.fullmatch(name) is not None
+    """Whether a setting of this name is a secret: it has a word for one somewhere, and does not end
+    with what is merely known about it. The alias of a transform tells nothing."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", ".", _ALIAS.sub("", name[:1000]))
+    dotted = "." + re.sub(r"[\W_]+", ".", words.lower()) + "."
+    return _NAME.search(dotted) is not None and _ABOUT.search(dotted) is None
 
 
 def redacted(text: str) -> str:
@@ -91,21 +116,53 @@ def redacted(text: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """The text without the user info of its URLs, and without values of passwords and keys.
+    """The text without the user info of its URLs, and without passwords, keys and tokens.
 
     Unlike :func:`redacted`, it leaves text alone that merely equals a secret. It is for
     configurations as they were given, which hold references instead of the values.
     """
-    if "@" in text:
-        text = _WORD.sub(_without_user_info, text)
-    for named in (_PARAMETER, _PAIR):
-        text = named.sub(rf"\g<1>{HIDDEN}", text)
-    return text
+    if "://" in text or ":///" in text:
+        text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
+        text = _BROKEN.sub(rf"\g<1>{HIDDEN}@", text)
+    text = _ASSIGNED.sub(_unassigned, text)
+    for pair in (_PAIR, _PAIR_WITHIN):
+        text = pair.sub(_unpaired, text)
+    for shown in (_HEADER, _SCHEMED, _PEM):
+        text = shown.sub(rf"\g<1>{HIDDEN}", text)
+    return _JWT.sub(HIDDEN, text)
 
 
-def _without_user_info(word: re.Match[str]) -> str:
-    end = word[0].rfind("@") + 1
-    return _USER_INFO.sub(rf"\g<1>{HIDDEN}@", word[0][:end]) + word[0][end:]
+def _unassigned(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{HIDDEN}" if names_secret(found[1]) else found[0]
+
+
+def _unpaired(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{found[3]}{HIDDEN}" if names_secret(found[2]) else found[0]
+
+
+def setting(name: str, value: str, hidden: str = HIDDEN) -> str:
+    """The value of a setting as it may be shown.
+
+    It is hidden whole if its name is that of a secret, and where it is unclear how far a credential
+    in it reaches: in a URL that cannot be parsed, and in a text with blanks.
+    """
+    if names_secret(name):
+        return hidden if value.strip() else value
+    shown = without_credentials(value)
+    is_unclear = shown != value and len(value.split()) > 1
+    return hidden if is_unclear or ("://" in shown and not _is_clear(shown)) else shown
+
+
+def _is_clear(address: str) -> bool:
+    """Whether no @ that is left can end a password."""
+    rest = address.replace(f"{HIDDEN}@", "")
+    if "@" not in rest:
+        return True
+    try:
+        parts = urlsplit(rest)
+        return "@" not in parts.netloc and (parts.port or 1) > 0 and not re.search(r"[\s'\"]", rest)
+    except ValueError:
+        return False
 
 
 def plain(facts: Any) -> Any:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from semel.connect import herder
+from semel.connect.alone import StandaloneHerder
 from semel.lab.embedded.process import LOOPBACK, free_port
 from tests.engine.conftest import Configure
+from tests.patience import PATIENCE
 from tests.rest.conftest import Worker
 
 pytestmark = pytest.mark.integration
@@ -72,3 +77,28 @@ def test_questions_about_a_ledger_are_answered_while_a_secret_is_not_there(
     answer = api.get(f"/connectors/{name}/offsets")
     assert answer.status_code == 503, answer.text
     assert f"cannot read {secrets}" in answer.json()["message"]
+
+
+def test_probes_are_answered_while_other_calls_hold_all_threads(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, over = threading.Semaphore(0), threading.Event()
+
+    def offsets(*_arguments: Any) -> dict[str, Any]:
+        held.release()
+        over.wait(PATIENCE)
+        return {}
+
+    monkeypatch.setattr(StandaloneHerder, "offsets", offsets)
+    api = worker()
+    with ThreadPoolExecutor(45) as clients:
+        calls = [clients.submit(api.get, "/connectors/any/offsets") for _ in range(45)]
+        try:
+            for _ in range(40):  # the size of the pool
+                assert held.acquire(timeout=PATIENCE)
+            assert api.get("/health").json()["status"] == "healthy"
+            assert api.get("/metrics").is_success
+            assert not any(call.done() for call in calls)
+        finally:
+            over.set()
+        assert all(call.result(PATIENCE).is_success for call in calls)

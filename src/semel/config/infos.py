@@ -14,7 +14,7 @@ from semel.config.definition import Definition, Type, default_text, definitions,
 from semel.config.providers import refers
 from semel.config.reading import given_names, parsed, whole
 from semel.errors import Problem
-from semel.redact import redacted, without_credentials
+from semel.redact import redacted, setting
 
 HIDDEN = "[hidden]"
 """What Kafka Connect shows instead of a password."""
@@ -143,7 +143,7 @@ def _value(definition: Definition, given: str) -> str | None:
         text = text_of(parsed(definition, given))
     except ValueError:
         text = given if definition.type in _TEXTUAL or refers(given) or _is_number(given) else None
-    return None if text is None else without_credentials(text)
+    return None if text is None else setting(definition.name, text, HIDDEN)
 
 
 def _is_number(text: str) -> bool:

@@ -244,6 +244,16 @@ class RestConfig:
         importance=LOW,
         group=_GROUP,
     )
+    max_connections: int = key(
+        "semel.rest.max.connections.per.address",
+        128,
+        "The connections that a listener keeps open for one address. For one more, it closes the "
+        "oldest that waits for its client, or refuses the new one.",
+        at_least=1,
+        type=Type.INT,
+        importance=LOW,
+        group=_GROUP,
+    )
     topic_tracking: bool = key(
         "topic.tracking.enable",
         True,

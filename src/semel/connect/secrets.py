@@ -13,7 +13,7 @@ from semel.config.definition import definitions
 from semel.config.infos import HIDDEN
 from semel.connect.errors import BadRequest, NotFound
 from semel.connect.plugins import sections_of
-from semel.redact import names_secret, without_credentials
+from semel.redact import setting, without_credentials
 
 _REFERENCES = r"(?:\$\{[^}:]*:[^}]*\})+"
 _REFERRED = re.compile(
@@ -36,10 +36,10 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
     def told(name: str, value: str) -> str:
         end = value.rfind("}") + 1
         literal = _REFERRED.sub("", value[:end]) + value[end:]
-        hides = (name in secret and not _is_plain_address(literal)) or names_secret(name)
-        if hides and literal:
+        if literal and name in secret and not _is_plain_address(literal):
             return HIDDEN
-        return value if without_credentials(literal) == literal else without_credentials(value)
+        seen = setting(name, literal, HIDDEN)
+        return {literal: value, HIDDEN: HIDDEN}.get(seen) or setting(name, value, HIDDEN)
 
     return {name: told(name, value) for name, value in config.items()}
 

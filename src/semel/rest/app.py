@@ -169,8 +169,9 @@ def _root(app: FastAPI, herder: Herder, cluster: Cluster) -> None:
         commit = f"semel-{plugins.VERSION}"
         return {"version": VERSION, "commit": commit, "kafka_cluster_id": cluster.cluster_id()}
 
+    # Other calls may fill the pool of threads while they wait for a store.
     @app.get("/health")
-    def health(response: Response) -> dict[str, str]:
+    async def health(response: Response) -> dict[str, str]:
         if not herder.is_ready:
             response.status_code = 503
             return {"status": "starting", "message": "Worker is still starting up."}

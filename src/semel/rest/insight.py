@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -102,11 +103,12 @@ def add_semel(
 
 
 def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
-    """What Prometheus scrapes."""
+    """What Prometheus scrapes. Other calls may fill the pool of threads, so it uses another."""
 
     @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics() -> Response:
+        text = await asyncio.to_thread(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _waits(waiting: Waiting | None) -> dict[str, Any] | None:

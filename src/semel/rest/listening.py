@@ -94,7 +94,7 @@ def _sites(app: Any, config: RestConfig, listeners: tuple[str, ...], prefix: str
     encrypted = any(urlsplit(each).scheme.lower() == "https" for each in listeners)
     tls = server_context(config, prefix) if encrypted else None
     return [
-        Site(app, each, tls if urlsplit(each).scheme.lower() == "https" else None)
+        Site(app, each, tls if each.lower().startswith("https:") else None, config.max_connections)
         for each in listeners
     ]
 

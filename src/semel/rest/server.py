@@ -7,12 +7,15 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -26,16 +29,25 @@ _IDLE = 30
 """Seconds after which an idle connection is closed, as in Jetty. Clients that keep theirs for 5 s,
 like httpx, never use one that is just being closed."""
 _TICK = 1.0
+_HEADER_IN, _BODY_IN, _HANDSHAKE_IN = 10.0, 30.0, 10.0
+"""Seconds in which a client must have sent these."""
+_STALLED_IN, _SLOWEST = 10.0, 16 * 1024
+"""A client that takes fewer bytes of an answer in so many seconds is not reading it."""
+_IN_ALL = 512
+"""Connections of all addresses to one listener."""
+_TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class Site:
     """An application and where it answers: ``http://host:port``, or ``https://`` with ``tls``;
-    without a host, at all addresses of this machine."""
+    without a host, at all addresses of this machine. An address may keep ``per_address``
+    connections open."""
 
     application: Any
     listener: str
     tls: ssl.SSLContext | None = None
+    per_address: int = 128
 
 
 class RestServer:
@@ -46,14 +58,14 @@ class RestServer:
     """
 
     def __init__(self, sites: Sequence[Site]) -> None:
-        self._sockets: list[socket.socket] = []
+        self._sockets: list[_Listening] = []
         try:
             for site in sites:
-                self._sockets.append(_bound(site.listener))
+                self._sockets.append(_Listening(_bound(site.listener), site.per_address))
         except ServiceError:
             self._close()
             raise
-        self._servers = [_server(site) for site in sites]
+        self._servers = list(map(_server, sites, self._sockets))
         # The worker handles signals itself; uvicorn does so only in the main thread.
         self._thread = threading.Thread(target=self._serve, daemon=True, name="semel-rest")
 
@@ -78,8 +90,7 @@ class RestServer:
 
     def _serve(self) -> None:
         async def all_of_them() -> None:
-            pairs = zip(self._servers, self._sockets, strict=True)
-            await asyncio.gather(*(server.serve([each]) for server, each in pairs))
+            await asyncio.gather(*(server.serve() for server in self._servers))
 
         try:
             asyncio.run(all_of_them())
@@ -87,7 +98,7 @@ class RestServer:
             log.exception("the REST API has ended")
 
 
-def _server(site: Site) -> _Server:
+def _server(site: Site, listening: _Listening) -> _Server:
     config = uvicorn.Config(
         site.application,
         http=_Protocol,
@@ -100,20 +111,38 @@ def _server(site: Site) -> _Server:
     )
     config.load()
     config.ssl = site.tls
-    return _Server(config)
+    return _Server(config, listening)
 
 
 class _Server(uvicorn.Server):
     """Waits to be told to end; uvicorn looks for that ten times a second."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, listening: _Listening) -> None:
         super().__init__(config)
+        self._listening = listening
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; uvicorn's own way sets no deadline for handshakes."""
+        context = self.config.ssl
+        server = await asyncio.get_running_loop().create_server(
+            partial(_Protocol, self.config, self.server_state, {}, places=self._listening),
+            sock=self._listening,
+            ssl=context,
+            ssl_handshake_timeout=_HANDSHAKE_IN if context else None,
+            ssl_shutdown_timeout=_ENDS_IN if context else None,
+        )
+        self.servers = [server]
+        self.started = True
 
     async def main_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):  # which also refreshes the Date header
+            now = time.monotonic()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, _Protocol):  # as all are
+                    connection.look(now)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _TICK)
 
@@ -126,13 +155,121 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Passes the name in a client's certificate to applications."""
+    """Passes the name in a client's certificate to applications, and ends connections whose client
+    leaves a request or an answer half done."""
+
+    def __init__(self, *facts: Any, places: _Listening, **more: Any) -> None:
+        super().__init__(*facts, **more)
+        self._places = places
+        self._phase: tuple[float | None, object] = (None, None)
+        self._since = 0.0
+        self._unread, self._unread_since = 0, 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._places.belongs(transport.get_extra_info("socket").fileno(), self)
         name = _common_name(transport.get_extra_info("peercert"))
         if name:
             self.app_state = {**self.app_state, PEER: name}
+
+    @property
+    def patience(self) -> float | None:
+        """The seconds that the client has for what it must send now; None if it waits for us."""
+        if self.conn.their_state is h11.SEND_BODY:
+            return _BODY_IN
+        if self.conn.their_state is h11.IDLE:
+            return _HEADER_IN if self.conn.trailing_data[0] else _IDLE
+        return None
+
+    def look(self, now: float) -> None:
+        """End the connection if its client has used up its time."""
+        phase = self.patience, self.cycle  # the last request's cycle tells requests apart
+        if phase != self._phase:
+            self._phase, self._since = phase, now
+        elif phase[0] is not None and now - self._since > phase[0]:
+            self._refuse()
+        unread = self.transport.get_write_buffer_size()
+        if not unread or not 0 <= self._unread - unread < _SLOWEST:
+            self._unread, self._unread_since = unread, now
+        elif now - self._unread_since > _STALLED_IN:
+            self.transport.abort()
+
+    def _refuse(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._phase[0] != _IDLE and (self.cycle is None or not self.cycle.response_started):
+            self.transport.write(_TOO_LATE)
+        self.transport.close()
+
+
+class _Listening(socket.socket):
+    """A listening socket that keeps a number of connections from each address, handshakes included.
+
+    For one more, it closes the oldest connection that waits for its client. If there is none, it
+    refuses the new one.
+    """
+
+    def __init__(self, listening: socket.socket, per_address: int) -> None:
+        super().__init__(fileno=listening.detach())
+        self._per_address = per_address
+        self._open: dict[int, _Accepted] = {}  # in the order in which they came
+
+    def accept(self) -> tuple[_Accepted, Any]:
+        """See :meth:`socket.socket.accept`.
+
+        Raises:
+            BlockingIOError: nobody is there, or nobody may come in.
+        """
+        descriptor, peer = self._accept()  # type: ignore[attr-defined]
+        accepted = _Accepted(self, peer[0], descriptor)
+        others = list(self._open.values())
+        from_there = [each for each in others if each.address == accepted.address]
+        if len(from_there) >= self._per_address or len(others) >= _IN_ALL:
+            crowd = from_there if len(from_there) >= self._per_address else others
+            idle = next((each for each in crowd if each.waits), None)
+            if idle is None:
+                accepted.close()
+                raise BlockingIOError
+            idle.give_way()
+        self._open[descriptor] = accepted
+        return accepted, peer
+
+    def belongs(self, descriptor: int, protocol: _Protocol) -> None:
+        """Note who serves a connection."""
+        if descriptor in self._open:
+            self._open[descriptor].protocol = protocol
+
+    def left(self, accepted: _Accepted) -> None:
+        """Note that a connection takes no place any more."""
+        if self._open.get(accepted.fileno()) is accepted:
+            del self._open[accepted.fileno()]
+
+
+class _Accepted(socket.socket):
+    """A connection that takes a place of its address."""
+
+    def __init__(self, listening: _Listening, address: str, descriptor: int) -> None:
+        super().__init__(listening.family, listening.type, listening.proto, descriptor)
+        self._listening = listening
+        self.address = address
+        self.protocol: _Protocol | None = None
+        """Who serves it; nobody during the handshake."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the client's turn."""
+        return self.protocol is None or self.protocol.patience is not None
+
+    def give_way(self) -> None:
+        """End: asyncio reads the end of the stream."""
+        self._listening.left(self)
+        with suppress(OSError):  # the client has left
+            self.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """See :meth:`socket.socket.close`."""
+        self._listening.left(self)
+        super().close()
 
 
 def _common_name(certificate: Any) -> str:
