@@ -74,6 +74,17 @@ def unjudged(entry: LedgerEntry, holes: Collection[Hole], *, former: bool) -> li
     return sorted([*found, *ahead(entry, mine)], key=lambda h: h.from_offset)
 
 
+def orphaned(
+    entries: Collection[TopicPartition], holes: Iterable[Hole], topics: Collection[str]
+) -> list[Hole]:
+    """The holes of partitions whose positions were reset and not entered again."""
+    return [
+        h
+        for h in holes
+        if h.reason == RESET and h.topic in topics and h.topic_partition not in entries
+    ]
+
+
 def named(holes: Iterable[Hole]) -> list[str]:
     """Holes in words, one per line."""
     return [
