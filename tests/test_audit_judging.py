@@ -22,7 +22,16 @@ from semel.audit.offsets import (
     wants_times,
 )
 from semel.audit.report import AuditReport, PartitionAudit
-from semel.ledger import DAMAGED, RECREATED, RETENTION, TRUNCATED, Hole, LedgerEntry, TopicPartition
+from semel.ledger import (
+    DAMAGED,
+    RECREATED,
+    RESET,
+    RETENTION,
+    TRUNCATED,
+    Hole,
+    LedgerEntry,
+    TopicPartition,
+)
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 
@@ -82,6 +91,21 @@ def judged(
 ) -> tuple[list[PartitionAudit], list[str]]:
     """One partition's audit, by counts where the snapshot has no records. ``live`` makes it an
     upsert; ``facts`` are of :class:`Seen`."""
+    auditor, found = audited(
+        snapshot, kafka=kafka, live=live, only_updates=only_updates, converts=converts, **facts
+    )
+    return found, auditor.not_judged
+
+
+def audited(
+    snapshot: Snapshot,
+    *,
+    kafka: range = range(10),
+    live: LiveKeys | None = None,
+    only_updates: bool = False,
+    converts: bool = True,
+    **facts: Any,
+) -> tuple[Auditor, list[PartitionAudit]]:
     cluster = Mock(compacted=Mock(return_value=set()))
     cluster.earliest.return_value = {TP: kafka.start}
     cluster.latest.return_value = {TP: kafka.stop}
@@ -99,7 +123,7 @@ def judged(
         patch.object(auditor._replacing, "live", return_value=live),
     ):
         found = auditor.partitions(exact=bool(snapshot.records), converts=converts)
-    return found, auditor.not_judged
+    return auditor, found
 
 
 def snapshot(
@@ -112,6 +136,17 @@ def snapshot(
         records["t"] = pa.table(dict(zip(("partition", "offset"), columns, strict=True)))
     counted = {} if rows is None else {"x": rows}
     return Snapshot([entry], records=records, rows=counted, targets={"t": "x"}, **more)
+
+
+def test_what_was_read_before_a_reset_is_named_also_where_the_ledger_has_no_position() -> None:
+    reset = Hole("t", 1, 0, 5, RESET, "ann", "2026-01-01T00:00:00Z")
+    _, why = judged(snapshot(places=HERE, holes=[reset]))
+    assert why == []
+    auditor, _ = audited(snapshot(places=HERE, holes=[reset]))
+    assert auditor.gaps == [
+        "t-1: offsets 0 to 4 were read before the positions were reset (by ann, "
+        "2026-01-01T00:00:00Z)"
+    ]
 
 
 HERE = [(0, n) for n in range(10)]

@@ -205,7 +205,7 @@ def removed_by_retention(case: Case) -> None:
 
 
 def in_another_target(case: Case) -> None:
-    case.sql("CREATE TABLE other (LIKE {t})")
+    case.sql("CREATE TABLE other (LIKE {t} INCLUDING ALL)")
     case.config["table.name.format"] = "other"
     case.more()
     case.run(target_changed="continue")

@@ -131,6 +131,7 @@ class Auditor:
             for _, e in sorted(self._entries.items())
             for h in holes.unjudged(e, self._snapshot.holes, former=short[e.topic])
         ]
+        open_ += holes.orphaned(self._entries, self._snapshot.holes, self._topics)
         return holes.named(open_)
 
     def _lacks_former(self, topic: str, found: Sequence[PartitionAudit]) -> bool:

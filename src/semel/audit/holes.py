@@ -31,7 +31,7 @@ _WHY = {
     TAKEN_OVER: "were read by another program",
     UNKNOWN: "lie before the first position, which was set by hand",
     RESET: "were read before the positions were reset",
-    SET_BACK: "were read before the position was set back, and will be read again",
+    SET_BACK: "were read before the position was set back, and not again since",
     RECREATED: "were read from a former topic of this name",
     TRUNCATED: "were read from a part of the log that was cut off",
 }
@@ -68,10 +68,21 @@ def unjudged(entry: LedgerEntry, holes: Collection[Hole], *, former: bool) -> li
     ]
     found = [h for h in mine if h.reason in (MOVED, TAKEN_OVER, UNKNOWN)]
     found += [h for h in mine if former and h.reason in FORMER]
-    for h in (h for h in mine if h.reason == RESET):
+    for h in (h for h in mine if h.reason in (RESET, SET_BACK)):
         parts = outside(h.from_offset, h.until_offset, read)
         found += [replace(h, from_offset=start, until_offset=until) for start, until in parts]
-    return sorted([*found, *ahead(entry, mine)], key=lambda h: h.from_offset)
+    return sorted(found, key=lambda h: h.from_offset)
+
+
+def orphaned(
+    entries: Collection[TopicPartition], holes: Iterable[Hole], topics: Collection[str]
+) -> list[Hole]:
+    """The holes of partitions whose positions were reset and not entered again."""
+    return [
+        h
+        for h in holes
+        if h.reason == RESET and h.topic in topics and h.topic_partition not in entries
+    ]
 
 
 def named(holes: Iterable[Hole]) -> list[str]:

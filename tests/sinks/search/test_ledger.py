@@ -148,7 +148,7 @@ def test_positions_can_be_set_and_forgotten_by_hand(cluster: Cluster) -> None:
     with pytest.raises(LedgerConflict):
         sink.advance(moved(cluster, 10, 20))
     sink.set_positions(firsts({cluster.first: 10}))
-    check_keeps_what_was_read(cluster.sink, cluster.first, restarts=False)
+    check_keeps_what_was_read(lambda: sink, cluster.first, restarts=False)
     assert sink.start(firsts({cluster.first: 2})) == {cluster.first: 2}
     sink.advance(moved(cluster, 2, 4))
     assert position(sink) == 4

@@ -385,7 +385,8 @@ class Follower:
         if seen.counts is not None:
             by_topic = seen.surplus(by_target=False) if self.exact else {}
             self._short = {topic for topic, more in by_topic.items() if more < 0}
-        self._gaps = []
+        topics = {tp.topic for tp in seen.entries}
+        self._gaps = holes.named(holes.orphaned(seen.entries, seen.snapshot.holes, topics))
         for tp, entry in sorted(seen.entries.items()):
             former = self._replaces or tp.topic in self._short
             open_ = holes.unjudged(entry, seen.snapshot.holes, former=former)
