@@ -140,6 +140,10 @@ class Converter(ABC):
         written."""
         return
 
+    def expect_others(self) -> None:
+        """What ``expected`` says is from a sample: values of other types are good, too."""
+        return
+
     def count_unread(self) -> None:
         """From now on, count the values of fields that ``expected`` lacks, if they are left out.
         Fields that a declared schema lacks are meant to be."""

@@ -310,8 +310,10 @@ class Pipeline:
                 where=where,
                 evolve=self._wants.evolves or self._transforms,
             )
-            if self._chain.reads_contents:
+            if self._chain.reads_contents or self._wants.writes_text:
                 made.keep_text()
+            if self._transforms and self._unplaced is not None:
+                made.expect_others()
             if self._unplaced is not None and self._unplaced.counts:
                 made.count_unread()
         return self._converters[topic, is_key]

@@ -33,6 +33,9 @@ class Capabilities:
     """The sink wants each value as text, or bytes, in the column ``value``, as
     :func:`semel.sinks.lines.lines` writes it."""
 
+    writes_text: bool = False
+    """It writes fields as text, such as JSON: text that looks like a date stays as it is."""
+
     takes_change_events: bool = False
     """Debezium's change events are written as the rows and deletes they stand for, as by Debezium's
     own sink."""

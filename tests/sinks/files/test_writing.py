@@ -17,8 +17,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from semel.config import read
+from semel.config import ConnectorConfig, read
 from semel.converters.json.columns import JSON
+from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError
 from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved
@@ -817,3 +818,26 @@ def test_files_of_hdfs_are_avro_unless_the_configuration_says_otherwise(folder: 
     for keys, format_name in ((of_hdfs, "avro"), (of_hdfs | parquet, "parquet")):
         raw = {k: v for k, v in folder.config(keys=keys).items() if k != "format"}
         assert read(FilesConfig, plan(raw).connector.originals).format_name() == format_name
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_texts_that_look_like_times_stay_as_they_are(folder: Folder, kind: str) -> None:
+    texts = ["2024-01-01T05:00:00+02:00", "2024-01-01"]
+    sink = folder.sink(keys={"format": kind})
+    raw = {
+        "name": "c",
+        "topics": "t",
+        "connector.class": "files",
+        "bootstrap.servers": "nowhere:9092",
+        "value.converter.schemas.enable": "false",
+    }
+    pipeline = Pipeline(read(ConnectorConfig, raw), sink, target=sink.schema)
+    values = [json.dumps({"at": text}).encode() for text in texts]
+    table = {
+        "key": pa.nulls(2, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "partition": pa.array([0, 0], pa.int32()),
+        "offset": pa.array([0, 1], pa.int64()),
+    }
+    (records_,) = pipeline.convert("t", pa.table(table)).parts
+    assert records_.rows.column("at").to_pylist() == texts

@@ -130,6 +130,9 @@ class JsonConverter(Converter):
     def keep_text(self) -> None:
         self._plain.dates = False
 
+    def expect_others(self) -> None:
+        self._plain.guesses = True
+
     def count_unread(self) -> None:
         self._plain.counts = True
 
@@ -155,7 +158,7 @@ class JsonConverter(Converter):
             decoded, more = self._plain.read(text, expected)
         found = sorted([*failures, *more], key=lambda f: f.index)
         explained = [self._explained(f, values[f.index].as_py()) for f in found]
-        labels = self._envelopes.apart if self._envelopes is not None else None
+        labels = self._plain.apart if self._envelopes is None else self._envelopes.apart
         return Decoded(decoded, explained, labels, self._plain.unread)
 
     def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:

@@ -37,6 +37,12 @@ class PlainReader:
         self.counts = False
         """Whether to count the values of fields that ``expected`` lacks, in ``unread``."""
         self.unread: dict[str, int] = {}
+        self.guesses = False
+        """Whether ``expected`` is only what other values had: values of other types are read apart
+        from them, in their own."""
+        self.apart: np.ndarray | None = None
+        """What :attr:`~semel.converters.base.Decoded.apart` is for the values that were read
+        last."""
         self._strange = False
         self._base: pa.Schema | None = None
         self._found: dict[str, Kind] = {}
@@ -50,7 +56,7 @@ class PlainReader:
         wanted = self._declared or expected
         if wanted is not self._base and (wanted is None or wanted != self._base):
             self._use(wanted)
-        self.unread = {}
+        self.unread, self.apart = {}, None
         values = sort(text)
         others = [(row, value) for row, value in values.others if value not in ("", "null")]
         objects = len(values.objects)
@@ -66,6 +72,10 @@ class PlainReader:
             if self._strange:
                 self.unread = self._count_unread(values.objects, failures)
                 self._strange = bool(self.unread)
+        if self.apart is not None and values.object_rows is not None:
+            labels = np.zeros(len(text), np.int64)
+            labels[values.object_rows.to_numpy()] = self.apart
+            self.apart = labels
         failures = moved(failures, values.object_rows)
         for row, value in others:
             reason = syntax_error(value) or f"{shown(value)} is {kind(value)}, not an object"
@@ -105,6 +115,26 @@ class PlainReader:
         block, failures = self._objects.read(text)
         while failures and self._widen([text[f.index].as_py() for f in failures]):
             block, failures = self._objects.read(text)
+        if failures and self._declared is None and (self.guesses or self._base is None):
+            return self._read_apart(text, block, failures)
+        return block, failures
+
+    def _read_apart(
+        self, text: pa.Array, block: pa.Array, failures: list[Failure]
+    ) -> tuple[pa.Array, list[Failure]]:
+        """Values of other types than those before them: alone they are read in their own types,
+        among others they are only marked."""
+        labels = np.zeros(len(text), np.int64)
+        seen: dict[frozenset[tuple[str, Kind]], int] = {}
+        for failure in failures:
+            found = self._kinds([text[failure.index].as_py()])
+            if found:
+                own = frozenset(item for item in found.items() if item[1] != NULL)
+                labels[failure.index] = seen.setdefault(own, len(seen) + 1)
+        if len(seen) == 1 and labels.all():
+            return ObjectReader([as_column(*field) for field in sorted(*seen, key=str)]).read(text)
+        if seen:
+            self.apart = labels
         return block, failures
 
     def _count_unread(self, text: pa.Array, failures: Sequence[Failure]) -> dict[str, int]:

@@ -73,7 +73,7 @@ def convert(values: pa.ChunkedArray, column: Column) -> Converted:
         return _array(values, column)
     if pa.types.is_nested(source) or isinstance(source, pa.JsonType):
         if target is not None and not is_text(target):
-            raise pa.ArrowTypeError(f"{source} is not {column.type}")
+            raise pa.ArrowTypeError(f"{_named(source)} is not {column.type}")
         return Converted(json_text(values), target is None)
     if target is None:
         return _left_to_the_server(text_of(values), column)
@@ -104,6 +104,10 @@ def _storage(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([c.storage for c in values.chunks], values.type.storage_type)
 
 
+def _named(kind: pa.DataType) -> str:
+    return "JSON" if isinstance(kind, pa.JsonType) else str(kind)
+
+
 def _is_nested(json: pa.ChunkedArray) -> bool:
     """Whether JSON values are objects only: they have no other type."""
     return bool(pc.all(pc.match_substring_regex(_storage(json), r"^[ \t\n\r]*\{")).as_py())
@@ -130,7 +134,7 @@ def _as_nested(json: pa.ChunkedArray, column: Column) -> Converted:
     if number:
         return convert(_storage(json), column)
     if column.element is not None or not (column.copied is None or is_text(column.copied)):
-        raise pa.ArrowTypeError(f"{json.type} is not {column.type}")
+        raise pa.ArrowTypeError(f"{_named(json.type)} is not {column.type}")
     return Converted(json_text(json), column.copied is None)
 
 
@@ -314,7 +318,7 @@ def _array(values: pa.ChunkedArray, column: Column) -> Converted:
     if is_text(values.type):
         return Converted(values.cast(pa.string()), True)
     if not is_list(values.type):
-        raise pa.ArrowTypeError(f"{values.type} is not {column.type}")
+        raise pa.ArrowTypeError(f"{_named(values.type)} is not {column.type}")
     lists = one_array(values.cast(pa.list_(values.type.value_type)))
     elements = lists.flatten()
     assert column.element is not None

@@ -1,0 +1,194 @@
+"""A record is bad only for its own value: what shares its batch, and in which order batches come,
+changes neither the rows nor the bad records."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from semel.config import ConnectorConfig, read
+from semel.engine.pipeline import Pipeline
+from semel.records import Commit, RowsRejected
+from semel.sinks import create
+from semel.sinks.base import Sink
+from tests import databases
+from tests.engine.harness import some
+
+ID = {"field": "id", "type": "int64"}
+FIELDS: dict[str, Sequence[tuple[Mapping[str, Any], Any]]] = {
+    "n": [
+        ({"type": "int64"}, 7),
+        ({"type": "int32"}, None),
+        ({"type": "double"}, 0.5),
+        ({"type": "string"}, "12.25"),
+        ({"type": "string"}, "none"),
+        ({"type": "boolean"}, None),
+        ({"type": "struct", "fields": [{"field": "a", "type": "int32"}]}, {"a": 1}),
+        ({"type": "struct", "fields": [{"field": "a", "type": "int32"}]}, None),
+        ({"type": "array", "items": {"type": "int32"}}, [1]),
+    ],
+    "at": [
+        ({"type": "int64"}, 5),
+        ({"type": "int64"}, None),
+        ({"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp"}, 1_700_000_000_000),
+        ({"type": "string"}, "2024-01-01T00:00:00Z"),
+        ({"type": "string"}, "soon"),
+        ({"type": "array", "items": {"type": "string"}}, None),
+    ],
+    "words": [
+        ({"type": "string"}, "x"),
+        ({"type": "int32"}, 3),
+        ({"type": "float"}, 0.1),
+        ({"type": "double"}, 0.1),
+        ({"type": "boolean"}, True),
+        ({"type": "string"}, None),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}, {"a": 1}),
+    ],
+}
+
+
+@st.composite
+def values(draw: st.DrawFn, *, enveloped: bool) -> list[bytes]:
+    """Records whose fields have whatever type and value."""
+    found = []
+    for number in range(draw(st.integers(2, 7))):
+        fields, payload = [ID], {"id": number}
+        for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True)):
+            kind, value = draw(st.sampled_from(FIELDS[name]))
+            fields.append({"field": name, "optional": True, **kind})
+            payload[name] = value
+        schema = {"type": "struct", "fields": fields}
+        found.append({"schema": schema, "payload": payload} if enveloped else payload)
+    return [json.dumps(value).encode() for value in found]
+
+
+@st.composite
+def batches(draw: st.DrawFn, count: int) -> list[list[int]]:
+    """The numbers of records cut into pieces, in any order of pieces."""
+    cuts = draw(st.sets(st.integers(1, count - 1)) if count > 1 else st.just(set()))
+    edges = [0, *sorted(cuts), count]
+    pieces = [list(range(*span)) for span in itertools.pairwise(edges)]
+    return draw(st.permutations(pieces))
+
+
+def committed(
+    config: Mapping[str, str], given: Sequence[bytes], order: list[list[int]]
+) -> set[int]:
+    """Commit records batch by batch, as the engines do; returns those that are bad."""
+    connector = read(ConnectorConfig, dict(config))
+    sink = create(connector)
+    pipeline = Pipeline(connector, sink, target=sink.schema)
+    bad: set[int] = set()
+    try:
+        sink.prepare(["t"])
+        for batch in order:
+            _commit(sink, pipeline, given, batch, bad)
+    finally:
+        sink.close()
+    return bad
+
+
+def _commit(
+    sink: Sink, pipeline: Pipeline, given: Sequence[bytes], batch: list[int], bad: set[int]
+) -> None:
+    while True:
+        kept = [n for n in batch if n not in bad]
+        raw = {
+            "key": pa.nulls(len(kept), pa.binary()),
+            "value": pa.array([given[n] for n in kept], pa.binary()),
+            "partition": pa.array([0] * len(kept), pa.int32()),
+            "offset": pa.array(kept, pa.int64()),
+            "timestamp": pa.array([0] * len(kept), pa.timestamp("ms", "UTC")),
+        }
+        made = pipeline.convert("t", pa.table(raw))
+        bad |= {kept[f.index] for f in made.failed}
+        if made.failed:
+            continue
+        try:
+            sink.write(Commit([part for part in made.parts if part.count]))
+            return
+        except RowsRejected as refusal:
+            bad |= {r.offset for r in refusal.rejected}
+
+
+Store = Callable[[], tuple[Mapping[str, str], Callable[[], list[Any]]]]
+"""Makes an empty table; returns a configuration for it, and what reads its rows."""
+BASE = {
+    "name": "c",
+    "bootstrap.servers": "nowhere:9092",
+    "topics": "t",
+    "errors.tolerance": "all",
+}
+PLAIN = {"value.converter.schemas.enable": "false"}
+TRANSFORMED = {
+    **PLAIN,
+    "transforms": "x",
+    "transforms.x.type": "org.apache.kafka.connect.transforms.ReplaceField$Value",
+    "transforms.x.exclude": "nothing",
+}
+COLUMNS = {
+    "sqlite": "id BIGINT, n DECIMAL(10, 2), at TIMESTAMP, words TEXT",
+    "duckdb": 'id BIGINT, n DECIMAL(10, 2), "at" TIMESTAMPTZ, words VARCHAR',
+}
+
+
+def in_file(kind: str) -> Store:
+    def make() -> tuple[Mapping[str, str], Callable[[], list[Any]]]:
+        url = f"jdbc:{kind}:{Path(tempfile.mkdtemp()) / 'db'}"
+        databases.query(url, f"CREATE TABLE t ({COLUMNS[kind]})")
+        config = {**BASE, "connector.class": kind, "connection.url": url}
+        return config, lambda: databases.query(url, "SELECT * FROM t ORDER BY id")
+
+    return make
+
+
+def delta() -> tuple[Mapping[str, str], Callable[[], list[Any]]]:
+    path = Path(tempfile.mkdtemp())
+    columns = [
+        pa.field("id", pa.int64()),
+        pa.field("n", pa.decimal128(10, 2)),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("words", pa.string()),
+    ]
+    DeltaTable.create(str(path / "t"), pa.schema(columns))
+    config = {**BASE, "connector.class": "delta", "delta.table.path": str(path)}
+
+    def rows() -> list[Any]:
+        found = DeltaTable(str(path / "t")).to_pyarrow_table()
+        return found.sort_by("id").select(["id", "n", "at", "words"]).to_pylist()
+
+    return config, rows
+
+
+STORES: dict[str, Store] = {
+    "sqlite": in_file("sqlite"),
+    "duckdb": in_file("duckdb"),
+    "delta": delta,
+}
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, PLAIN, TRANSFORMED], ids=["envelopes", "plain", "transformed"]
+)
+@pytest.mark.parametrize("store", some(STORES, {"sqlite", "delta"}))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_cut_of_a_batch_gives_the_same_rows_and_bad_records(
+    store: str, keys: Mapping[str, str], data: st.DataObject
+) -> None:
+    given_ = data.draw(values(enveloped=not keys))
+    alone_config, alone = STORES[store]()
+    bad = committed({**alone_config, **keys}, given_, [[n] for n in range(len(given_))])
+    config, rows = STORES[store]()
+    order = data.draw(batches(len(given_)))
+    assert (committed({**config, **keys}, given_, order), rows()) == (bad, alone())
