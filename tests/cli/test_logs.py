@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +16,11 @@ from typing import Any
 import pytest
 from py4j import java_gateway
 
-from semel import gateway
-from semel.cli.logs import JsonFormatter, not_of_py4j
-from semel.context import CONNECTOR, LOG_FORMAT, LOG_STARTED
+from semel import context, gateway
+from semel.abandoned import Started
+from semel.cli.logs import not_of_py4j
+from semel.context import CONNECTOR, LOG_FORMAT, LOG_STARTED, kept
+from semel.logformat import JsonFormatter, TextFormatter, log_of_task
 from tests.cli.conftest import Ended
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -49,6 +52,45 @@ def test_a_line_names_connector_and_task() -> None:
     assert line("connector a-b: stopped")["connector"] == "a-b"
     assert line("stopped", extra={"connector": "a-b"})["connector"] == "a-b"
     assert "connector" not in line("worker stops")
+    assert line("connector a-b: task 2 was fenced")["task"] == 2
+
+
+def text(message: str, **extra: object) -> str:
+    record = logging.getLogger("semel").makeRecord(
+        "semel", logging.INFO, "", 0, message, (), None, extra=extra
+    )
+    return TextFormatter("%(about)s%(message)s").format(record)
+
+
+def test_a_line_for_people_begins_as_in_kafka_connect() -> None:
+    assert text("worker stops") == "worker stops"
+    assert text("connector orders: RUNNING").startswith("[orders|worker] ")
+    assert text("waits", connector="orders", task=1) == "[orders|task-1] waits"
+
+
+def test_threads_and_abandoned_calls_log_for_the_connector_that_started_them() -> None:
+    found: list[str] = []
+
+    def written() -> None:
+        CONNECTOR.set("orders")
+        Started("a call", lambda: found.append(text("waits"))).wait()
+        thread = threading.Thread(target=kept(lambda: found.append(text("waits"))))
+        thread.start()
+        thread.join()
+
+    contextvars.copy_context().run(written)
+    assert found == ["[orders|worker] waits"] * 2
+
+
+def test_each_thread_of_a_sparks_process_logs_for_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context._Process, "connector", "")
+    monkeypatch.setattr(context._Process, "task", None)
+    log_of_task("orders", 2)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(text("waits")))  # as librdkafka's
+    thread.start()
+    thread.join()
+    assert found == ["[orders|task-2] waits"]
 
 
 @pytest.mark.parametrize(("module", "printed"), [(java_gateway, False), (logging, True)])
@@ -79,12 +121,31 @@ def test_mistakes_in_the_command_are_json_too(
         assert (found["level"], found["logger"]) == ("ERROR", "semel")
 
 
-def test_what_spark_writes_is_logged_without_its_chatter(
+SPARKS = b"""WARNING: Using incubator modules: jdk.incubator.vector
+Setting default log level to WARN
+
+OutOfMemoryError
+{"time": "now", "message": "a task's own"}
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_spark_writes_is_passed_on_without_its_chatter(
+    form: str,
     caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     LOG_STARTED.set()
-    gateway._relay(io.BytesIO(b"Setting default log level to WARN\n\nOutOfMemoryError\n"))
-    assert [(r.name, r.getMessage()) for r in caplog.records] == [("spark", "OutOfMemoryError")]
+    monkeypatch.setenv(LOG_FORMAT, form)
+    gateway._relay(io.BytesIO(SPARKS))
+    logged = [(r.name, r.getMessage()) for r in caplog.records]
+    printed = capfd.readouterr().err.splitlines()
+    own = '{"time": "now", "message": "a task\'s own"}'
+    if form == "json":
+        assert (logged, printed) == ([("spark", "OutOfMemoryError")], [own])
+    else:
+        assert (logged, printed) == ([], ["OutOfMemoryError", own])
 
 
 def test_spark_writes_to_a_pipe_where_lines_are_json(

@@ -17,6 +17,7 @@ from semel import failpoints, sinks
 from semel.audit import audit
 from semel.cli.commands import app
 from semel.errors import ConfigError
+from semel.lab.drill.stage import Stage
 from semel.lab.drill.stores import store_of
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
@@ -90,6 +91,11 @@ def stored(config: Config, database: str) -> dict[bytes, bytes]:
     command = [sys.executable, "-c", script, config["lmdb.path"], database]
     found: dict[bytes, bytes] = pickle.loads(subprocess.check_output(command, timeout=PATIENCE))
     return found
+
+
+def test_a_drill_sets_no_key_that_the_sink_does_not_know(config: Config, tmp_path: Path) -> None:
+    stage = Stage(config, tmp_path / "drill")
+    assert not [w for w in stage.planned.warnings if "unknown configuration key" in w]
 
 
 @pytest.mark.integration

@@ -15,7 +15,9 @@ import typer
 from rich.console import Console
 
 from semel.cli.ending import clean_up_on_signals
+from semel.cli.worker import PACKAGES
 from semel.errors import BROKEN
+from semel.extras import require
 from semel.lab.drill.plan import OF_CLUSTERS, Fault, Kind
 
 if typing.TYPE_CHECKING:  # importing these would slow down every command
@@ -148,6 +150,7 @@ def _drill_of_sink() -> Callable[..., DrillReport]:
 
 
 def _drill_of_cluster() -> Callable[..., DrillReport]:
+    require("semel drill --cluster", "worker", PACKAGES)
     from semel.lab.drill.cluster.run import drill_cluster
 
     return drill_cluster

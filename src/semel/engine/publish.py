@@ -65,10 +65,10 @@ def other_run(
     connector: ConnectorConfig,
     topics: Mapping[str, int],
     mine: str,
-    wait: Callable[[float], object],
+    wait: Callable[[float], bool],
 ) -> str:
     """Who has started the run that committed copies last, unless that is this one; empty if nobody
-    has said so within a few seconds."""
+    has said so within a few seconds. ``wait`` waits, and says whether to stop."""
     groups = Groups(client_config(connector, "admin"))
     places = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
     until = time.monotonic() + _SAYS_IN
@@ -77,7 +77,8 @@ def other_run(
         runs = {str(_facts(text).get(_BY, "")) for _, text in found.values()} - {"", mine}
         if runs or time.monotonic() > until:
             return max(runs, key=_started, default="")
-        wait(_LOOK)
+        if wait(_LOOK):
+            return ""
 
 
 def _started(run: str) -> str:

@@ -75,6 +75,7 @@ class Placeholder:
             connector = self._run.connector
             groups = Groups(client_config(connector, "admin"))
             if not groups.is_idle(connector.group_id):
+                self._ready.set()  # tasks need not wait
                 self._introduce_itself()
                 return
             consumer = Consumer(placeholder_config(self._run), logger=log)

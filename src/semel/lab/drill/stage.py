@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from semel import converters
+from semel import converters, sinks
 from semel.audit import AuditReport, audit
 from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError, SemelError, TransientError
@@ -30,6 +30,7 @@ from semel.lab.embedded.registry import SchemaRegistry
 from semel.lab.embedded.server import Server
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from semel.validation import keys_of
 
 BUILT_IN = {
     "name": "drill",
@@ -63,6 +64,16 @@ _QUICK = {
 _AUDITS, _PAUSE = 20, 0.5
 _ASKED_IN = 5.0
 _CONVERTERS = ("key.converter", "value.converter")
+
+
+def _known(keys: Mapping[str, str], raw: Mapping[str, str]) -> dict[str, str]:
+    """Those of these keys that the connector's class has: a third party's sink may have no
+    ``auto.create``. Client settings are every connector's."""
+    name = raw.get("connector.class", "")
+    if sinks.is_built_in(name):
+        return dict(keys)
+    known = {key.name for key in keys_of(name)}
+    return {k: v for k, v in keys.items() if k in known or ".override." in k}
 
 
 class Stage(Processes):
@@ -152,7 +163,8 @@ class Stage(Processes):
         if self.registry is not None:
             kept = _without_registry(kept)
             servers |= {f"{w}.schema.registry.url": self.registry.url for w in self._registered}
-        return {**kept, **_QUICK, **servers, **self.store.keys, **(self.store.where or {})}
+        quick = _known({**_QUICK, **self.store.keys}, raw)
+        return {**kept, **quick, **servers, **(self.store.where or {})}
 
     @property
     def server(self) -> Server:

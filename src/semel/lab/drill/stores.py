@@ -20,7 +20,6 @@ from semel.lab.embedded.server import Server
 from semel.sinks import jdbc, protocols
 from semel.sinks.delta.config import CLASSES as DELTA
 from semel.sinks.files.config import CLASSES as FILES
-from semel.sinks.files.store import protocol_of
 from semel.sinks.filestream.config import CLASSES as FILE_STREAM
 from semel.sinks.iceberg.config import CLASSES as ICEBERG
 from semel.sinks.kafka.config import CLASSES as KAFKA
@@ -196,6 +195,8 @@ def _iceberg(_raw: Mapping[str, str], directory: Path) -> Store:
 
 
 def _files(raw: Mapping[str, str], directory: Path) -> Store:
+    from semel.sinks.files.store import protocol_of  # needs an optional package
+
     given = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
     keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # "fail" would end the drill
     if "webhdfs" in map(protocol_of, given):
