@@ -48,7 +48,8 @@ class Progress:
         """Take a line of pip's output."""
         line = line.strip()
         if line.startswith("Installing collected"):
-            line = f"Installing {line.count(',') + 1} packages"
+            names = line.partition(": ")[2].split(", ")
+            line = f"Installing {names[0] if len(names) == 1 else f'{len(names)} packages'}"
         if line.startswith(STEPS):
             self._step = line
 
