@@ -15,7 +15,7 @@ from semel import redact
 from semel.cli.commands import app
 from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
 from semel.config.worker import WorkerConfig
-from semel.connect import plugins
+from semel.connect import insight, plugins
 from semel.engine.base import not_shipped
 from semel.errors import ConfigError, Unresolvable
 from semel.logformat import TextFormatter
@@ -280,3 +280,18 @@ def test_sources_have_references_too(secrets: Path) -> None:
     assert isinstance(connector, SourceConnectorConfig)
     assert connector.bootstrap_servers == "shop:9092"
     assert b"shop:9092" not in pickle.dumps(connector)
+
+
+def test_the_facts_of_a_connector_hide_what_its_references_stand_for(tmp_path: Path) -> None:
+    file = tmp_path / "names.properties"
+    file.write_text("index=Xylophone-Quartz\n")
+    given = {
+        "connector.class": "OpenSearchSink",
+        "connection.url": "http://search:9200",
+        "key.ignore": "true",
+        "index.name.format": f"${{file:{file}:index}}",
+    }
+    wanted = {k: v for k, v in raw().items() if k in ("name", "topics", "bootstrap.servers")}
+    told = insight.guarantee(plan(wanted | given))
+    assert "xylo" not in str(told).lower()
+    assert told["delivery"] == "exactly-once"

@@ -15,7 +15,7 @@ from semel.connect import plugins
 from semel.connect.errors import NotFound
 from semel.errors import ConfigError
 from semel.logformat import TextFormatter
-from semel.redact import names_secret, redacted, setting
+from semel.redact import names_secret, redacted, setting, without_pieces
 
 
 @pytest.mark.parametrize(
@@ -197,3 +197,13 @@ def test_errors_and_logs_hide_credentials_wherever_they_come_from() -> None:
     text = TextFormatter("%(message)s").format(record)
     assert "hidden" not in text
     assert "cannot open s3://***@bucket" in text
+
+
+@pytest.mark.parametrize("text", ["a." * 200_000, "a://a" * 100_000, "a://b:" * 100_000 + "'@"])
+def test_long_texts_are_redacted_in_linear_time(text: str) -> None:
+    assert redacted(text + " password=x") == text + " password=***"
+
+
+def test_nothing_is_left_of_a_value_in_another_case_or_cut() -> None:
+    shown = without_pieces("index treasure_of_the is missing; TREAS", "Treasure of the Sierra")
+    assert shown == "index ***_of_***is missing; ***"

@@ -31,7 +31,7 @@ SEARCH = {
     "key.ignore": "true",
 }
 FILE = {"name": "lines", "connector.class": "FileStreamSource", "topic": "lines", "file": "x"}
-SECRET = "Hidden-Treasure,of.the;Sierra Madre"
+SECRET = "Xylophone-Quartz,Jinx.wyvern;Zephyr Kumquat"
 REGEX_ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
 TOPIC_MATCHES = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
 LOADS = (

@@ -20,6 +20,7 @@ from semel.connect.offsets import as_answer, of_source, parsed, parsed_of_source
 from semel.engine.states import State, Waiting
 from semel.errors import ConfigError, Unresolvable
 from semel.planning import AnyPlan, SourcePlan, plan_any
+from semel.planning.refusal import without_references
 from semel.runtime.positions import first_positions, reset_positions, set_positions
 from semel.runtime.source_positions import (
     reset_source_offsets,
@@ -388,7 +389,8 @@ class Herder(ABC):
             try:
                 return call(planned)
             except ConfigError as error:
-                raise BadRequest(str(error)) from None
+                told = without_references(str(error), planned.connector.originals)
+                raise BadRequest(told) from None
             finally:
                 planned.close()
 

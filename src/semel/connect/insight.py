@@ -13,6 +13,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.planning import AnyPlan, SourcePlan
 from semel.planning.facts import facts_of
+from semel.planning.refusal import without_references
 from semel.runtime.positions import ledger_facts
 from semel.runtime.source_lag import source_lag
 from semel.runtime.source_positions import source_offsets
@@ -28,8 +29,17 @@ def guarantee(planned: AnyPlan) -> Answer:
         "mechanism": held.mechanism.value if held.mechanism is not None else None,
         "because": held.why,
         "engine": planned.engine,
-        "facts": facts_of(planned),
+        "facts": {name: _told(planned, fact) for name, fact in facts_of(planned).items()},
     }
+
+
+def _told(planned: AnyPlan, fact: Any) -> Any:
+    """A fact, without what references of the configuration stand for."""
+    if isinstance(fact, list):
+        return [_told(planned, each) for each in fact]
+    if isinstance(fact, str):
+        return without_references(fact, planned.connector.originals)
+    return fact
 
 
 def ledger(planned: AnyPlan) -> Answer:
