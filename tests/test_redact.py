@@ -43,6 +43,7 @@ from semel.redact import names_secret, redacted, setting
         ("https://b/x?sv=2024&sig=ab%2B12", "https://b/x?sv=2024&sig=***"),
         ("AccountName=me;AccountKey=ab==;x=1", "AccountName=me;AccountKey=***;x=1"),
         ("Authorization: Bearer abc.def-123", "Authorization: ***"),
+        ("X-Auth-Token: ab12", "X-Auth-Token: ***"),
         ("sent Bearer abcDEF123456 to it", "sent Bearer *** to it"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.sig-na_ture", "got ***"),
         ("{'body': '{\\\"client_secret\\\": \\\"ab\\\"}'}", ...),
@@ -175,6 +176,8 @@ def _sections(plugin: str) -> tuple[type, ...]:
         "set connection.user and connection.password, or x=1",
         "pk.fields=password",
         "connection.password= is empty",
+        "the registry has no token: not found",
+        "Basic authentication is required",
     ],
 )
 def test_what_is_not_secret_is_left_alone(text: str) -> None:

@@ -25,7 +25,9 @@ _PAIR = re.compile(rf"(['\"])([\w.-]+)(\1\s*:\s*)({_QUOTED}|[\w.+-]+)")
 _PAIR_WITHIN = re.compile(r"(\\+['\"])([\w.-]+)(\1\s*:\s*)(\1.*?(?:\1|$)|[\w.+-]+)")
 """As JSON and Python write it, and within a text of theirs."""
 _HEADER = re.compile(
-    r"((?:\b|[-_.])(?:authorization|cookie|api[-_]?key|token)\s*:\s+)[^\s'\"][^\n'\"]*", re.I
+    r"((?<![\w-])(?:[\w-]*(?:authorization|cookie)|[\w-]+-(?:api-?key|token))\s*:\s+)"
+    r"[^\s'\"][^\n'\"]*",
+    re.I,
 )
 _SCHEMED = re.compile(
     r"\b((?:[Bb]earer|[Bb]asic|BEARER|BASIC)\s+)(?=\S+[A-Z0-9=])[\w+/=.~-]{8,}", re.A

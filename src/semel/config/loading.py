@@ -42,6 +42,8 @@ def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
             f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
             "Kafka Connect's properties format needs the suffix .properties."
         ) from error
+    except (ValueError, RecursionError) as error:  # a number without end, or too deep
+        raise ConfigError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{path} must hold a JSON object, not {type(document).__name__}")
     return _flatten(document, str(path))

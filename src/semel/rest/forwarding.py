@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 from fastapi import Request, Response
 
+from semel.answers import MOST, too_large
 from semel.config.rest import RestConfig
 from semel.connect.errors import Elsewhere, RequestError
 from semel.rest.tls import client_context
@@ -33,14 +34,16 @@ async def forwarded(request: Request, error: Elsewhere, worker: RestConfig) -> R
         encrypted = error.url.startswith("https")
         verify = client_context(worker) if encrypted else True
         async with httpx.AsyncClient(timeout=_TIMEOUT, verify=verify) as client:
-            answer = await client.request(
-                request.method,
-                error.url + request.scope["raw_path"].decode("ascii"),
-                params=query,
-                headers=headers,
-                content=await request.body(),
-            )
+            body = await request.body()
+            url = error.url + request.scope["raw_path"].decode("ascii")
+            asked = client.stream(request.method, url, params=query, headers=headers, content=body)
+            content = bytearray()
+            async with asked as answer:
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > MOST:
+                        raise RequestError(str(too_large(MOST, error.url)))
     except httpx.HTTPError as failed:
         raise RequestError(f"IO Error trying to forward REST request: {failed}") from None
     kept = {n: v for n, v in answer.headers.items() if n in _ANSWER_HEADERS}
-    return Response(answer.content, answer.status_code, kept)
+    return Response(bytes(content), answer.status_code, kept)

@@ -266,6 +266,16 @@ def test_long_lists_and_their_blocks(values: list[list[int]]) -> None:
             b"\xf0\xff\xff\xff\x0f",
             "a block of .* items, but only 0",
         ),
+        (
+            '{"type": "array", "items": "null"}',
+            b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0",
+            "a block of 4611686018427387903 items that take no bytes",
+        ),
+        (
+            '{"type": "array", "items": {"type": "record", "name": "r", "fields": []}}',
+            b"\x82\1\0",
+            "a block of 65 items that take no bytes",
+        ),
         ('"int"', b"\2\0\0", "2 bytes are left after the value"),
         (
             '{"type": "bytes", "logicalType": "decimal", "precision": 2}',
@@ -346,3 +356,18 @@ def test_slices_and_nulls_of_a_batch() -> None:
     assert others.tolist() == [3]
     assert contents(node, groups[0]).values.to_pylist() == [1, 3]
     assert np.array_equal(unframed(values.slice(0, 1))[1], [0])
+
+
+def test_a_schema_with_more_parts_than_fit_into_memory_is_refused() -> None:
+    """Each record has two fields of the one before."""
+    record: Any = {"type": "record", "name": "r0", "fields": [{"name": "a", "type": "int"}]}
+    for n in range(1, 40):
+        twice = [{"name": "a", "type": record}, {"name": "b", "type": f"r{n - 1}"}]
+        record = {"type": "record", "name": f"r{n}", "fields": twice}
+    with pytest.raises(SchemaError, match="more than 10000 fields"):
+        parse(json.dumps(record))
+    deep = '"int"'
+    for _ in range(150):
+        deep = f'{{"type": "array", "items": {deep}}}'
+    with pytest.raises(SchemaError, match="more than 100 levels deep"):
+        parse(deep)

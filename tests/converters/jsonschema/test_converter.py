@@ -313,3 +313,28 @@ def test_any_columns_are_written_as_row_by_row_and_read_again(data: st.DataObjec
         assert [t and json.loads(t) for t in texts] == [in_json(kind, r["v"]) for r in rows]
     else:
         assert again.values.to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"allOf": [{"$ref": "#/definitions/a"}], "definitions": {}}, "does not exist"),
+        ({"allOf": [{"$ref": "#/d"}], "d": {"$ref": "#/d"}}, "more than 10000 parts"),
+        (
+            {
+                "$ref": "#/d/39",
+                "d": {
+                    str(n): {
+                        "type": "object",
+                        "properties": {p: {"$ref": f"#/d/{n - 1}"} if n else {} for p in "ab"},
+                    }
+                    for n in range(40)
+                },
+            },
+            "more than 10000 parts",
+        ),
+    ],
+)
+def test_a_schema_without_end_is_refused(schema: Any, why: str) -> None:
+    (failure,) = decoded(schema, {"a": 1}).failures
+    assert why in failure.message

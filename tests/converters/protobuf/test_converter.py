@@ -424,3 +424,15 @@ def test_keys_are_checked() -> None:
     config = {"schema.registry.url": "http://registry", "flatten.unions": "maybe"}
     with pytest.raises(ConfigError, match=r"value\.converter\.flatten\.unions='maybe' must be"):
         create(CONFLUENT, config, is_key=False, where="value.converter")
+
+
+def test_a_schema_with_more_parts_than_fit_into_memory_is_refused() -> None:
+    """Each message has two fields of the next."""
+    parts = [f"message M{n} {{ M{n + 1} a = 1; M{n + 1} b = 2; }}" for n in range(40)]
+    made = converter({1: HEAD + "\n".join([*parts, "message M40 { int32 a = 1; }"])})
+    (failure,) = made.decode(pa.array([b"\0\0\0\0\1\0"])).failures
+    assert "more than 10000 fields" in failure.message
+    chain = [f"message M{n} {{ M{n + 1} a = 1; }}" for n in range(150)]
+    made = converter({1: HEAD + "\n".join([*chain, "message M150 { int32 a = 1; }"])})
+    (failure,) = made.decode(pa.array([b"\0\0\0\0\1\0"])).failures
+    assert "more than 100 levels deep" in failure.message

@@ -360,3 +360,72 @@ def test_snappy_and_zstandard_are_unpacked() -> None:
     packed = pa.compress(content, "snappy", asbytes=True)
     assert tables._snappy(packed + zlib.crc32(content).to_bytes(4, "big")) == content
     assert tables._zstd(pa.compress(content, "zstd", asbytes=True)) == content
+
+
+def number(value: int) -> bytes:
+    """A number as Avro writes it."""
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def avro_file(kind: Any, count: int, content: bytes, codec: str = "null") -> bytes:
+    """A file of one block."""
+    facts = {b"avro.schema": json.dumps(kind).encode(), b"avro.codec": codec.encode()}
+    header = number(2) + b"".join(number(len(x)) + x for each in facts.items() for x in each)
+    mark = b"m" * 16
+    block = number(count) + number(len(content)) + content
+    return b"Obj\x01" + header + b"\0" + mark + block + mark
+
+
+FEW_NULLS = number(2**60) + b"\0"
+NULLS: dict[str, Any] = {"type": "array", "items": "null"}
+DEEP = {"type": "record", "name": "r", "fields": [{"name": "n", "type": ["null", "r"]}]}
+ZEROS = zlib.compress(bytes(700_000_000), 1, wbits=-15)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        pytest.param(
+            avro_file(NULLS, 1, FEW_NULLS), "items that take no bytes", id="a list of nulls"
+        ),
+        pytest.param(
+            avro_file({"type": "record", "name": "r", "fields": []}, 2**60, b""),
+            "cannot hold 1152921504606846976 records",
+            id="empty records",
+        ),
+        pytest.param(avro_file("int", 2**60, b"\0"), "cannot hold", id="records"),
+        pytest.param(avro_file("int", -1, b"\0"), "negative number", id="fewer than none"),
+        pytest.param(
+            avro_file({"type": "array", "items": "int"}, 1, number(-1) + number(-4) + b"\0"),
+            "a length is negative",
+            id="a block that leads back",
+        ),
+        pytest.param(
+            avro_file("bytes", 1, b"\xff" * 1_000_000), "more than ten bytes", id="a long number"
+        ),
+        pytest.param(
+            avro_file(DEEP, 1, b"\2" * 100_000 + b"\0"), "nested too deeply", id="a deep record"
+        ),
+        pytest.param(avro_file("int", 1, ZEROS, "deflate"), "more than 268435456", id="zeros"),
+        pytest.param(
+            avro_file("int", 1, number(2**40), "snappy"), "more than 268435456", id="a large claim"
+        ),
+        pytest.param(
+            b"Obj\x01" + number(1) + number(2**40), "more than 268435456", id="a large name"
+        ),
+        pytest.param(
+            b"Obj\x01" + number(1) + number(2**27), "ends too early", id="a name without an end"
+        ),
+    ],
+)
+def test_an_avro_file_that_claims_more_than_it_holds_is_broken(
+    content: bytes, why: str, make: Make, folder: Path
+) -> None:
+    (folder / "a.avro").write_bytes(content)
+    with pytest.raises(ServiceError, match=rf"it is not a whole Avro file: .*{why}"):
+        Reading(make("avro")).all()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.avro.schema import (
+    MOST_EMPTY,
     Array,
     Decimal,
     Enum,
@@ -213,7 +214,8 @@ def _items(node: Node, cursor: Cursor) -> tuple[pa.Array, pa.Array]:
             sizes.long()
             inner.put(which, sizes)
             counts = np.abs(counts)
-        too_many = counts * max(node.smallest, 1) > inner.end - inner.at
+        left = inner.end - inner.at
+        too_many = counts * node.smallest > left if node.smallest else counts > MOST_EMPTY
         too_many |= (counts < 0) | (counts > inner.content.length)
         inner.doubt(too_many)
         counts = np.where(inner.unsure, 0, counts)

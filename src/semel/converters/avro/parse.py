@@ -24,6 +24,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import CONNECT, DEBEZIUM, LOGICAL
+from semel.converters.schema_sizes import check_size
 
 _NAMED = ("record", "error", "enum", "fixed")
 _AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}
@@ -53,11 +54,24 @@ def parse(
     try:
         for reference in references:
             parser.node(json.loads(reference), "")
-        return parser.node(json.loads(text), "")
+        found = parser.node(json.loads(text), "")
+        check_size(found, _parts)
+        return found
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from None
+
+
+def _parts(node: Node) -> Sequence[Node]:
+    match node:
+        case Record():
+            return [field.node for field in node.fields]
+        case Union():
+            return node.branches
+        case Array(item) | Map(item):
+            return [item]
+    return []
 
 
 class _Parser:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from semel.converters.avro.schema import (
+    MOST_EMPTY,
     Array,
     Decimal,
     Enum,
@@ -27,8 +28,6 @@ from semel.converters.python_values import mask, offsets
 
 _DEEPEST = 200
 _EXACT = decimal.Context(prec=100)
-_MOST_EMPTY = 1_000_000
-"""The most items in a block whose items take no bytes."""
 
 
 class Damaged(Exception):
@@ -174,9 +173,11 @@ class Reader:
             if count < 0:
                 count = -count
                 self._long()  # the block's size, for readers that skip it
-            most = len(self._data) - self._at if node.smallest else _MOST_EMPTY
-            if count * max(node.smallest, 1) > most:
-                self._refuse(f"a block of {count} items, but only {most} bytes are left")
+            left = len(self._data) - self._at
+            if not node.smallest and count > MOST_EMPTY:
+                self._refuse(f"a block of {count} items that take no bytes; {MOST_EMPTY} may be")
+            if count * node.smallest > left:
+                self._refuse(f"a block of {count} items, but only {left} bytes are left")
             found += [self._inside("[]", node) for _ in range(count)]
         return found
 

@@ -25,6 +25,9 @@ PRIMITIVES = {
 }
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
+MOST_EMPTY = 64
+"""The most items in a block whose items take no bytes, such as nulls: nothing else bounds them."""
+
 
 @dataclass(frozen=True)
 class Node:

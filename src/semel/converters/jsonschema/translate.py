@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from semel.converters.schema_sizes import MOST
+
 ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
 """Values about which nothing is known, or of one of several types: they are kept as JSON."""
 
@@ -50,9 +52,11 @@ class _Translator:
         self._documents = documents
         self._optional = optional
         self._open: list[int] = []
+        self._steps = 0
 
     def of(self, schema: Any, root: Any) -> Mapping[str, Any]:
         """A schema of a document, ``root``."""
+        self._count()
         if not isinstance(schema, dict):  # true and false
             return ANY
         if "$ref" in schema:
@@ -76,7 +80,14 @@ class _Translator:
         self._open.pop()
         return found
 
+    def _count(self) -> None:
+        """Limit the steps: schemas that refer to each other twice have no end of parts."""
+        self._steps += 1
+        if self._steps > MOST:
+            raise SchemaError(f"it has more than {MOST} parts, with those it refers to")
+
     def _resolved(self, reference: str, root: Any) -> tuple[Any, Any]:
+        self._count()
         name, _, pointer = reference.partition("#")
         document = self._documents.get(name) if name and name != root.get("$id") else root
         if document is None:

@@ -27,6 +27,7 @@ from semel.converters.registry.client import PROTOBUF, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
+from semel.converters.schema_sizes import check_size
 
 
 @dataclass(frozen=True)
@@ -258,11 +259,14 @@ def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
     if message == indexes.DAMAGED:
         return "the message indexes before the value cannot be read"
     try:
-        if isinstance(message, str):
-            return linked.root(linked.full_name(message))
-        return linked.root(linked.name_of(message))
-    except SchemaError as error:
+        name = linked.full_name(message) if isinstance(message, str) else linked.name_of(message)
+        found = linked.root(name)
+        check_size(found, lambda node: node.parts)
+        return found
+    except (SchemaError, ValueError) as error:
         return str(error)
+    except RecursionError:
+        return "its messages are nested too deeply"
 
 
 def contents(node: Node, framed: Framed) -> Contents:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from semel.answers import TooLarge, limit_httpx
 from semel.errors import ConfigError, ServiceError, Unavailable, misconfigured
 from semel.keystores import authorities
 
@@ -24,6 +25,7 @@ AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 _NOT_FOUND, _INCOMPATIBLE = 404, 409
 _UNKNOWN = (40401, 40402, 40403)
 """The registry's own codes for a subject, version or schema that was not found."""
+_MOST_REFERENCES = 300
 _AWAY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REFUSED = frozenset({401, 403, 407})
 
@@ -98,21 +100,26 @@ class Registry:
 
     def _with_references(self, found: Any, schema_id: int) -> Schema:
         texts: dict[str, str] = {}
-        self._collect(found, texts)
+        self._collect(found, texts, [0])
         kind = found.schema_type or AVRO
         return Schema(kind, found.schema_str, tuple(texts.items()), schema_id)
 
-    def _collect(self, schema: Any, texts: dict[str, str]) -> None:
+    def _collect(self, schema: Any, texts: dict[str, str], asked: list[int]) -> None:
         for reference in schema.references or ():
             if reference.name in texts:
                 continue
+            asked[0] += 1
+            if asked[0] > _MOST_REFERENCES:
+                raise ServiceError(
+                    f"{self._told} has a schema that refers to more than {_MOST_REFERENCES} others"
+                )
             subject, version = reference.subject, reference.version
 
             def ask(client: SchemaRegistryClient, s: str = subject, v: int = version) -> Any:
                 return client.get_version(s, v)
 
             inner = self._ask(ask).schema
-            self._collect(inner, texts)
+            self._collect(inner, texts, asked)
             texts[reference.name] = inner.schema_str
 
     def _ask(self, question: Callable[[SchemaRegistryClient], T]) -> T:
@@ -126,10 +133,14 @@ class Registry:
             raise self._judged(error) from None
         except OAuthTokenError as error:
             raise Unavailable(f"{self._told}: no token: {error}") from None
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ServiceError(
                 f"{self._told} does not answer with JSON ({error}). Check "
                 f"{self._where}.schema.registry.url"
+            ) from None
+        except TooLarge as error:
+            raise ServiceError(
+                f"{error}, which no schema has. Check {self._where}.schema.registry.url"
             ) from None
         except Exception as error:
             if any(base.__name__ == "TransportError" for base in type(error).__mro__):
@@ -150,7 +161,7 @@ class Registry:
         location = settings.pop(TRUST_STORE, "")
         password = settings.pop(TRUST_PASSWORD, "")
         if not location:
-            return SchemaRegistryClient(settings)
+            return _limited(SchemaRegistryClient(settings))
         try:
             trusted = authorities(location, password)
         except ConfigError as error:
@@ -160,7 +171,7 @@ class Registry:
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(trusted)
             file.flush()
-            return SchemaRegistryClient({**settings, "ssl.ca.location": file.name})
+            return _limited(SchemaRegistryClient({**settings, "ssl.ca.location": file.name}))
 
     @property
     def _told(self) -> str:
@@ -183,3 +194,13 @@ class Registry:
         if status in _AWAY:
             return Unavailable(f"{self._told} cannot answer now: {error}")
         return Incompatible(f"{self._told} refuses: {error}")
+
+
+def _limited(client: SchemaRegistryClient) -> SchemaRegistryClient:
+    """The client, with limits to the answers of the registry and of whoever issues its tokens."""
+    rest: Any = client._rest_client
+    limit_httpx(rest.session)
+    issuer = getattr(rest.bearer_field_provider, "client", None)
+    if issuer is not None:
+        limit_httpx(issuer)
+    return client

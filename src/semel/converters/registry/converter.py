@@ -201,6 +201,8 @@ class RegistryConverter(Converter):
             return self._reader(schema)
         except ValueError as error:
             return f"schema {schema.id}: {error}"
+        except RecursionError:
+            return f"schema {schema.id}: it is nested too deeply"
 
     def _foreign(self, row: int, value: bytes) -> Failure:
         if len(value) > 0 and value[0] == 0:

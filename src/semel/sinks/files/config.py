@@ -329,6 +329,6 @@ def _option(name: str, value: str) -> Any:
     if text.startswith("{"):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise misconfigured(name, f"{name} begins with {{ but is not JSON") from None
     return text

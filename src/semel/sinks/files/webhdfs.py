@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
+from semel.answers import limit_requests
 from semel.errors import ConfigError, SemelError, ServiceError, TransientError, misconfigured
 from semel.sinks.files.store import Store, shown, split_url
 
@@ -69,6 +70,7 @@ class WebHdfsStore(Store):
             ) from None
         session = filesystem.session
         session.hooks["response"] = [_checked]
+        limit_requests(session)
         for scheme in ("http://", "https://"):
             session.mount(scheme, _Adapter(session.verify, self._timeout))
         return filesystem, root

@@ -1,4 +1,4 @@
-"""A REST catalog with timeouts: PyIceberg's own client waits forever."""
+"""A REST catalog with limits: PyIceberg's own client waits forever, and reads whatever comes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.typedef import RecursiveDict
 from pyiceberg.utils.config import Config, merge_config
 
+from semel.answers import limit_requests
+
 
 def connect(name: str, timeout: float, **properties: str) -> Catalog:
     """A REST catalog whose requests fail when no byte has come for ``timeout`` seconds."""
@@ -18,6 +20,7 @@ def connect(name: str, timeout: float, **properties: str) -> Catalog:
         def _create_session(self) -> Any:
             session: Any = super()._create_session()
             session.request = partial(session.request, timeout=timeout)
+            limit_requests(session)
             return session
 
     own = Config().get_catalog_config(name) or {}  # of .pyiceberg.yaml and the environment

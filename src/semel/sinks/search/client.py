@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from semel.answers import TooLarge, limit_urllib3
 from semel.config import under
 from semel.errors import (
     ConfigError,
@@ -135,6 +136,8 @@ class Client:
         except exceptions.SSLError as error:
             raise self._refused_handshake(error.info) from None
         except exceptions.ConnectionError as error:  # timeouts, too
+            if isinstance(error.info, TooLarge):
+                raise ServiceError(f"{self._name}: {error.info}") from None
             raise Unavailable(
                 f"{self._name}: no answer from {self.where}: {_short(error.info)}"
             ) from None
@@ -143,7 +146,7 @@ class Client:
             if answer.status in expected:
                 return answer
             raise self.problem(answer.status, answer.kind, answer.reason) from None
-        except exceptions.SerializationError as error:
+        except (exceptions.SerializationError, RecursionError) as error:
             raise ServiceError(
                 f"{self._name}: {self.where} does not answer like a search server: {_short(error)}"
             ) from None
@@ -247,7 +250,12 @@ class Client:
 
     def _open(self) -> Any:
         import urllib3
-        from opensearchpy import OpenSearch, OpenSearchWarning
+        from opensearchpy import OpenSearch, OpenSearchWarning, Urllib3HttpConnection
+
+        class Limited(Urllib3HttpConnection):
+            def __init__(self, **keys: Any) -> None:
+                super().__init__(**keys)
+                limit_urllib3(self.pool)
 
         config = self._config
         # What the client warns about is raised here anyway. The server's warnings come with each
@@ -262,6 +270,7 @@ class Client:
             http_compress=config.compression,
             timeout=urllib3.Timeout(connect=seconds[0], read=seconds[1]),
             pool_maxsize=config.in_flight,
+            connection_class=Limited,
             # The engine retries, and knows whether that is safe; here only other nodes are tried.
             max_retries=len(config.urls) - 1,
             retry_on_status=(),

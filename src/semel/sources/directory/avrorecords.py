@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from semel.converters.avro import contents
 from semel.converters.avro.schema import (
+    MOST_EMPTY,
     Array,
     Decimal,
     Enum,
@@ -38,6 +39,8 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
     Raises:
         ValueError: the block does not hold them.
     """
+    if count > (len(block) // node.smallest if node.smallest else MOST_EMPTY):
+        raise ValueError(f"a block of {len(block)} bytes cannot hold {count} records")
     skip = skipper(node)
     places, at = [0] * (count + 1), 0
     try:
@@ -46,6 +49,8 @@ def records(node: Node, count: int, block: bytes) -> pa.Array:
             places[number + 1] = at
     except IndexError:
         raise ValueError("a block ends within a record") from None
+    except RecursionError:
+        raise ValueError("a record is nested too deeply") from None
     if at != len(block):
         raise ValueError("a block holds more than its records")
     found = np.array(places)
@@ -117,6 +122,8 @@ def _long(block: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at
         shift += 7
+        if shift > 63:
+            raise ValueError("a number has more than ten bytes")
 
 
 def _sequence(skips: Sequence[Skip]) -> Skip:
@@ -146,9 +153,14 @@ def _blocks(item: Skip) -> Skip:
                 return at
             if count < 0:  # the size in bytes follows
                 size, at = _long(block, at)
+                if size < 0:
+                    raise ValueError("a length is negative")
                 at += size
                 continue
-            for _ in range(count):
+            begin = at
+            for number in range(count):
                 at = item(block, at)
+                if at == begin and number == MOST_EMPTY:
+                    raise ValueError(f"a list has {count} items that take no bytes")
 
     return skip

@@ -7,7 +7,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,8 @@ _MARK = 16
 _MAGIC = b"Obj\x01"
 _BYTES = 4 * 1024 * 1024
 """Bytes of the blocks that are read together."""
+_PIECE, _MOST = 1 << 20, 256 * 1024 * 1024
+"""What is read at once, and the most bytes of a block, packed or unpacked."""
 
 
 class OfParquet(Format):
@@ -115,6 +117,8 @@ def _blocks(file: BinaryIO) -> Iterator[_Block]:
         packed = _taken(file, _long(file) or 0)
         if _taken(file, _MARK) != mark:
             raise _Cut("a block does not end with the file's mark")
+        if count < 0:
+            raise _Cut("a block has a negative number of records")
         if count:
             yield _Block(node, count, packed, unpack)
 
@@ -123,12 +127,16 @@ def _values(held: Sequence[_Block]) -> tuple[pa.Array, Exception | None]:
     """The records of some blocks, up to the first that cannot be read."""
     node = held[0].node
     try:
-        content = b"".join(b.unpack(b.packed) for b in held)
+        content = b""
+        for block in held:
+            content += block.unpack(block.packed)
+            if len(content) > _MOST:
+                raise _Cut(f"a block holds more than {_MOST} bytes")
         return records(node, sum(b.records for b in held), content), None
     except (*_WRONG, OSError) as error:  # bz2 raises it for data that is not bzip2
         if len(held) == 1:
-            return pa.array([], node.type), error
-    parts = [pa.array([], node.type)]
+            return pa.nulls(0, node.type), error
+    parts = [pa.nulls(0, node.type)]
     for block in held:
         part, why = _values([block])
         if why is not None:
@@ -141,15 +149,20 @@ class _Cut(Exception):
     """The file is malformed."""
 
 
-_WRONG = (_Cut, ValueError, pa.ArrowException, zlib.error, lzma.LZMAError, EOFError)
+_WRONG = (_Cut, ValueError, IndexError, pa.ArrowException, zlib.error, lzma.LZMAError, EOFError)
 
 
 def _taken(file: BinaryIO, size: int) -> bytes:
     if size < 0:
         raise _Cut("a length is negative")
-    found = file.read(size)
-    if len(found) < size:
-        raise _Cut("it ends too early")
+    if size > _MOST:
+        raise _Cut(f"a length of {size} bytes is more than {_MOST}")
+    found = b""  # a length is believed no further than the file goes
+    while len(found) < size:
+        part = file.read(min(size - len(found), max(_PIECE, len(found))))
+        if not part:
+            raise _Cut("it ends too early")
+        found += part
     return found
 
 
@@ -183,7 +196,15 @@ def _facts(file: BinaryIO) -> dict[str, bytes]:
 
 
 def _zstd(block: bytes) -> bytes:
-    return bytes(pa.CompressedInputStream(pa.BufferReader(block), "zstd").read())
+    return bytes(pa.CompressedInputStream(pa.BufferReader(block), "zstd").read(_MOST + 1))
+
+
+def _unpacked(unpacker: Any, block: bytes) -> bytes:
+    """What a decompressor of Python's makes of a block, up to one byte too many."""
+    found: bytes = unpacker.decompress(block, _MOST + 1)
+    if not unpacker.eof and len(found) <= _MOST:
+        raise _Cut("a block ends within its compressed content")
+    return found
 
 
 def _snappy(block: bytes) -> bytes:
@@ -192,16 +213,18 @@ def _snappy(block: bytes) -> bytes:
         byte = block[at]
         size |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
-        if byte < 0x80:
+        if byte < 0x80 or shift > 63:
             break
+    if size > _MOST:
+        raise _Cut(f"a block holds more than {_MOST} bytes")
     return bytes(pa.decompress(block[:-4], size, "snappy", asbytes=True))
 
 
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": lambda block: block,
-    "deflate": lambda block: zlib.decompress(block, -15),
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
+    "deflate": lambda block: _unpacked(zlib.decompressobj(-15), block),
+    "bzip2": lambda block: _unpacked(bz2.BZ2Decompressor(), block),
+    "xz": lambda block: _unpacked(lzma.LZMADecompressor(), block),
     "zstandard": _zstd,
     "snappy": _snappy,
 }

@@ -31,6 +31,7 @@ from semel.sources.directory.streams import (
     opened,
     row_ends,
 )
+from semel.sources.lines import LARGEST
 
 JSON = pa.json_()
 _LONGEST = 200
@@ -268,6 +269,8 @@ class OfCsv(OfBytes):
             while len(ends) <= passed and (block := content.read(1 << 20)):
                 rest += block
                 ends = line_ends(rest)
+                if len(rest) > LARGEST:
+                    raise Broken(0, f"its first {passed} lines have more than {LARGEST} bytes")
             if len(rest) and (not len(ends) or int(ends[-1]) < len(rest)):
                 ends = np.append(ends, len(rest))
             if len(ends) < passed:
