@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "semel"
 
 FLOORS = [
-    {"context", "redact", "abandoned", "sizes"},
+    {"context", "redact", "abandoned", "sizes", "answers", "quoting"},
     {"errors", "watchdog"},
     {
         *("aliases", "delivery", "extras", "failpoints", "jars", "keystores", "ledger"),

@@ -9,16 +9,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from semel.quoting import harmless
 from semel.redact import redacted
 
 
 class SemelError(Exception):
-    """Base of all errors that semel raises on purpose. The message hides credentials."""
+    """Base of all errors that semel raises on purpose. The message hides credentials, control
+    characters and the rest of very long lines."""
 
     exit_code = 1
 
     def __init__(self, *facts: object) -> None:
-        super().__init__(*(redacted(f) if isinstance(f, str) else f for f in facts))
+        super().__init__(*(_told(f) if isinstance(f, str) else f for f in facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,15 @@ class ConfigError(SemelError):
         self, *problems: str | Problem, title: str = "", warnings: Sequence[str] = ()
     ) -> None:
         found = [p if isinstance(p, Problem) else Problem("", p) for p in problems]
-        self.problems = [replace(p, message=redacted(p.message)) for p in found]
+        self.problems = [replace(p, message=_told(p.message)) for p in found]
         self.warnings = list(warnings)
         lines = [p.message for p in self.problems]
         text = "\n  ".join([f"{len(lines)} problems", *lines]) if len(lines) > 1 else "".join(lines)
         super().__init__(title + text)
+
+
+def _told(text: str) -> str:
+    return redacted(harmless(text))
 
 
 def misconfigured(key: str, message: str, value: str = "") -> ConfigError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -92,3 +94,33 @@ def test_values_may_not_hold_what_provenance_is_called() -> None:
     with pytest.raises(ConfigError, match=r"provenance.topic.column=__connect_topic: .* a field"):
         given(b'{"__connect_topic": "x"}')
     assert given(b'{"__connect_topic": null, "n": 1}').rows.num_rows == 1
+
+
+@pytest.mark.parametrize("written", [json.dumps, lambda v: json.dumps(v, separators=(" , ", " :"))])
+@pytest.mark.parametrize("enveloped", [False, True])
+def test_a_record_with_more_fields_than_the_target_can_have_columns_is_a_bad_one(
+    written: Callable[[Any], str], enveloped: bool
+) -> None:
+    """The other records of its batch do not get its columns."""
+    raw = SQL | {"value.converter.schemas.enable": str(enveloped).lower(), "auto.evolve": "true"}
+    connector = read(ConnectorConfig, raw)
+    pipeline = Pipeline(connector, SqliteSink(connector), target=lambda _: None)
+
+    def value(fields: dict[str, int]) -> bytes:
+        kinds = [{"field": name, "type": "int64", "optional": True} for name in fields]
+        schema = {"type": "struct", "fields": kinds}
+        return written({"schema": schema, "payload": fields} if enveloped else fields).encode()
+
+    values = [value({f"k{n}": n for n in range(30_000)}), value({"n": 1}), None]
+    columns = {"value": pa.array(values, pa.binary()), "key": pa.nulls(3, pa.binary())}
+    columns |= {"partition": pa.array([0] * 3, pa.int32()), "offset": pa.array([0, 1, 2])}
+    table = pa.table(columns | {"timestamp": pa.array([0] * 3)})
+    schema = pipeline.infer("t", table)
+    assert schema is not None
+    assert schema.names == ["n"]
+    found = pipeline.convert("t", table)
+    ((failed),) = found.failed
+    assert failed.index == 0
+    assert failed.message == "it has 30,000 fields, and the target has 2,000 columns at most"
+    assert found.records.rows.column("n").to_pylist() == [1]
+    assert "k1" not in found.records.rows.column_names

@@ -6,6 +6,7 @@ import logging
 
 from rich.console import Console
 
+from semel.quoting import harmless, indented
 from semel.redact import redacted
 
 _UNBOUNDED = 10_000
@@ -20,8 +21,9 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Hides credentials in the messages and stack traces of all libraries."""
+    """Hides credentials in the messages and stack traces of all libraries. Control characters are
+    escaped, long lines cut, and further lines indented: none can be taken for an entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See :class:`logging.Formatter`."""
-        return redacted(super().format(record))
+        return indented(redacted(harmless(super().format(record))))

@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 
 from semel.cli.console import RedactingFormatter
 from semel.context import LOG_FORMAT, LOG_STARTED, of_record
+from semel.quoting import harmless
 from semel.redact import redacted
 
 
@@ -47,10 +48,10 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             **of_record(record),
-            "message": redacted(record.getMessage()),
+            "message": redacted(harmless(record.getMessage())),
         }
         if record.exc_info:
-            facts["trace"] = redacted(self.formatException(record.exc_info))
+            facts["trace"] = redacted(harmless(self.formatException(record.exc_info)))
         return json.dumps(facts, ensure_ascii=False)
 
 

@@ -14,6 +14,7 @@ from semel.engine.poll import RawRecords, advances, last_records
 from semel.errors import BadRecord
 from semel.kafka.damage import Damage
 from semel.ledger import Advance, LogId, TopicPartition, of_logs
+from semel.quoting import one_line
 from semel.records import Commit, DeadLetter, Records, Rejected
 
 
@@ -105,7 +106,7 @@ class Batcher:
             places = zip(poll.partitions.tolist(), poll.offsets.tolist(), strict=True)
             hits = [refused.get((poll.topic, p, o)) for p, o in places]
             letters = [
-                poll.letter(i, "TASK_PUT", hit.exception, hit.message)
+                poll.letter(i, "TASK_PUT", hit.exception, one_line(hit.message))
                 for i, hit in enumerate(hits)
                 if hit is not None
             ]
@@ -117,7 +118,10 @@ class Batcher:
             headers=self._pipeline.wants_headers,
         )
         converted = self._pipeline.convert(poll.topic, raw)
-        letters += [poll.letter(f.index, f.stage, f.exception, f.message) for f in converted.failed]
+        letters += [
+            poll.letter(f.index, f.stage, f.exception, one_line(f.message))
+            for f in converted.failed
+        ]
         return converted.parts, letters
 
     def _cut(

@@ -7,6 +7,7 @@ with Kafka Connect's name for the stage, and ``errors.tolerance`` tells the engi
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,9 @@ from semel.sinks.lines import lines
 from semel.transforms.change_events import Unwrapper, are_change_events
 
 log = logging.getLogger(__name__)
+
+_FIELD = 5
+"""The fewest bytes of a field of a JSON object, with the comma after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,9 @@ class Pipeline:
     def infer(self, topic: str, raw: pa.Table) -> pa.Schema | None:
         """The fields found in a sample; remembered for :meth:`convert`."""
         column = one_array(raw.column("value"))
+        wide = self._too_wide(column)
+        if wide:
+            column = column.filter(pc.invert(_rows_of(wide, column)))
         if self._unwrapper is None:
             found = self._converter(topic, is_key=False).infer(column)
         else:
@@ -263,12 +270,55 @@ class Pipeline:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
         return decoded.values
 
+    def _too_wide(self, column: pa.Array) -> dict[int, Failed]:
+        """JSON objects with more fields than the target can have columns. They are set aside before
+        they are decoded: every other record of the batch would get these columns, too."""
+        most = self._wants.most_columns
+        if most is None or self._transforms or not self._reads_json:
+            return {}
+        large = pc.indices_nonzero(pc.greater(pc.binary_length(column), _FIELD * most))
+        if not len(large):
+            return {}
+        many = pc.greater(pc.count_substring(column.take(large), ":"), most)
+        found = {}
+        for row in large.filter(many).to_pylist():
+            count = _fields_of(column[row].as_py())
+            if count > most:
+                text = f"it has {count:,} fields, and the target has {most:,} columns at most"
+                found[row] = Failed(row, "VALUE_CONVERTER", records.DATA_EXCEPTION, text)
+        return found
+
+    @property
+    def _reads_json(self) -> bool:
+        return converters.full_name(self._connector.value_converter).endswith(".JsonConverter")
+
     def _values(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> pa.Array:
         column = one_array(raw.column("value"))
+        wide = self._too_wide(column)
+        if wide:
+            failed |= wide
+            column = pc.if_else(_rows_of(wide, column), None, column)
         decoded = self._converter(topic, is_key=False).decode(column, self.schema(topic))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
         return decoded.values
+
+
+def _rows_of(failed: Mapping[int, Failed], column: pa.Array) -> pa.Array:
+    found = np.zeros(len(column), np.bool_)
+    found[list(failed)] = True
+    return pa.array(found)
+
+
+def _fields_of(value: bytes) -> int:
+    """How many fields a JSON object has, or the payload of one with a schema."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return 0  # the converter says what is wrong
+    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
+        found = found["payload"]
+    return len(found) if isinstance(found, dict) else 0
 
 
 def _names(values: pa.Array) -> list[str]:

@@ -66,6 +66,9 @@ class Capabilities:
     evolves: bool = False
     """The sink also wants fields that the target lacks."""
 
+    most_columns: int | None = None
+    """A record with more fields is a bad one: the target has no room for them."""
+
     carries: frozenset[str] = frozenset()
     """The metadata columns that the sink wants besides topic, partition, offset and key."""
 

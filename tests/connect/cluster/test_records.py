@@ -131,3 +131,15 @@ def test_states_are_read_and_forgotten() -> None:
     for record in list(statuses.forgetting("a")):
         statuses.apply(*record)
     assert statuses.known() == set()
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5000, '{"state": 1e999}'])
+@pytest.mark.parametrize("key", ["connector-a\n2026 ERROR forged", "commit-a", "status-task-a-0"])
+def test_a_record_of_any_size_and_shape_is_passed_over(
+    key: str, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = {"epoch": 1, "tasks": 1e999} if content.startswith("{") else None
+    value = json.dumps(values).replace("Infinity", "1e999") if values else content
+    Configs().apply(key.encode(), value.encode())
+    Statuses().apply(key.encode(), value.encode())
+    assert all("\n" not in r.getMessage() for r in caplog.records)

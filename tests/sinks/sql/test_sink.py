@@ -334,6 +334,41 @@ def test_new_fields_become_columns_with_auto_evolve_only(make: MakeSink, query: 
     assert query("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, "x")]
 
 
+def test_records_that_need_more_columns_than_a_table_can_have_are_refused(
+    make: MakeSink, query: Query
+) -> None:
+    sink = make(auto_evolve="true")
+    most = sink.database_class.most_columns
+    if most is None:
+        pytest.skip("a table may have any number of columns")
+    fields = {f"k{n}": [1, None, None] for n in range(most - 1)}
+    some_more = {"id": [None, 1, 2], "x": [None, None, 1]}
+    with pytest.raises(RowsRejected) as rejection:
+        put(sink, records({**fields, "k_last": [1, None, None], "k_more": [1, None, None]}))
+    assert [r.offset for r in rejection.value.rejected] == [0]
+    assert "field k_more is one too many for t: a table has" in rejection.value.rejected[0].message
+    put(sink, records({n: v[1:] for n, v in some_more.items()}))
+    with pytest.raises(RowsRejected) as rejection:  # each needs few columns, but all together many
+        put(sink, records({f"k{n}": [None] * n + [1] + [None] * (most - n) for n in range(most)}))
+    assert [r.offset for r in rejection.value.rejected] == [most - 2, most - 1]
+    assert query("SELECT id, x FROM t ORDER BY id") == [(1, None), (2, 1)]
+
+
+def test_a_field_whose_name_is_too_long_for_a_column_makes_a_bad_record(
+    make: MakeSink, query: Query
+) -> None:
+    sink = make(auto_evolve="true")
+    longest = sink.database_class.longest_name
+    if longest is None:
+        pytest.skip("a name may have any length")
+    with pytest.raises(RowsRejected) as rejection:
+        put(sink, records([{"id": 1, "n" * (longest + 1): None}, {"n" * (longest + 1): 2}]))
+    assert [r.offset for r in rejection.value.rejected] == [1]
+    assert f"is longer than the {longest}" in rejection.value.rejected[0].message
+    put(sink, records([{"id": 1, "n" * longest: 1}]))
+    assert query(f"SELECT {'n' * longest} FROM t") == [(1,)]
+
+
 def test_fields_that_differ_only_in_case_are_refused(make: MakeSink, query: Query) -> None:
     said = r"fields id and ID of topic t are one column to [\w ]+\. .*field\.exclude\.list"
     with pytest.raises(ConfigError, match=said):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semel.engine.states import State
+from semel.quoting import named
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ _LEAVING = "semel-worker-"
 _TARGETS = {State.RUNNING: "STARTED", State.PAUSED: "PAUSED", State.STOPPED: "STOPPED"}
 _STATES = {word: state for state, word in _TARGETS.items()}
 _HASH = re.compile("[0-9a-f]{12}")
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,8 @@ class Configs:
         name = key.decode(errors="replace")
         try:
             return self._applied(name, _facts(value))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("config topic: skipping the record %s: %r", name, error)
+        except _UNREADABLE as error:
+            log.warning("config topic: skipping the record %s: %r", named(name), error)
             return None
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
@@ -228,8 +230,8 @@ class Statuses:
         name = key.decode(errors="replace")
         try:
             self._applied(name, _facts(value))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("status topic: skipping the record %s: %r", name, error)
+        except _UNREADABLE as error:
+            log.warning("status topic: skipping the record %s: %r", named(name), error)
 
     def known(self) -> set[str]:
         """The connectors that have a record."""

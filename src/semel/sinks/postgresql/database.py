@@ -23,6 +23,9 @@ class Postgres(Connection, Database):
 
     system = "PostgreSQL"
     one_in_any_case = False
+    most_columns = 1600
+    longest_name = 63
+    name_unit = "bytes"
 
     def __init__(self, uri: str, idle_timeout_ms: int, connector: str, timeout_ms: int) -> None:
         super().__init__(uri, idle_timeout_ms, connector, timeout_ms)

@@ -98,6 +98,7 @@ class DatabaseSink(Sink):
     @property
     def capabilities(self) -> Capabilities:
         config = self._config
+        takes_all = config.evolves and not (config.include or config.exclude)
         return Capabilities(
             routes=True,
             splits=True,
@@ -108,6 +109,7 @@ class DatabaseSink(Sink):
             replaces=config.mode != "insert" or config.delete_enabled,
             only_updates=config.mode == "update",
             evolves=config.evolves,
+            most_columns=self.database_class.most_columns if takes_all else None,
         )
 
     def describe(self) -> dict[str, str]:
@@ -176,7 +178,7 @@ class DatabaseSink(Sink):
         return self._tables.schema(topic)
 
     def accommodate(self, records: Records) -> None:
-        self._tables.target(records.topic, self._layout(records))
+        self._tables.target(records.topic, self._layout(records), records)
 
     def _layout(self, records: Records) -> Layout:
         try:
@@ -292,7 +294,7 @@ class DatabaseSink(Sink):
 
     def _prepare(self, records: Records) -> Prepared:
         arranged = self._layout(records)
-        table = self._tables.target(records.topic, arranged)
+        table = self._tables.target(records.topic, arranged, records)
         database = self._database
         return prepare(self._config, table, arranged, records, database.compare, database.fit)
 

@@ -30,6 +30,11 @@ class Database(ABC):
     has_schemas = True
     one_in_any_case = True
     """Whether the names of tables and columns are case-insensitive."""
+    most_columns: int | None = None
+    """The most columns of a table."""
+    longest_name: int | None = None
+    name_unit = "characters"
+    """The longest name of a column, in characters, or in ``bytes`` of UTF-8."""
 
     @property
     @abstractmethod

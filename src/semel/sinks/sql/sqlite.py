@@ -43,6 +43,7 @@ class Sqlite(Dialect):
     """See :class:`~semel.sinks.sql.dialect.Dialect`."""
 
     system = "SQLite"
+    most_columns = 2000
     compares_keys = True
     has_schemas = False
 

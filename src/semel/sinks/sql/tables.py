@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, TargetChanged, misconfigured
+from semel.quoting import named
+from semel.records import Records, RowsRejected, rejected
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
 from semel.sinks.sql.columns import Table
@@ -86,14 +89,20 @@ class Tables:
         with self._database.transaction(reading=True):
             return self._database.find(name)
 
-    def target(self, topic: str, arranged: Layout) -> Table:
-        """The topic's table, created or extended if it may be."""
+    def target(self, topic: str, arranged: Layout, records: Records) -> Table:
+        """The topic's table, created or extended if it may be.
+
+        Raises:
+            RowsRejected: records that need more columns, or longer names, than a table may have.
+        """
         fields = [
             pa.field(n, v.type)
             for n, v in arranged.columns.items()
             if not pa.types.is_null(v.type)  # only nulls so far: the type is not known yet
         ]
         table = self._find(topic)
+        if self._config.creates if table is None else self._config.evolves:
+            fields = self._possible(fields, table, arranged, records)
         if table is None:
             if not self._config.creates:
                 raise self._missing(topic)
@@ -112,7 +121,7 @@ class Tables:
             if not self._config.evolves:
                 raise ConfigError(
                     f"connector {self._connector.name}: table {table.name} has no column "
-                    f"{new[0].name}, which records of topic {topic} hold. Add it, set "
+                    f"{named(new[0].name)}, which records of topic {topic} hold. Add it, set "
                     "auto.evolve=true, or leave the field out with field.exclude.list"
                 )
             with self._database.transaction():
@@ -120,6 +129,43 @@ class Tables:
             table = self._look_again(topic)
         self._check_key(table, arranged.key, topic)
         return table
+
+    def _possible(
+        self, fields: list[pa.Field], table: Table | None, arranged: Layout, records: Records
+    ) -> list[pa.Field]:
+        """The fields that the table has or can get; nulls alone have no need of a column.
+
+        Raises:
+            RowsRejected: see :meth:`target`.
+        """
+        database, there = self._database, table.columns if table is not None else {}
+        new = [f.name for f in fields if f.name not in there]
+        longest, most = database.longest_name, database.most_columns
+        as_bytes = database.name_unit == "bytes"
+        refused = {n for n in new if longest and len(n.encode() if as_bytes else n) > longest}
+        why = f"is longer than the {longest} {database.name_unit} that {database.system} allows"
+        if not refused and most is not None and len(there) + len(new) > most:
+            room = max(0, most - len(there))
+            why = f"is one too many for {self.name(records.topic)}: a table has {most} columns"
+            counts = sum((_given(arranged, name) for name in new), np.zeros(1, np.int64))
+            wide = np.flatnonzero(counts > room)
+            self._reject(records, {int(row): new[room] for row in wide}, why)
+            refused = set(new[room:])
+        rows: dict[int, str] = {}
+        for name in sorted(refused):
+            for row in np.flatnonzero(_given(arranged, name)).tolist():
+                rows.setdefault(row, name)
+        self._reject(records, rows, why)
+        return [f for f in fields if f.name not in refused]
+
+    def _reject(self, records: Records, rows: Mapping[int, str], why: str) -> None:
+        if rows:
+            raise RowsRejected(
+                [
+                    rejected(records.rows, row, f"field {named(name)} {why}")
+                    for row, name in sorted(rows.items())
+                ]
+            )
 
     def _look_again(self, topic: str) -> Table:
         self._known.pop(topic, None)
@@ -177,7 +223,14 @@ class Tables:
             other = seen.setdefault(name.encode().lower(), name)  # the case of A to Z only
             if other != name:
                 raise ConfigError(
-                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
+                    f"connector {self._connector.name}: fields {named(other)} and {named(name)} "
+                    f"of topic {topic} "
                     f"are one column to {self._database.system}. Leave one out with "
                     "field.exclude.list"
                 )
+
+
+def _given(arranged: Layout, name: str) -> np.ndarray:
+    """Which rows have a value in a column."""
+    found: np.ndarray = arranged.columns[name].is_valid().to_numpy()
+    return found

@@ -51,6 +51,8 @@ _NUMBER = "semel row number"
 class Mysql(Dialect):
     """See :class:`~semel.sinks.sql.dialect.Dialect`."""
 
+    most_columns = 1017
+    longest_name = 64
     row_lock = "FOR UPDATE"
     compares_bytes = False
     compares_keys = True

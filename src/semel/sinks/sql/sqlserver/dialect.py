@@ -54,6 +54,8 @@ class SqlServer(Dialect):
     """See :class:`~semel.sinks.sql.dialect.Dialect`."""
 
     system = "SQL Server"
+    most_columns = 1024
+    longest_name = 128
     now = "SYSUTCDATETIME()"
     compares_bytes = False
     kept_order = quote(_NUMBER)

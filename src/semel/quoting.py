@@ -1,0 +1,59 @@
+"""Names and texts from outside, as messages and logs show them: in one line, and not too long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_NAME, _LINE, _TEXT, _NAMES = 100, 4_000, 32_000, 20
+_SAID = 40
+_PLAIN = re.compile(rf"[\w.:/-]{{1,{_NAME}}}")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+"""Characters that move a terminal's cursor, end lines, or change the direction of text."""
+
+
+def named(name: str) -> str:
+    """A name that a message mentions: in quotation marks unless it is a plain word, and cut."""
+    if _PLAIN.fullmatch(name):
+        return name
+    if len(name) <= _NAME:
+        return repr(name)
+    return f"{name[:_NAME]!r}... ({len(name):,} characters)"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """The first of some texts, and how many more there are."""
+    more = f" and {len(texts) - _NAMES:,} more" if len(texts) > _NAMES else ""
+    return ", ".join(texts[:_NAMES]) + more
+
+
+def harmless(text: str) -> str:
+    """A text whose control characters other than line ends and tabs are escaped, and whose lines
+    are cut where they are longer than a reader would follow."""
+    if len(text) <= _LINE and text.isprintable():
+        return text
+    lines = [_cut(line, _LINE) for line in text.split("\n")]
+    return _CONTROL.sub(_escaped, _cut("\n".join(lines), _TEXT))
+
+
+def one_line(text: str) -> str:
+    """The same in one line, for a message that is stored with a record."""
+    return harmless(text.replace("\n", r"\n").replace("\t", r"\t"))
+
+
+def indented(text: str) -> str:
+    """A text whose further lines cannot be taken for lines of their own."""
+    return text.replace("\n", "\n  ")
+
+
+def _cut(text: str, most: int) -> str:
+    """A text that has been cut stays as it is."""
+    if len(text) <= most + _SAID:
+        return text
+    return f"{text[:most]}... ({len(text):,} characters)"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")

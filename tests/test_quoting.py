@@ -1,0 +1,72 @@
+"""Names and texts from outside cannot forge log lines, move the cursor or flood the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+
+import pytest
+
+from semel.cli.console import RedactingFormatter
+from semel.cli.logs import JsonFormatter
+from semel.errors import SemelError
+from semel.quoting import listed, named, one_line
+
+FORGED = "a\n2026-11-29 08:00:00 ERROR forged\x1b[2J\r\x9b1A\u202e\u2028"
+
+
+def entry(message: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("semel", 40, "", 0, message, arguments, None)
+
+
+def test_a_name_cannot_end_a_log_line_or_move_the_cursor() -> None:
+    text = RedactingFormatter("%(message)s").format(entry("field %s", FORGED))
+    assert all(line.startswith("  ") for line in text.split("\n")[1:])
+    assert r"\x1b[2J\r\x9b1A\u202e\u2028" in text
+    lines = JsonFormatter().format(entry("field %s", FORGED))
+    assert len(lines.splitlines()) == 1
+    assert "\x1b" not in json.loads(lines)["message"]
+
+
+def test_what_is_said_of_a_record_is_one_line() -> None:
+    assert one_line("field a\n\tb\x1b: no") == r"field a\n\tb\x1b: no"
+
+
+def test_a_long_line_is_cut_in_logs_and_errors() -> None:
+    names = ", ".join(f"field_{n}" for n in range(30_000))
+    formatters: list[logging.Formatter] = [RedactingFormatter("%(message)s"), JsonFormatter()]
+    for formatter in formatters:
+        assert len(formatter.format(entry("columns: %s", names))) < 5_000
+    error = SemelError(f"columns: {names}")
+    assert len(str(error)) < 5_000
+    assert "(378,897 characters)" in str(error)
+    assert str(SemelError(str(error))) == str(error)
+    many_lines = "\n".join(["x" * 100] * 10_000)
+    assert len(str(SemelError(many_lines))) < 40_000
+
+
+def test_an_error_shows_what_cannot_be_printed() -> None:
+    error = SemelError("field a\x1b[31m\ud800 is wrong")
+    assert str(error) == r"field a\x1b[31m\ud800 is wrong"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("order_id", "order_id"),
+        ("größe.x-1", "größe.x-1"),
+        ("a b", "'a b'"),
+        ("a\n2026 ERROR", r"'a\n2026 ERROR'"),
+        ("", "''"),
+        ("k" * 5000, f"'{'k' * 100}'... (5,000 characters)"),
+    ],
+)
+def test_a_name_is_quoted_unless_it_is_a_plain_word(name: str, shown: str) -> None:
+    assert named(name) == shown
+
+
+def test_of_many_names_some_are_listed() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([f"k{n}" for n in range(30_000)]).endswith("k19 and 29,980 more")
