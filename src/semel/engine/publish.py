@@ -66,15 +66,19 @@ def other_run(
     topics: Mapping[str, int],
     mine: str,
     wait: Callable[[float], bool],
+    *,
+    later: bool,
 ) -> str:
-    """Who has started the run that committed copies last, unless that is this one; empty if nobody
-    has said so within a few seconds. ``wait`` waits, and says whether to stop."""
+    """Who has started the last other run that committed copies, one that began before this one or
+    ``later``; empty if nobody has said so within a few seconds. ``wait`` waits, and says whether to
+    stop."""
     groups = Groups(client_config(connector, "admin"))
     places = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
     until = time.monotonic() + _SAYS_IN
     while True:
         found, _ = groups.offsets(connector.group_id, places)
-        runs = {str(_facts(text).get(_BY, "")) for _, text in found.values()} - {"", mine}
+        said = {str(_facts(text).get(_BY, "")) for _, text in found.values()} - {"", mine}
+        runs = [run for run in said if (_started(run) >= _started(mine)) == later]
         if runs or time.monotonic() > until:
             return max(runs, key=_started, default="")
         if wait(_LOOK):

@@ -60,11 +60,19 @@ class _Picky(Server):
 
     def _launch(self) -> None:
         mapped = self._mapped("picky", Path("java"), ())
-        command = "sleep 1000" if self.starts_without and not mapped else "exit 1"
+        command = (
+            f"touch {self._sign}; exec sleep 1000"
+            if self.starts_without and not mapped
+            else "exit 1"
+        )
         self._process.launch(["/bin/sh", "-c", command], detached=False)
 
     def _answers(self) -> bool:
-        return self.pid is not None and not self._archive
+        return self._sign.exists()
+
+    @property
+    def _sign(self) -> Path:
+        return self.directory / "ready"
 
 
 @pytest.mark.parametrize("starts", [True, False])

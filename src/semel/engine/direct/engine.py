@@ -64,7 +64,7 @@ class DirectEngine:
         if run.orders.share.moves:  # more likely, an older process on another worker
             return ""
         with suppress(SemelError):
-            if who := other_run(run.connector, run.topics, self._name, run.stop.wait):
+            if who := other_run(run.connector, run.topics, self._name, run.stop.wait, later=True):
                 return f". The other run was started by {who}"
         return ""
 

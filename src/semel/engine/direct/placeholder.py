@@ -93,7 +93,7 @@ class Placeholder:
         run = self._run
         if run.orders.share.moves:
             return
-        who = other_run(run.connector, run.topics, self._name, self._stop.wait)
+        who = other_run(run.connector, run.topics, self._name, self._stop.wait, later=False)
         log.warning(
             "connector %s: consumer group %s still has members of another run%s. This run takes "
             "their place; if the other one is alive, it stops",
