@@ -31,7 +31,7 @@ SEARCH = {
     "key.ignore": "true",
 }
 FILE = {"name": "lines", "connector.class": "FileStreamSource", "topic": "lines", "file": "x"}
-SECRET = "Xylophone-Quartz,Jinx.wyvern;Zephyr Kumquat"
+SECRET = "Xqvzrth-Qkwplm,Jynxo.wyvqrn;Zqphyr Kumqvat"
 REGEX_ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
 TOPIC_MATCHES = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
 LOADS = (
