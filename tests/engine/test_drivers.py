@@ -38,6 +38,8 @@ from tests.patience import PATIENCE
 class Gone:
     """A context that has ended; ``calls`` are the calls to it that fail."""
 
+    master = "local"
+
     def __init__(self, failure: Exception, *calls: str) -> None:
         self._failure = failure
         self._calls = calls

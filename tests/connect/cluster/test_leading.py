@@ -48,7 +48,8 @@ class Cluster:
     def __init__(self) -> None:
         config = given("127.0.0.1:1")
         self.here = config.url
-        configs = Configs(connectors={"orders": {"connector.class": "Datagen"}})
+        connectors = {"orders": {"connector.class": "Datagen"}}
+        configs = Configs(connectors=connectors, session_key="known")
         versions = {"orders": configs.version("orders")}
         configs.assignment = Assignment(7, {"orders": (AWAY,)}, versions)
         statuses = Statuses(leaving={AWAY: int(time.time() * 1000) - 1000})
@@ -96,3 +97,17 @@ def test_a_worker_that_was_stopped_is_awaited_where_another_one_has_stayed(
     cluster.look(cluster.here, "http://other:8083")
     assert all(AWAY in str(record) for record in cluster.written)
     assert f"keeping the work of {AWAY} for workers that were stopped" in caplog.text
+
+
+def test_the_leader_gives_the_workers_a_secret_where_they_have_none() -> None:
+    cluster, configs = Cluster(), Configs()
+    cluster.store.configs.session_key = ""
+    cluster.look(cluster.here)
+    (key, value), *_ = cluster.written
+    configs.apply(key, value)
+    assert key == b"session-key" and len(configs.peer_token) == 64
+    assert configs.session_key not in configs.peer_token
+    assert Configs().peer_token == ""
+    again = Cluster()
+    again.look(again.here)
+    assert b"session-key" not in dict(again.written)
