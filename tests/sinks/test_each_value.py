@@ -21,6 +21,10 @@ from semel.engine.pipeline import Pipeline
 from semel.records import Commit, RowsRejected
 from semel.sinks import create
 from semel.sinks.base import Sink
+from semel.sinks.convert import convert as as_type
+from semel.sinks.fitting import unfit_rows
+from semel.sinks.sql.columns import Column
+from semel.sinks.sql.convert import convert
 from tests import databases
 from tests.engine.harness import some
 
@@ -192,3 +196,34 @@ def test_any_cut_of_a_batch_gives_the_same_rows_and_bad_records(
     config, rows = STORES[store]()
     order = data.draw(batches(len(given_)))
     assert (committed({**config, **keys}, given_, order), rows()) == (bad, alone())
+
+
+def test_json_of_several_kinds_is_judged_value_by_value() -> None:
+    texts = ["1", '"2.5"', '{"a":1}', "123456789012345678901234567890", None, "[1]"]
+    values = pa.chunked_array([pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts))])
+    number = Column(
+        "n", 1700, "numeric", "numeric", pa.string(), pa.decimal128(38, 0), any_numeric=True
+    )
+    found = unfit_rows(values, lambda some: convert(some, number))
+    assert dict(found) == {2: "JSON is not numeric", 5: "list<item: int64> is not numeric"}
+    good = values.take(pa.array([0, 1, 3, 4]))
+    assert convert(good, number).values.to_pylist() == [
+        "1",
+        "2.5",
+        "123456789012345678901234567890",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.list_(pa.list_(pa.int64())), pa.struct([("a", pa.int8())]), pa.json_()]
+)
+def test_nulls_of_any_type_fit_every_column(kind: pa.DataType) -> None:
+    nulls = pa.chunked_array([pa.nulls(2, kind)])
+    item = Column("", 23, "integer", "integer", pa.int32(), pa.int32())
+    for column in (
+        Column("at", 1114, "timestamp", "timestamp", pa.timestamp("us"), pa.timestamp("us")),
+        Column("l", 1007, "integer[]", "integer[]", pa.list_(pa.int32()), None, element=item),
+    ):
+        assert convert(nulls, column).values.null_count == 2
+    assert as_type(nulls, pa.timestamp("us")).null_count == 2

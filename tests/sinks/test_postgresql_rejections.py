@@ -243,3 +243,35 @@ def test_a_rejection_that_is_gone_when_looked_for_may_be_tried_again(target: Tar
         put(sink, records([{"id": 1}]))
     put(sink, records([{"id": 1}]))
     assert target.values("SELECT id FROM t") == [1]
+
+
+def test_a_views_check_option_refuses_its_rows_only(target: Target) -> None:
+    target.execute("CREATE TABLE base (id int, v int)")
+    target.execute("CREATE VIEW t AS SELECT * FROM base WHERE v < 10 WITH CHECK OPTION")
+    found = refused(target.sink(), records([{"id": 1, "v": 1}, {"id": 2, "v": 11}]))
+    assert set(found) == {1}
+    assert "(44000)" in found[1].message
+
+
+def test_nan_where_the_database_needs_a_whole_number_is_that_records_fault(target: Target) -> None:
+    target.execute(
+        "CREATE TABLE t (id int, f float8, "
+        "n bigint GENERATED ALWAYS AS ((f::numeric)::bigint) STORED)"
+    )
+    found = refused(target.sink(), records([{"id": 1, "f": 1.0}, {"id": 2, "f": float("nan")}]))
+    assert set(found) == {1}
+    assert "cannot convert NaN to bigint" in found[1].message
+
+
+def test_a_text_that_the_database_cannot_read_is_named_with_its_column(target: Target) -> None:
+    target.execute("CREATE TABLE t (id int, address inet, words text)")
+    rows = [
+        {"id": 1, "address": "10.0.0.1", "words": "x"},
+        {"id": 2, "address": "nowhere", "words": "x"},
+        {"id": 3, "address": None, "words": "\0"},
+    ]
+    found = refused(target.sink(), records(rows))
+    assert {n: r.message.partition(":")[0] for n, r in found.items()} == {
+        1: "column address",
+        2: "column words",
+    }

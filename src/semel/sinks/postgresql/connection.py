@@ -41,7 +41,11 @@ _TRANSIENT_STATES = {
     "25P03",  # idle_in_transaction_session_timeout
     _LOCK_TIMEOUT,
 }
-_DATA_CLASSES = ("22", "23", "54", "P0")  # 54: too deep, too large an index row; P0: a trigger's
+DATA_CLASSES = ("22", "23", "44", "54", "P0")
+"""The SQLSTATE classes of rows that the server refuses. 44: a view's CHECK OPTION; 54: too deep,
+too large an index row; P0: a trigger's own."""
+UNCONVERTIBLE = ("0A000", "cannot convert ")
+"""What it says of NaN and infinities that an expression or a check makes whole numbers."""
 _SCHEMA_STATES = ("08P01", "22P03")  # a value in the binary form of another type than the column's
 _PASSING = (
     "starting up",
@@ -320,7 +324,8 @@ class Connection:
             return ServiceError(text + advice)
         if schema_changed or state in _SCHEMA_STATES or "in target table" in text:
             return SchemaChanged(text)
-        if state.startswith(_DATA_CLASSES) or state == "21000":
+        unconvertible = state == UNCONVERTIBLE[0] and message.startswith(UNCONVERTIBLE[1])
+        if state.startswith(DATA_CLASSES) or state == "21000" or unconvertible:
             return DataRefused(state, text)
         if state == _LOCK_TIMEOUT:
             return LockTimeout(text)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.records import Rejected, rejected
-from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.connection import DATA_CLASSES, UNCONVERTIBLE, Connection
 from semel.sinks.postgresql.writer import delete, put, stage_rows
 from semel.sinks.sql.columns import is_list, is_text
 from semel.sinks.sql.convert import json_text
@@ -21,7 +21,7 @@ _ROW = "__semel_row"
 _REFUSED = "pg_temp.semel_refused"
 
 _LOOP = """DO $semel$
-DECLARE s record; detail text;
+DECLARE s record; detail text; named text;
 BEGIN
     FOR s IN SELECT * FROM {stage} ORDER BY {row} LOOP
         {one}
@@ -31,11 +31,24 @@ END $semel$"""
 _GUARDED = """BEGIN
             {statement};
         EXCEPTION WHEN OTHERS THEN
-            IF left(SQLSTATE, 2) NOT IN ('22', '23', '54', 'P0') THEN RAISE; END IF;
+            IF NOT ({data}) THEN RAISE; END IF;
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+            named := '';
+            {naming}
             INSERT INTO {refused}
-            VALUES (s.{row}, SQLSTATE, rtrim(SQLERRM || '. ' || detail, '. '));
+            VALUES (s.{row}, SQLSTATE, named || rtrim(SQLERRM || '. ' || detail, '. '));
         END;"""
+_DATA = "left(SQLSTATE, 2) IN ({}) OR (SQLSTATE = '{}' AND SQLERRM LIKE '{}%')".format(
+    ", ".join(f"'{c}'" for c in DATA_CLASSES), *UNCONVERTIBLE
+)
+_NAMING = """IF named = '' THEN
+                BEGIN
+                    PERFORM CAST(s.{column} AS {kind});
+                EXCEPTION WHEN data_exception THEN
+                    named := {text};
+                END;
+            END IF;"""
+"""The server does not say which column a text is for that it cannot read."""
 
 
 Statement = Callable[[Prepared, Rows, str | None], str]
@@ -80,11 +93,11 @@ def _refused(
     rows = _as_text(rows)
     nul = _with_nul(rows.columns)
     found = [
-        rejected(rows.places, index, "text cannot hold a NUL character (22021)")
-        for index in np.flatnonzero(nul).tolist()
+        rejected(rows.places, row, f"column {name}: text cannot hold a NUL character (22021)")
+        for row, name in sorted(nul.items())
     ]
     if found:
-        rows = rows.take(np.flatnonzero(~nul))
+        rows = rows.take(np.delete(np.arange(rows.count), list(nul)))
     _each(connection, batch, rows, statement, _GUARDED)
     refused = connection.query(f"SELECT row, state, message FROM {_REFUSED} ORDER BY row")
     connection.execute(f"DELETE FROM {_REFUSED}")
@@ -109,7 +122,22 @@ def _each(
     )
     stage = stage_rows(connection, batch.table, numbered, bigints=(_ROW,))
     row = quote(_ROW)
-    body = one.format(statement=statement(batch, rows, None), refused=_REFUSED, row=row)
+    naming = [
+        _NAMING.format(
+            column=quote(name),
+            kind=batch.table.columns[name].cast,
+            text="'{}'".format(f"column {name}: ".replace("'", "''")),
+        )
+        for name in rows.columns.column_names
+        if name in rows.staged
+    ]
+    body = one.format(
+        statement=statement(batch, rows, None),
+        refused=_REFUSED,
+        row=row,
+        data=_DATA,
+        naming="\n            ".join(naming),
+    )
     connection.execute(_LOOP.format(stage=stage, row=row, one=body))
     connection.execute(connection.emptied(stage))
 
@@ -128,15 +156,16 @@ def _as_text(rows: Rows) -> Rows:
     return Rows(columns, frozenset(staged), rows.places, rows.count)
 
 
-def _with_nul(columns: pa.Table) -> np.ndarray:
-    """The rows that contain a NUL character."""
-    found = np.zeros(columns.num_rows, dtype=bool)
-    for values in columns.columns:
+def _with_nul(columns: pa.Table) -> dict[int, str]:
+    """The rows that contain a NUL character, each with the first column that does."""
+    found: dict[int, str] = {}
+    for name, values in zip(columns.column_names, columns.columns, strict=True):
         if is_text(values.type):
             has = pc.match_substring(values, "\0")
         elif is_list(values.type) and is_text(values.type.value_type):
             has = pc.match_substring(pc.binary_join(values, ""), "\0")
         else:
             continue
-        found |= pc.fill_null(has, False).to_numpy()
+        for row in pc.indices_nonzero(pc.fill_null(has, False)).to_pylist():
+            found.setdefault(row, name)
     return found

@@ -10,7 +10,8 @@ from semel.sinks.sql.errors import DataRefused, SchemaChanged
 
 REFUSED = {
     *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1367, 1406, 1411, 1416, 1451, 1452, 1526, 1586),
-    *(1644, 1690, 3140, 3141, 3157, 3819, 4025),
+    *(1138, 1216, 1217, 1300, 1369, 1441, 1557, 1761, 1762),  # 1369: a view's CHECK OPTION
+    *(1644, 1690, 3037, 3105, 3140, 3141, 3156, 3157, 3819, 4025),
 }
 """A value or a row does not fit. In strict mode these are errors; as warnings, too, they say that a
 value was changed."""
