@@ -19,10 +19,9 @@ from http.client import HTTPException
 from typing import Any
 
 from semel.errors import ConfigError, SemelError, ServiceError
+from semel.rest.token import VARIABLE, token_for
 
-URL, TOKEN, USER, PASSWORD, CA = (
-    f"SEMEL_WORKER_{what}" for what in ("URL", "TOKEN", "USER", "PASSWORD", "CA")
-)
+URL, USER, PASSWORD, CA = (f"SEMEL_WORKER_{what}" for what in ("URL", "USER", "PASSWORD", "CA"))
 """Variables for what the options do not say."""
 DEFAULT = "http://localhost:8083"
 _ANSWERS_IN = 100.0
@@ -36,17 +35,18 @@ _BUSY = ("conflicting operation", "rebalance", "known leader")
 
 def credentials(url: str, user: str) -> str:
     """The header ``Authorization`` for a worker; empty if nothing is given. A user in the URL or in
-    ``user``, as ``NAME`` or ``NAME:PASSWORD``, comes before a token.
+    ``user``, as ``NAME`` or ``NAME:PASSWORD``, comes before a token: that of the environment, or
+    the one that a worker of this user on this machine has made.
 
     Raises:
-        ConfigError: a user has no password.
+        ConfigError: a user has no password, or the token's file cannot be used.
     """
     parts = urllib.parse.urlsplit(url)
     if not user and parts.username:
         secret = urllib.parse.unquote(parts.password or "")
         user = f"{urllib.parse.unquote(parts.username)}:{secret}"
     if not user:
-        token = os.environ.get(TOKEN, "").strip()
+        token = token_for(url)
         return f"Bearer {token}" if token else ""
     name, colon, password = user.partition(":")
     if not colon:
@@ -198,7 +198,7 @@ class Client:
             message = ""
         if error.code == 401:
             how = "refuses these credentials" if self.authorization else "requires a login"
-            hint = f"Give --user, or a token in {TOKEN}"
+            hint = f"Give --user, or a token in {VARIABLE}"
             return Refused(401, f"{self.url} {how} (401). {hint}")
         if error.code == 403:
             return Refused(403, f"{self.url} refuses: {message or 'forbidden'} (403)")

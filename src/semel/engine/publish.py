@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import time
+import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
@@ -22,11 +23,13 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
 from semel.config import ConnectorConfig
-from semel.engine.base import Run
 from semel.kafka.clients import client_config
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
+
+if typing.TYPE_CHECKING:
+    from semel.engine.base import Run
 
 log = logging.getLogger(__name__)
 
