@@ -55,6 +55,8 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 """
+AT_ONCE = 64
+"""Requests for records that may wait to be answered."""
 _SUFFIXES = (".json", ".properties")
 _SHAPE_WORKERS = ("spark.pyspark.", "spark.python.")
 _OF_DAEMONS = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
@@ -133,20 +135,30 @@ class Standby:
         OSError: it cannot be started.
     """
 
+    readers = ""
+    """Where the latest one forks processes that read records; see :mod:`semel.engine.sampler`."""
+
     def __init__(self, raw: Mapping[str, str]) -> None:
         folder = tempfile.mkdtemp(prefix="semel-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.path = f"{folder}/standby"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        Standby.readers = f"{folder}/readers"
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as readers,
+        ):
             listener.bind(self.path)
             listener.listen(1)
+            readers.bind(Standby.readers)
+            readers.listen(AT_ONCE)
+            passed = [listener.fileno(), readers.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "semel.engine.standby", str(listener.fileno())],
+                [sys.executable, "-m", "semel.engine.standby", *map(str, passed)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # until it has those of Spark's daemon
                 process_group=0,  # Ctrl-C in a terminal is for this process
-                pass_fds=[listener.fileno()],
+                pass_fds=passed,
                 env={**os.environ, **_OF_DAEMONS},
                 text=True,
             )

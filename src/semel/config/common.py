@@ -51,6 +51,11 @@ class CommonConfig:
     has not set. Keys of clients, converters and sinks are read from here, as from the
     ``originals()`` of Kafka's AbstractConfig."""
 
+    @property
+    def task_memory(self) -> int:
+        """The most bytes that a task may use beyond what it starts with."""
+        return self.max_memory or 2 << 30
+
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)
 
@@ -135,6 +140,16 @@ class CommonConfig:
         importance=MEDIUM,
         group="Retries",
         display="Retry Backoff (millis)",
+    )
+    max_memory: int | None = key(
+        "task.max.memory.bytes",
+        None,
+        "The memory that a task may use beyond what it starts with; by default 32 times "
+        "max.poll.bytes, at least 1 GiB; 2 GiB for a source. A task that needs more ends and is "
+        "started again.",
+        at_least=64 * 1024 * 1024,
+        importance=LOW,
+        group="Engine",
     )
     store_timeout_ms: int = key(
         "store.timeout.ms",

@@ -242,6 +242,11 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
             raise ConfigError(*problems)
 
     @property
+    def task_memory(self) -> int:
+        """The most bytes that a task may use beyond what it starts with."""
+        return self.max_memory or max(1 << 30, 32 * self.max_poll_bytes)
+
+    @property
     def group_id(self) -> str:
         """The consumer group."""
         return group_of(self.name)

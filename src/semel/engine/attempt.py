@@ -97,9 +97,18 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
         line.send(Report(kind, index, attempt, os.getpid(), message=message, failure=failure))
 
     task = None
+
+    def end(used: str) -> None:
+        reads = getattr(task, "reads", "")
+        tell("dying", f"{used}{f', while it reads {reads}' if reads else ''}; its process ends")
+        abandoned.end_process()
+
     watchdog.stops_with(spec.connector.name, line.stop)
     try:
-        with watchdog.in_task(lambda message: tell("log", message), abandoned.end_process):
+        with (
+            watchdog.in_task(lambda message: tell("log", message), abandoned.end_process),
+            memory.guarded(spec.connector.task_memory, end),
+        ):
             task = spec.task(index, attempt, line)
             task.run()
         tell("stopped")

@@ -107,6 +107,7 @@ class TaskJobs:
         self._looked = time.monotonic()
         self._fences = FencesInARow()
         self._told: SemelError | None = None
+        self._last_words = ""
 
     @property
     def ended(self) -> bool:
@@ -127,6 +128,9 @@ class TaskJobs:
         if report.attempt < self._newest:
             return
         self._spoke, self._silence = True, 0.0
+        if report.kind == "dying":
+            self._last_words = report.message
+            self.status = Status(State.RESTARTING, report.message)
         if report.kind in ("fenced", "failed"):
             self.error = rebuild(report)
             self.status = Status(State.FAILED, str(self.error))
@@ -232,10 +236,11 @@ class TaskJobs:
         if self.error is not None or self._again or stopping:
             return
         pause = self._backoff.after(now - self._started)
+        why, self._last_words = self._last_words or job.failure, ""
         log.warning(
             "connector %s: the Spark job of task %d ended (%s); restarting it in %.0f s",
-            *(self._spec.connector.name, self.index, job.failure or "early", pause),
+            *(self._spec.connector.name, self.index, why or "early", pause),
         )
         self.restarts += 1
-        self.status = Status(State.RESTARTING, job.failure)
+        self.status = Status(State.RESTARTING, why)
         self._due = now + pause

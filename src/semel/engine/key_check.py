@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from contextlib import closing
 
 from semel.config import ConnectorConfig, under
 from semel.config.common import STRING
 from semel.converters import create
-from semel.engine.poll import by_topic
+from semel.engine import sampler
 from semel.errors import BadRecord, ConfigError, OffsetOutOfRange, Problem, TransientError
 from semel.kafka.cluster import Cluster
-from semel.kafka.reader import read_ranges
 from semel.ledger import LedgerEntry
 from semel.records import one_array
-from semel.sizes import size_of
 
 log = logging.getLogger(__name__)
 
@@ -43,30 +40,21 @@ def check_keys(
         is_key=True,
         where="key.converter",
     )
-    read: dict[str, int] = {}
-    bad: dict[str, list[str]] = {}
-    size = 0
+    if not any(starts[tp] < end for tp, end in ends.items()):
+        return
     try:
-        with closing(read_ranges(connector, starts, ends, damaged=lambda _: None)) as polls:
-            for messages in polls:
-                for poll in by_topic(messages):
-                    keys = one_array(poll.raw(key=True, timestamp=False).column("key"))
-                    failed = converter.decode(keys).failures
-                    read[poll.topic] = read.get(poll.topic, 0) + len(keys) - keys.null_count
-                    mine = bad.setdefault(poll.topic, [])
-                    mine += [
-                        f"{keys[f.index].as_py()[:40].decode('utf-8', 'replace')!r} ({f.message})"
-                        for f in failed
-                    ]
-                size += size_of(messages)
-                if size > _BYTES:
-                    break
+        read = sampler.read(connector, starts, ends, _BYTES)
     except (BadRecord, OffsetOutOfRange, TransientError) as error:
         log.info("connector %s: keys were not checked: %s", connector.name, error)
         return
-    enough = _NEAR if size > _BYTES else 1
-    for topic, texts in sorted(bad.items()):
-        if len(texts) >= enough and len(texts) == read[topic]:
+    enough = _NEAR if read.cut else 1
+    for topic, table in sorted(read.tables.items()):
+        keys = one_array(table.column("key"))
+        texts = [
+            f"{keys[f.index].as_py()[:40].decode('utf-8', 'replace')!r} ({f.message})"
+            for f in converter.decode(keys).failures
+        ]
+        if len(texts) >= enough and len(texts) == len(keys) - keys.null_count:
             raise ConfigError(
                 Problem(
                     "key.converter",

@@ -6,8 +6,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import os
+import resource
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -20,6 +25,9 @@ freed. By default glibc raises this limit with each such allocation, up to 32 Mi
 LARGE = 4 * 1024 * 1024
 """Bytes of a batch after which memory is given back."""
 _COMMITS_PER_COLLECTION = 256
+_RESIDENT, _DATA = 1, 5
+_LOOKS = 0.5
+"""Seconds between two looks at how much memory a task uses."""
 _BETWEEN = 10.0
 """Seconds, at least, after which a task that has nothing to do gives memory back again."""
 
@@ -30,6 +38,52 @@ def limit_caches() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_ARENA_MAX, _ARENAS)
         mallopt(_MMAP_THRESHOLD, _MAPPED)
+
+
+def limit(nbytes: int) -> None:
+    """Let this process use so many bytes more than it does now: for what goes beyond, the system
+    gives it no memory."""
+    with suppress(OSError, ValueError):  # not on Linux, or the limit is fixed
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (_used(_DATA) + nbytes, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+@contextmanager
+def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
+    """Within a ``with`` statement, let this process use so many bytes more than it does now.
+
+    ``exceeded`` is told how many it uses when there are more, and must end the process. If memory
+    grows so fast that nobody can be told, the system ends it.
+    """
+    over = threading.Event()
+    try:
+        most = _used(_RESIDENT) + nbytes
+    except OSError:  # not on Linux
+        yield
+        return
+
+    def look() -> None:
+        while not over.wait(_LOOKS):
+            used = _used(_RESIDENT)
+            if used > most:
+                exceeded(f"uses {used:,} bytes of memory, more than task.max.memory.bytes allows")
+                return
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit(8 * nbytes)  # librdkafka asks for a whole batch at once, and dies without a word
+    threading.Thread(target=look, daemon=True, name="semel-memory").start()
+    try:
+        yield
+    finally:
+        over.set()
+        resource.setrlimit(resource.RLIMIT_DATA, before)  # Spark may use this worker again
+
+
+def _used(column: int) -> int:
+    """What this process uses, from a column of proc(5)'s ``statm``."""
+    pages = int(Path("/proc/self/statm").read_text().split()[column])
+    return pages * os.sysconf("SC_PAGESIZE")
 
 
 def give_back() -> None:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
+from semel.engine import sampler
 from semel.engine.pipeline import Pipeline
-from semel.engine.poll import by_topic
 from semel.engine.rowtransform import Transform
-from semel.errors import BadRecord
 from semel.kafka.cluster import Cluster
-from semel.kafka.damage import Damage
-from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
+from semel.quoting import listed, named
+from semel.records import RowsRejected
 from semel.sinks.base import Sink
-from semel.sizes import size_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +51,8 @@ def schemas(
             found[topic] = schema
         for records in pipeline.convert(topic, sample).parts:
             if records.rows.num_rows:
-                sink.accommodate(records)
+                with suppress(RowsRejected):  # the task that reads them says why
+                    sink.accommodate(records)
     return found
 
 
@@ -114,29 +112,16 @@ def _sample(
     share = -(-_RECORDS // len(mine))
     latest = cluster.latest(mine)
     ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
-    polls = read_ranges(connector, mine, ends, damaged=_passed_over)
-    messages: list[Message] = []
-    size = 0
-    # What comes before damage of unknown extent is enough. The run meets it and says so.
-    with contextlib.closing(polls), contextlib.suppress(BadRecord):
-        for poll in polls:
-            messages += poll
-            size += size_of(poll)
-            if size > _BYTES:
-                break
-    if not messages:
+    if not any(mine[tp] < end for tp, end in ends.items()):
         return None
-    return by_topic(messages)[0].raw(key=True, timestamp=True, headers=True)
-
-
-def _passed_over(damage: Damage) -> None:
-    """Log what the sample leaves out. The engine judges the damage when it gets there."""
-    log.info("the sample leaves out %s: %s", damage.range, damage.reason)
+    return sampler.read(connector, mine, ends, _BYTES).tables.get(topic)
 
 
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:
     schema = pipeline.infer(topic, sample)
     if schema is not None:
-        fields = ", ".join(f"{f.name} {f.type}" for f in schema)
-        log.info("topic %s: columns found in %d records: %s", topic, sample.num_rows, fields)
+        log.info(
+            "topic %s: columns found in %d records: %s",
+            *(topic, sample.num_rows, listed([f"{named(f.name)} {f.type}" for f in schema])),
+        )
     return schema

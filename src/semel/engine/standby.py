@@ -100,12 +100,19 @@ def _import_connector(raw: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Import, wait, and serve. The argument is the descriptor of a listening socket; the first
-    line of standard input holds the configuration."""
+    """Import, wait, and serve. The arguments are the descriptors of two listening sockets, for
+    Spark and for those who want records read; the first line of standard input holds the
+    configuration."""
     gc.disable()  # imports leave next to no garbage
-    listener = socket.socket(fileno=int(sys.argv[1]))
+    listener, readers = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     sys.argv[1:] = [_WORKER]
     raw = json.loads(sys.stdin.readline() or "{}")
+    sampler = importlib.import_module("semel.engine.sampler")
+    if os.fork() == 0:  # now, because a sample may be wanted before Spark is there
+        listener.close()
+        sampler.serve(readers)
+        os._exit(0)
+    readers.close()
     importlib.import_module("semel.engine.daemon")
     _import_connector(raw)
     gc.collect()

@@ -261,7 +261,7 @@ class Supervisor:
             self._hear(report)
 
     def _hear(self, report: Report) -> None:
-        if report.kind == "log":
+        if report.kind in ("log", "dying"):
             about = {"task": report.task}
             log.warning("task %d: %s", report.task, report.message, extra=about)
         task = self._tasks.get(report.task)

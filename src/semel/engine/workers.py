@@ -125,10 +125,18 @@ class Workers(Generic[W]):
             yield worker
             return
         line.send(_report("working", task))
+
+        def log_there(message: str) -> None:
+            line.send(Report("log", task, 0, message=message))
+
+        def end(used: str) -> None:
+            log_there(f"{used}; its process ends")
+            abandoned.end_process()
+
         try:
-            with watchdog.in_task(
-                lambda message: line.send(Report("log", task, 0, message=message)),
-                abandoned.end_process,
+            with (
+                watchdog.in_task(log_there, abandoned.end_process),
+                memory.guarded(spec.connector.task_memory, end),
             ):
                 yield worker
         finally:

@@ -100,6 +100,12 @@ class Task:
         self._garbage = memory.Garbage()
         self._abandoned = 0
 
+    @property
+    def reads(self) -> str:
+        """The partitions that it reads, and from where."""
+        found = sorted(self._reader.positions.items())
+        return ", ".join(f"{tp} from offset {at}" for tp, at in found[:8])
+
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
 

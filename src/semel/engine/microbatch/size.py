@@ -3,15 +3,15 @@ bytes."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping
 
+import pyarrow.compute as pc
+
+from semel.engine import sampler
 from semel.engine.base import Run
-from semel.errors import BadRecord, SemelError
-from semel.kafka.reader import read_ranges
+from semel.errors import SemelError
 from semel.ledger import TopicPartition
-from semel.sizes import size_of
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +57,14 @@ class BatchSize:
         run = self._run
         latest = run.cluster.latest(positions)
         ends = {tp: min(latest[tp], at + _LOOKS) for tp, at in positions.items()}
-        count = size = 0
-        polls = read_ranges(run.connector, positions, ends, damaged=lambda _damage: None)
-        with contextlib.closing(polls), contextlib.suppress(BadRecord):
-            for poll in polls:
-                count += len(poll)
-                size += size_of(poll)
-                if size > _BYTES:
-                    break
-        return size // max(1, count)
+        if not any(positions[tp] < end for tp, end in ends.items()):
+            return 0
+        read = sampler.read(run.connector, positions, ends, _BYTES)
+        values = [table.column("value") for table in read.tables.values()]
+        if not values:  # the first one is too large
+            return self._room if read.cut else 0
+        size = sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in values)
+        return int(size // sum(map(len, values)))
 
 
 def fits(room: int, partitions: int, average: int, most: int) -> int:

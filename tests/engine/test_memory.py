@@ -1,0 +1,132 @@
+"""What a small batch holds once it is unpacked ends the process that reads it, and no other."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Producer
+
+from semel.engine import sampler
+from semel.errors import SemelError
+from semel.lab.embedded import Kafka
+from semel.ledger import TopicPartition
+from semel.planning import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.conftest import Configure, Start
+from tests.engine.harness import LocalSpark, ids, records, sql, wait_until
+from tests.patience import PATIENCE
+
+LARGE = 400_000_000
+SMALL_MEMORY = {"task.max.memory.bytes": str(64 * 1024 * 1024)}
+GROWS = f"""
+import time
+from semel.engine import memory
+held = []
+def exceeded(why):
+    print(why, flush=True)
+    time.sleep({PATIENCE} if FAST else 0)
+    import os; os._exit(7)
+with memory.guarded(64 << 20, exceeded):
+    while True:
+        held.append(bytearray(FAST or 1 << 20))
+        time.sleep(0 if FAST else 0.001)
+"""
+
+
+@pytest.fixture
+def bomb(kafka: Kafka, topic: MakeTopic) -> str:
+    """A topic with one record of 400 MB of zeros, which takes some 400 KB there."""
+    name = topic(1)
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "compression.type": "gzip",
+            "message.max.bytes": 1_000_000_000,
+            "message.timeout.ms": int(PATIENCE * 1000),
+            "batch.size": 1_000_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    producer.produce(name, bytes(LARGE))
+    assert producer.flush(PATIENCE) == 0
+    return name
+
+
+def grows(by: int) -> subprocess.CompletedProcess[str]:
+    program = GROWS.replace("FAST", str(by))
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def test_a_task_that_needs_too_much_memory_says_so_and_ends() -> None:
+    ended = grows(0)
+    assert ended.returncode == 7, ended.stderr
+    assert "bytes of memory, more than task.max.memory.bytes allows" in ended.stdout
+
+
+def test_a_task_whose_memory_grows_too_fast_for_words_gets_no_more() -> None:
+    assert "MemoryError" in grows(1 << 30).stderr
+
+
+@pytest.mark.integration
+def test_a_sample_that_is_too_large_ends_the_process_that_reads_it(
+    bomb: str, topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    config = configure(bomb, SMALL_MEMORY)
+    planned = plan(config)
+    planned.close()
+    connector: object = planned.connector
+    tp = TopicPartition(bomb, 0)
+    with pytest.raises(SemelError, match=rf"{bomb}-0 from offset 0 has died.*task\.max\.memory"):
+        sampler.read(connector, {tp: 0}, {tp: 1}, 1000)  # type: ignore[arg-type]
+    other = topic(1)
+    produce(other, records(3))
+    tp = TopicPartition(other, 0)
+    found = sampler.read(connector, {tp: 0}, {tp: 3}, 1000)  # type: ignore[arg-type]
+    assert found.tables[other].num_rows == 3
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_a_record_that_is_too_large_for_a_sample_is_left_to_the_task(
+    bomb: str, configure: Configure
+) -> None:
+    planned = plan(configure(bomb, {"task.max.memory.bytes": str(4 << 30)}))
+    planned.close()
+    tp = TopicPartition(bomb, 0)
+    found = sampler.read(planned.connector, {tp: 0}, {tp: 1}, 1000)  # type: ignore[arg-type]
+    assert (dict(found.tables), found.cut) == ({}, True)
+
+
+@pytest.mark.integration
+def test_a_task_that_unpacks_too_much_is_named_with_its_partition_and_others_continue(
+    bomb: str,
+    topic: MakeTopic,
+    produce: Produce,
+    configure: Configure,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    database: str,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    good = topic(1)
+    sql(database, f'CREATE TABLE "{bomb}" (id bigint)')  # a topic with a table is not sampled
+    config = configure(bomb, SMALL_MEMORY | {"provenance": "false"})
+    dying = start(config, spark=LocalSpark())
+    working = start(configure(good), spark=LocalSpark())
+    words = f"while it reads {bomb}-0 from offset 0; its process ends"
+    wait_until(lambda: any(words in r.getMessage() for r in caplog.records) or not dying.alive)
+    assert dying.alive, dying.error
+    produce(good, records(3))
+    wait_until(lambda: working.progress.records == 3)
+    assert ids(database, good) == [0, 1, 2]
+    working.stop()
+    dying.stop()
