@@ -30,6 +30,7 @@ TOGETHER = {
 """Tests that share what is slow to start: one worker runs them."""
 
 FIRST = (
+    "tests/engine/test_memory.py",
     "tests/lab/test_drill_source.py",
     "tests/test_audit_any_records.py",
     "tests/rest/test_cluster_faults.py",

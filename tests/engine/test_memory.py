@@ -94,6 +94,7 @@ def test_a_sample_that_is_too_large_ends_the_process_that_reads_it(
     assert found.tables[other].num_rows == 3
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_record_that_is_too_large_for_a_sample_is_left_to_the_task(
     bomb: str, configure: Configure

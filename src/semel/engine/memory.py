@@ -71,7 +71,7 @@ def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
                 return
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    limit(2 * nbytes)
+    limit(8 * nbytes)  # librdkafka asks for a whole batch at once, and dies without a word
     threading.Thread(target=look, daemon=True, name="semel-memory").start()
     try:
         yield
