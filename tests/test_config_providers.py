@@ -254,7 +254,7 @@ def test_requests_read_what_the_workers_providers_read_and_no_more(secrets: Path
         "config.providers": "file",
         "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
     }
-    infos = plugins.checked({"connector.class": "postgresql", **given, **of_its_own}, alone)
+    infos, _ = plugins.checked({"connector.class": "postgresql", **given, **of_its_own}, alone)
     assert infos.error_count == 1
     worker = resolved(of_its_own | {"bootstrap.servers": "kafka:9092"})
     inherited = read(WorkerConfig, worker).inherited(given)

@@ -201,7 +201,7 @@ def test_errors_and_logs_hide_credentials_wherever_they_come_from() -> None:
 
 @pytest.mark.parametrize("text", ["a." * 200_000, "a://a" * 100_000, "a://b:" * 100_000 + "'@"])
 def test_long_texts_are_redacted_in_linear_time(text: str) -> None:
-    assert redacted(text + " password=x") == text + " password=***"
+    assert redacted(text + " password=x").endswith(" password=***")
 
 
 def test_nothing_is_left_of_a_value_in_another_case_or_cut() -> None:

@@ -44,7 +44,7 @@ def limit_requests(session: Any, most: int = MOST) -> None:
 
     def read(answer: Any, *_: Any, stream: bool = False, **__: Any) -> None:
         if not stream:
-            where = answer.url.partition("?")[0]
+            where = (answer.url or "").partition("?")[0]
             try:
                 answer._content = gathered(answer.iter_content(_PIECE), most, where)
             except TooLarge:

@@ -25,8 +25,8 @@ def run_task(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(attempt, "_PAUSE", 0)
 
     def run(control: Address, task: Callable[..., Any] = Any) -> None:
-        named = SimpleNamespace(name="c")
-        spec: Any = SimpleNamespace(environment={}, control=control, connector=named, task=task)
+        connector = SimpleNamespace(name="c", task_memory=1 << 40)
+        spec: Any = SimpleNamespace(environment={}, control=control, connector=connector, task=task)
         try:
             attempt.run_task(spec, 0, 0)
         finally:

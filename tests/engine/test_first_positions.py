@@ -105,7 +105,7 @@ def test_a_connector_that_another_program_has_continued_repeats_nothing(
     assert ids(config["connection.url"], source) == [*range(10), 17, 18, 19]
     report = audit(config)
     assert (report.lost, report.duplicated) == (0, 0)
-    assert f"{source}-0: offsets 10 to 16 were read by another program" in report.not_judged[0]
+    assert f"{source}-0: offsets 10 to 16 were read before this ledger" in report.not_judged[0]
     sql(config["connection.url"], f'DELETE FROM "{source}" WHERE id < 10')
     assert audit(config).lost == 10
 
@@ -165,7 +165,7 @@ def test_what_was_written_before_another_program_went_on_is_not_duplicated(
     found = audit(config)
     assert (found.broken, found.records, found.lost, found.duplicated) == (False, 16, 0, 0)
     assert [line.split(" (")[0] for line in found.not_judged] == [
-        f"{source}-0: offsets {span} were read by another program"
+        f"{source}-0: offsets {span} were read before this ledger"
         for span in ("10 to 16", "20 to 26")
     ]
 

@@ -81,7 +81,7 @@ def judged(
     array = pa.array(values, pa.binary())
     decoded = converter.decode(array, expected)
     assert len(decoded.values) == len(values)
-    if any("conflicts with other records'" in failure.message for failure in decoded.failures):
+    if decoded.apart is not None:  # their schemas contradict each other: the pipeline parts them
         return
     refused = {failure.index for failure in decoded.failures}
     for failure in decoded.failures:

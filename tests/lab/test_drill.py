@@ -545,7 +545,10 @@ class TestFencedTask:
 
         monkeypatch.setattr(attempt, "ControlLine", Line)
         spec: Any = SimpleNamespace(
-            environment={}, control=None, connector=SimpleNamespace(name="drill"), task=Doomed
+            environment={},
+            control=None,
+            connector=SimpleNamespace(name="drill", task_memory=1 << 40),
+            task=Doomed,
         )
         if lost and not stopped:  # Spark starts it again
             with pytest.raises(Fenced):

@@ -397,7 +397,7 @@ def test_a_token_that_others_can_read_is_not_used(serve: Serve, state: Path) -> 
 
 def test_a_worker_that_cannot_keep_a_token_says_what_to_set(serve: Serve, state: Path) -> None:
     state.parent.parent.write_text("a file where the folder should be")
-    with pytest.raises(ConfigError, match=f"cannot be kept there: .* Set {VARIABLE}"):
+    with pytest.raises(ConfigError, match=f"cannot be kept in .* Set {VARIABLE}"):
         serve(DEFAULT)
 
 
@@ -728,7 +728,7 @@ def test_a_configuration_is_shown_as_it_was_sent_whatever_a_secrets_value_is(
     }
     assert values["connection.username"] == values["topics"] == "semel"
     wrong = send(keys, "PATCH", "/connectors/semel/config", json={"tasks.max": "semel"})
-    assert f"tasks.max='${{file:{secrets}:pw}}'" in wrong.json()["message"]
+    assert "tasks.max='***'" in wrong.json()["message"]
 
 
 def test_a_hidden_value_that_is_sent_back_unchanged_keeps_the_secret() -> None:

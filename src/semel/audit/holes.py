@@ -28,7 +28,7 @@ that are compared."""
 
 _WHY = {
     MOVED: "have their rows in another target",
-    TAKEN_OVER: "were read by another program",
+    TAKEN_OVER: "were read before this ledger began, by another program or into another target",
     UNKNOWN: "lie before the first position, which was set by hand",
     RESET: "were read before the positions were reset",
     SET_BACK: "were read before the position was set back, and not again since",

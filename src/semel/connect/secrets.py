@@ -34,7 +34,7 @@ def shown(config: Mapping[str, str]) -> dict[str, str]:
     secret = {n for section in sections for d in definitions(section) if d.secret for n in d.names}
 
     def told(name: str, value: str) -> str:
-        end = value.rfind("}") + 1
+        end = value.rfind("}") + 2  # with the character that shows whether a value goes on
         literal = _REFERRED.sub("", value[:end]) + value[end:]
         if literal and name in secret and not _is_plain_address(literal):
             return HIDDEN

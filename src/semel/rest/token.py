@@ -88,7 +88,7 @@ def _create(file: Path) -> None:
         raise
     except OSError as error:
         raise ConfigError(
-            f"{file}: the token that requests must carry cannot be kept there: {error.strerror}. "
+            f"the token that requests must carry cannot be kept in {file} ({error.strerror}). "
             f"Set {VARIABLE} to a token, XDG_STATE_HOME to another folder, or configure a login "
             "(docs/worker.md#security)"
         ) from None
@@ -99,7 +99,7 @@ def _read(file: Path) -> str:
         status, token = file.stat(), file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{file}: the worker's token cannot be read: {why}") from None
+        raise ConfigError(f"the worker's token in {file} cannot be read ({why})") from None
     if status.st_uid != os.geteuid() or status.st_mode & _OTHERS or not token:
         wrong = "is empty" if not token else "is not only yours to read"
         raise ConfigError(

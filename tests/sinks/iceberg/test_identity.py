@@ -91,11 +91,11 @@ def test_a_rebase_moves_back_and_records_what_the_former_log_left(warehouse: War
     assert sink.commit([advance(0, 6)], values(0, 6)) is Outcome.APPLIED
     after = held(sink)
     sink.rebase([Rebase(after, replace(after, position=4), Hole("t", 0, 4, 6, TRUNCATED))])
-    assert list(warehouse.sink().snapshot(["t"]).holes) == [
+    assert {replace(h, at="") for h in warehouse.sink().snapshot(["t"]).holes} == {
         Hole("t", 0, 10, 12, RETENTION),
         Hole("t", 0, 0, 12, RECREATED),
         Hole("t", 0, 4, 6, TRUNCATED),
-    ]
+    }
     assert sink.commit([advance(4, 8)], values(4, 8)) is Outcome.APPLIED
     assert len(ids(warehouse)) == 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -240,7 +241,8 @@ def test_a_new_partition_of_a_known_topic_is_read_from_its_start_where_a_table_i
     sink = warehouse.unprepared(keys=keys)
     sink.prepare(["t"])
     connector = read(ConnectorConfig, warehouse.config(keys=keys))
-    first_positions(connector, sink, cast(Any, Cluster()), {"t": 2, "u": 1}, cast(Any, None))
+    groups: Any = SimpleNamespace(offsets=lambda *_: ({}, False))
+    first_positions(connector, sink, cast(Any, Cluster()), {"t": 2, "u": 1}, groups)
     found = {str(e.topic_partition): e.position for e in sink.entries()}
     assert found == {"t-0": 5, "t-1": 0, "u-0": 9}
 
