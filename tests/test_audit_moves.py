@@ -18,7 +18,7 @@ from semel.audit.follow.follower import Follower
 from semel.audit.follow.state import FollowState
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline
-from semel.errors import ConfigError, OffsetOutOfRange
+from semel.errors import ConfigError, NotKnown, OffsetOutOfRange
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
@@ -330,4 +330,5 @@ def test_lag_tools_see_positions_that_were_set(
         assert (found.position, found.lag) == (position, WRITTEN - position)
     case.run()  # its own copy is no other program's
     case.reset()
-    assert lag({"bootstrap.servers": kafka.bootstrap_servers}, case.config["name"]) == []
+    with pytest.raises(NotKnown, match="has published no positions"):
+        lag({"bootstrap.servers": kafka.bootstrap_servers}, case.config["name"])

@@ -86,7 +86,7 @@ def test_a_row_that_another_topic_has_replaced_is_not_lost_to_those_who_follow(
     cluster.earliest.return_value = {A: 0, B: 0}
     cluster.latest.return_value = {A: 1, B: 1}
     cluster.compacted.return_value = set()
-    pipeline = Mock(convert=lambda topic, _: Mock(records=given[topic]))
+    pipeline = Mock(convert=lambda topic, _: Mock(parts=[given[topic]]))
     planned = Mock(sink=sink, connector=sink._connector)
     planned.guarantee.mechanism = Mechanism.TRANSACTIONAL
     with (

@@ -43,8 +43,8 @@ def limit_requests(session: Any, most: int = MOST) -> None:
     """Limit the answers that a session of ``requests`` reads whole."""
 
     def read(answer: Any, *_: Any, stream: bool = False, **__: Any) -> None:
-        if not stream:
-            where = (answer.url or "").partition("?")[0]
+        if not stream and answer.raw is not None:
+            where = answer.url.partition("?")[0]
             try:
                 answer._content = gathered(answer.iter_content(_PIECE), most, where)
             except TooLarge:

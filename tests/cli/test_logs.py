@@ -76,7 +76,7 @@ def test_threads_and_abandoned_calls_log_for_the_connector_that_started_them() -
         Started("a call", lambda: found.append(text("waits"))).wait()
         thread = threading.Thread(target=kept(lambda: found.append(text("waits"))))
         thread.start()
-        thread.join()
+        thread.join(PATIENCE)
 
     contextvars.copy_context().run(written)
     assert found == ["[orders|worker] waits"] * 2
@@ -89,7 +89,7 @@ def test_each_thread_of_a_sparks_process_logs_for_its_task(monkeypatch: pytest.M
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(text("waits")))  # as librdkafka's
     thread.start()
-    thread.join()
+    thread.join(PATIENCE)
     assert found == ["[orders|task-2] waits"]
 
 

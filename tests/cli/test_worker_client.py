@@ -16,6 +16,7 @@ from semel.cli.worker_client import client
 from semel.errors import ConfigError, ServiceError
 from semel.lab.embedded.process import free_port
 from tests.cli.conftest import Ended
+from tests.patience import PATIENCE
 
 Answer = tuple[int, str]
 Serve = Callable[[Callable[[str, str], Answer]], str]
@@ -107,7 +108,7 @@ def test_a_silent_worker_is_given_up(serve: Serve) -> None:
     held = threading.Event()
 
     def silent(_method: str, _path: str) -> Answer:
-        held.wait(30)
+        assert held.wait(PATIENCE)
         return 200, "[]"
 
     with pytest.raises(ServiceError, match=r"no answer within 0\.1 s"):
@@ -129,7 +130,7 @@ def test_completion_ends_in_time_and_says_nothing_about_errors(
     held = threading.Event()
 
     def silent(_method: str, _path: str) -> Answer:
-        held.wait(30)
+        assert held.wait(PATIENCE)
         return 200, "[]"
 
     monkeypatch.setattr(connectors, "_COMPLETES_IN", 0.1)

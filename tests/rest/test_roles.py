@@ -44,8 +44,9 @@ def table() -> dict[tuple[str, str], tuple[bool, bool]]:
 
 def routes() -> set[tuple[str, str]]:
     config = read(WorkerConfig, {})
-    app = application(cast(Any, None), config, cast(Any, None))
-    add_semel(app, cast(Any, None), cast(Any, None))
+    nothing = cast(Any, None)
+    app = application(nothing, config, nothing, nothing)
+    add_semel(app, nothing, nothing, nothing, nothing)
     add_metrics(app, CollectorRegistry())
     described = app.openapi()["paths"].items()
     return {(method.upper(), path) for path, item in described for method in item}
