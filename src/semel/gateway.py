@@ -340,20 +340,27 @@ def _popen(command: Sequence[str], told: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+_DIES, _TRACE = 'Exception in thread "main" ', ("\tat ", "\t... ")
+"""How a JVM says why it dies, and where."""
+
+
 def _relay(lines: IO[bytes]) -> None:
     """Pass on what Spark's processes write to standard error, without the chatter: as lines of the
     log where these are JSON."""
     spark = logging.getLogger("spark")
+    traced = bool(os.environ.get("SEMEL_DEBUG") or os.environ.get("SEMEL_SPARK_LOG"))
     for line in lines:
         text = line.decode(errors="replace").rstrip()
-        if not text or text.startswith(_CHATTER):
+        if not text or text.startswith(_CHATTER) or (text.startswith(_TRACE) and not traced):
             continue
+        if text.startswith(_DIES) and not traced:
+            text = text.removeprefix(_DIES)
         if logs_json() and not text.startswith(_OF_TASK):
             LOG_STARTED.wait(_LOG_STARTS_IN)
             spark.warning("%s", text)
         else:
             with suppress(OSError):  # Python's own buffer may be locked when the process ends
-                os.write(2, line)
+                os.write(2, f"{text}\n".encode())
 
 
 def _surroundings() -> dict[str, str]:

@@ -8,6 +8,7 @@ import pytest
 
 from semel.errors import ConfigError
 from semel.kafka.security import java, librdkafka
+from semel.kafka.settings import judged
 from semel.planning import plan
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -134,3 +135,11 @@ def test_a_java_key_store_is_refused_when_the_configuration_is_checked(
     }
     with pytest.raises(ConfigError, match=rf"connector c: consumer\.override\..*{instead}"):
         plan(config)
+
+
+def test_kerberos_is_refused_where_the_client_lacks_it() -> None:
+    config = {"security.protocol": "SASL_SSL"}
+    ((key, why),) = judged("consumer", config)
+    assert key == "security.protocol"
+    assert "GSSAPI, which this librdkafka was built without" in why
+    assert not list(judged("consumer", {**config, "sasl.mechanism": "PLAIN"}))

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from semel.abandoned import Started
 from semel.config import ConnectorConfig
-from semel.errors import SemelError, ServiceError, TopicMissing, TransientError
+from semel.errors import ConfigError, SemelError, ServiceError, TopicMissing, TransientError
 from semel.kafka import leaders
 from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.clients import QUIET
@@ -350,5 +350,18 @@ def _epoch(epoch: int | None) -> int:
 
 
 def admin_client(config: Mapping[str, Any]) -> AdminClient:
-    """An admin client that logs nothing."""
-    return AdminClient({**config, "log_level": 0}, logger=QUIET)
+    """An admin client that logs nothing.
+
+    Raises:
+        ConfigError: librdkafka refuses its settings.
+    """
+    try:
+        return AdminClient({**config, "log_level": 0}, logger=QUIET)
+    except KafkaException as error:
+        refused = error.args[0]
+        if refused.code() != KafkaError._INVALID_ARG:
+            raise
+        raise ConfigError(
+            f"Kafka's client refuses its settings: {refused.str()}. Check security.protocol, "
+            "sasl.* and ssl.* below consumer.override., producer.override. or admin.override."
+        ) from None

@@ -34,6 +34,7 @@ _IDEMPOTENT = {
     "queuing.strategy": (("fifo",), "must be set to `fifo`"),
 }
 """What these must be with ``enable.idempotence=true``."""
+_NO_KERBEROS = "which this librdkafka was built without. Set another one, such as SCRAM-SHA-512"
 _NAMES = {
     "delivery.timeout.ms": "message.timeout.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
@@ -65,6 +66,15 @@ def _conflicts(kind: str, config: Mapping[str, tuple[str, Any]]) -> Iterator[tup
         )
         if given and smaller is not None and larger is not None and smaller > larger:
             yield given, f"`{more}` must be >= `{less}`"
+    protocol, mechanism = (
+        str(next((config[n][1] for n in names if n in config), default)).upper()
+        for names, default in (
+            (("security.protocol",), ""),
+            (("sasl.mechanism", "sasl.mechanisms"), "GSSAPI"),
+        )
+    )
+    if protocol.startswith("SASL_") and mechanism == "GSSAPI" and not _has_kerberos():
+        yield "security.protocol", f"`sasl.mechanism` is GSSAPI, {_NO_KERBEROS}"
     if kind != "producer" or str(config["enable.idempotence"][1]).lower() not in ("true", "1", "t"):
         return
     for name, (allowed, wrong) in _IDEMPOTENT.items():
@@ -100,6 +110,20 @@ def _reason(name: str, value: str) -> str:
 
 
 @functools.cache
+def _has_kerberos() -> bool:
+    library = _library()
+    if library is None:
+        return True
+    features, size = ctypes.create_string_buffer(_MOST), ctypes.c_size_t(_MOST)
+    made = library.rd_kafka_conf_new()
+    try:
+        library.rd_kafka_conf_get(made, b"builtin.features", features, ctypes.byref(size))
+    finally:
+        library.rd_kafka_conf_destroy(made)
+    return b"sasl_gssapi" in features.value
+
+
+@functools.cache
 def _library() -> Any:
     """The client's librdkafka; None if it is linked in another way."""
     try:
@@ -107,6 +131,9 @@ def _library() -> Any:
         found.rd_kafka_conf_new.restype = ctypes.c_void_p
         found.rd_kafka_conf_destroy.restype = None
         found.rd_kafka_conf_destroy.argtypes = [ctypes.c_void_p]
+        found.rd_kafka_conf_get.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p),
+        ]
         found.rd_kafka_conf_set.argtypes = [
             *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t),
         ]
