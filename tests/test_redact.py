@@ -44,6 +44,14 @@ from semel.redact import names_secret, redacted, setting, without_pieces
         ("AccountName=me;AccountKey=ab==;x=1", "AccountName=me;AccountKey=***;x=1"),
         ("Authorization: Bearer abc.def-123", "Authorization: ***"),
         ("X-Auth-Token: ab12", "X-Auth-Token: ***"),
+        ("headers=Authorization:ab12", "headers=Authorization:***"),
+        (
+            "jdbc:mysql://address=(host=h)(password=ab)",
+            "jdbc:mysql://address=(host=h)(password=***",
+        ),
+        ("host=h password  =  ab", "host=h password  =  ***"),
+        ('a required\npassword\n=\n"ab";', "a required\npassword\n=\n***;"),
+        ('{"password": ["ab", "ab"], "n": 1}', '{"password": ***, "n": 1}'),
         ("sent Bearer abcDEF123456 to it", "sent Bearer *** to it"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.sig-na_ture", "got ***"),
         ("{'body': '{\\\"client_secret\\\": \\\"ab\\\"}'}", ...),
@@ -88,6 +96,11 @@ def test_what_is_secret_is_hidden(text: str, shown: str | EllipsisType) -> None:
         "apikey",
         "key.passphrase",
         "url.signature",
+        "hmac.key",
+        "sshKey",
+        "tls.key",
+        "keypass",
+        "x" * 1000 + ".password",
     ],
 )
 def test_a_setting_whose_name_has_a_word_for_a_secret_is_hidden(name: str) -> None:
@@ -155,7 +168,21 @@ def test_no_key_of_semels_own_is_taken_for_a_secret() -> None:
 
 def test_hiding_takes_time_in_proportion_to_the_text() -> None:
     """Each of these takes hours where time grows with the square of the length."""
-    for part in ("a.", "a://", "a://b:", "a='", 'a="b', '"a":', '\\"a\\": \\"', "eyJ-", "Bearer "):
+    for part in (
+        "a.",
+        "a://",
+        "a://b:",
+        "a='",
+        'a="b',
+        '"a":',
+        '\\"a\\": \\"',
+        "eyJ-",
+        "Bearer ",
+        "\\",
+        "://",
+        "a={ ",
+        "pwd={ ",
+    ):
         redacted(part * (200_000 // len(part)))
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _PATIENCE = 1.0
 """Seconds of CPU time that ``regex`` may take for one text."""
-_LONGEST, _REPEATS = 1000, 100_000
-"""How long a pattern that RE2 does not take may be, and the largest product of its counted
-repetitions: they bound the time to compile it."""
+_LONGEST, _LONGEST_OTHER, _REPEATS = 20_000, 1000, 100_000
+"""How long a pattern may be, how long one that RE2 does not take, and the largest product of its
+counted repetitions: they bound the time to compile it."""
 
 _NOWHERE = re.compile(r"\\[GX]|&&|\(\?[a-zA-Z]*[Ud]")
 """What only Java has, or what means something else elsewhere."""
@@ -215,6 +215,8 @@ def check(text: str) -> None:
 def _engine(text: str, flags: str) -> Any:
     import re2
 
+    if len(text) > _LONGEST:
+        raise ValueError(f"has more than {_LONGEST:,} characters")
     escaped = text.replace("\\\\", "")
     nowhere = _NOWHERE.search(escaped)
     if nowhere:
@@ -231,11 +233,11 @@ def _engine(text: str, flags: str) -> Any:
         unknown = _ONLY_RE2.search(escaped)
         if unknown:
             raise ValueError(f"is not a regular expression: {_said(error)}") from None
-    if len(text) > _LONGEST or math.prod(map(_count, _COUNTS.findall(text))) > _REPEATS:
+    if len(text) > _LONGEST_OTHER or math.prod(map(_count, _COUNTS.findall(text))) > _REPEATS:
         raise ValueError(
             "is too large for a pattern with lookaround, backreferences, possessive quantifiers or "
-            f"more than 1000 repetitions: it may have {_LONGEST} characters, and its counts may "
-            f"multiply to {_REPEATS}"
+            f"more than 1000 repetitions: it may have {_LONGEST_OTHER} characters, and its counts "
+            f"may multiply to {_REPEATS}"
         )
     import regex
 

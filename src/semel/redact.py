@@ -11,20 +11,22 @@ HIDDEN = "***"
 
 _SCHEME = r"(?<![a-z0-9+.-])[a-z0-9+.-]*:/{2,3}"
 _NO_PORT = r"(?!\d{1,5}(?:[/?#,;\s'\"]|$))"
-_USER_INFO = re.compile(
-    rf"({_SCHEME})(?:[^\s@/:]{{0,2000}}:[^\s'\"<>]{{0,2000}}|[^\s@/'\"<>]{{1,2000}})@", re.I
-)
-"""Everything up to the last @: a password may hold / and , and @ unescaped. A URL without a colon
-before its path has a user at most, so an @ further on belongs to the path."""
-_BROKEN = re.compile(rf"({_SCHEME})[^\s@/:'\"]{{0,2000}}:{_NO_PORT}[^@\n]{{1,2000}}@", re.I)
-"""What must not stand unescaped in a password: a blank or a quotation mark."""
+_RUN = re.compile(r"[^\s'\"<>]+")
+_USER_INFO = re.compile(rf"({_SCHEME})(?:([^@/:]*:)|[^@/]+@)", re.I)
+"""Everything up to the last @ of a run: a password may hold / and , and @ unescaped. A URL without
+a colon before its path has a user at most, so an @ further on belongs to the path."""
+_BROKEN = re.compile(rf"({_SCHEME})[^\s@/:'\"]*:{_NO_PORT}", re.I)
+"""What may come before what must not stand unescaped in a password: a blank or a quotation mark."""
+_FARTHEST = 2000
+"""How far away the @ may be then."""
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_ASSIGNED = re.compile(rf"(?<![\w.-])([\w.-]+)(=| = )({_QUOTED}|\{{[^}}]*\}}|[^\s&;,'\"]+)")
-_PAIR = re.compile(rf"(['\"])([\w.-]+)(\1\s*:\s*)({_QUOTED}|[\w.+-]+)")
-_PAIR_WITHIN = re.compile(r"(\\+['\"])([\w.-]+)(\1\s*:\s*)(\1.*?(?:\1|$)|[\w.+-]+)")
+_ASSIGNED = re.compile(r"(?<![\w.-])([\w.-]+)(?:=|\s+=\s*)")
+_ASSIGNABLE = re.compile(rf"{_QUOTED}|\{{[^}}]*(?:\}}|$)|[^\s&;,'\"]+")
+_PAIR = re.compile(rf"(['\"])([\w.-]+)(\1\s*:\s*)({_QUOTED}|\[[^\]]*(?:\]|$)|[\w.+-]+)")
+_PAIR_WITHIN = re.compile(r"(?<!\\)(\\+['\"])([\w.-]+)(\1\s*:\s*)(\1(?s:.*?)(?:\1|\Z)|[\w.+-]+)")
 """As JSON and Python write it, and within a text of theirs."""
 _HEADER = re.compile(
-    r"((?<![\w-])(?:[\w-]*(?:authorization|cookie)|[\w-]+-(?:api-?key|token))\s*:\s+)"
+    r"((?<![\w-])(?:[\w-]*(?:authorization|cookie)|[\w-]+-(?:api-?key|token))\s*:\s*)"
     r"[^\s'\"][^\n'\"]*",
     re.I,
 )
@@ -38,8 +40,8 @@ _NAME = re.compile(
     r"""pass\.?(?:word|wd|phrase|code) | pwd | secret | credential | user\.?info | token(?!i[sz])
     | jwt | cookie | authori[sz]ation | jaas | signature | keystore\.key | key\.pem
     | (?:secret|access|account|api|private|shared|sign(?:ing)?|encrypt(?:ion)?|master|storage
-        |session|subscription|customer|sas|auth)\.?key
-    | session\.id | \.(?:pass|pw|sig|sas)\. | \.(?:bearer|basic\.auth)\.$""",
+        |session|subscription|customer|sas|auth|hmac|ssh|tls|license)\.?key
+    | session\.id | (?:\.|key|store)pass\. | \.(?:pw|sig|sas)\. | \.(?:bearer|basic\.auth)\.$""",
     re.X,
 )
 _ABOUT = re.compile(
@@ -103,7 +105,7 @@ def _found(value: str) -> str:
 def names_secret(name: str) -> bool:
     """Whether a setting of this name is a secret: it has a word for one somewhere, and does not end
     with what is merely known about it. The alias of a transform tells nothing."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", ".", _ALIAS.sub("", name[:1000]))
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", ".", _ALIAS.sub("", name))
     dotted = "." + re.sub(r"[\W_]+", ".", words.lower()) + "."
     return _NAME.search(dotted) is not None and _ABOUT.search(dotted) is None
 
@@ -121,10 +123,10 @@ def without_credentials(text: str) -> str:
     Unlike :func:`redacted`, it leaves text alone that merely equals a secret. It is for
     configurations as they were given, which hold references instead of the values.
     """
-    if "://" in text or ":///" in text:
-        text = _USER_INFO.sub(rf"\g<1>{HIDDEN}@", text)
-        text = _BROKEN.sub(rf"\g<1>{HIDDEN}@", text)
-    text = _ASSIGNED.sub(_unassigned, text)
+    if "@" in text and ":/" in text:
+        text = _RUN.sub(_without_user, text)
+        text = _without_broken(text)
+    text = _without_assigned(text)
     for pair in (_PAIR, _PAIR_WITHIN):
         text = pair.sub(_unpaired, text)
     for shown in (_HEADER, _SCHEMED, _PEM):
@@ -132,8 +134,37 @@ def without_credentials(text: str) -> str:
     return _JWT.sub(HIDDEN, text)
 
 
-def _unassigned(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}{HIDDEN}" if names_secret(found[1]) else found[0]
+def _without_user(run: re.Match[str]) -> str:
+    text, made, at = run[0], [], 0
+    last = text.rfind("@")
+    for url in _USER_INFO.finditer(text, 0, last + 1):
+        made += [text[at : url.end(1)], HIDDEN]
+        at = last if url[2] else url.end() - 1
+        if at == last:
+            break
+    return "".join([*made, text[at:]])
+
+
+def _without_broken(text: str) -> str:
+    made, at = [], 0
+    for url in _BROKEN.finditer(text):
+        start = url.end()
+        end = text.find("@", start, start + _FARTHEST)
+        if at <= url.start() and start < end and "\n" not in text[start:end]:
+            made += [text[at : url.end(1)], HIDDEN]
+            at = end
+    return "".join([*made, text[at:]])
+
+
+def _without_assigned(text: str) -> str:
+    made, at = [], 0
+    for found in _ASSIGNED.finditer(text):
+        if found.start() >= at and names_secret(found[1]):
+            value = _ASSIGNABLE.match(text, found.end())
+            if value is not None:
+                made += [text[at : found.end()], HIDDEN]
+                at = value.end()
+    return "".join([*made, text[at:]])
 
 
 def _unpaired(found: re.Match[str]) -> str:

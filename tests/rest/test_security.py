@@ -496,7 +496,7 @@ def test_another_name_is_refused_where_no_token_protects_a_worker_or_it_is_local
 
 def test_a_foreign_page_cannot_change_anything(send: Sends) -> None:
     keys = {AUTHENTICATION: "none"}
-    for origin in ("https://evil.example", "null", "http://localhost:1"):
+    for origin in ("https://evil.example", "null", "http://localhost:1", "http://["):
         answer = send(keys, "POST", "/connectors/none/restart", headers={"Origin": origin})
         assert answer.status_code == 403
         assert "access.control.allow.origin" in answer.json()["message"]
@@ -515,13 +515,16 @@ def test_changes_and_failed_logins_are_logged_with_user_and_address(
     send(users, "PUT", "/connectors/none/stop", auth=grace)
     send(users, "GET", "/connectors", auth=("ada\nall is well", "x"))
     send(users, "GET", "/connectors", headers=bearer("r0b0t?"))
-    send(users, "GET", "/connectors/%0Aforged")
+    send(users, "GET", "/connectors/%0Aforged", headers={"X-Forwarded-For": "10.9.8.7"})
+    no_text = send(users, "GET", "/connectors", headers={"Authorization": b"Basic \xed\xa0\x80"})
+    assert no_text.status_code == 401
     assert [r.getMessage() for r in caplog.records if r.name == "semel.rest.guard"] == [
         f"DELETE /connectors/none from {LOOPBACK}, by 'ada': 404",
         f"refused: PUT /connectors/none/stop from {LOOPBACK}, by 'grace', who may only read",
         f"login refused: GET /connectors from {LOOPBACK}, by 'ada\\nall is well'",
         f"login refused: GET /connectors from {LOOPBACK}, by a token",
         f"login refused: GET /connectors/%0Aforged from {LOOPBACK}, by nobody",
+        f"login refused: GET /connectors from {LOOPBACK}, by a token",
     ]
 
 

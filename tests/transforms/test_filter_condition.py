@@ -117,6 +117,10 @@ def test_a_number_without_a_sign_may_have_64_bits() -> None:
         "$[?(1 == 1)]",
         "$[?(@.a =~ 'x')]",
         "value.op == 'c'",
+        "$[?(" + "(" * 5000 + "@.a)]",
+        "$[?(" + "!" * 5000 + "@.a)]",
+        "$[?(@.a" + " || @.a" * 100_000 + ")]",
+        "$[?(@.a == 1e99999999999999999999)]",
     ],
 )
 def test_what_it_does_not_know_is_reported_before_the_start(condition: str) -> None:

@@ -145,6 +145,8 @@ def test_types_come_back_as_they_were() -> None:
         ("SELECT 1 FROM records; SELECT 2 FROM records", "must be one SELECT"),
         ("SELECT 1", "must select from records"),
         ("", "transforms.t.query is required"),
+        ("SELECT " + "(" * 1500 + "1 FROM records", "is too large"),
+        ("SELECT " + "-+" * 1500 + "1 FROM records", "is too large"),
     ],
 )
 def test_what_is_no_query_is_refused_before_the_start(query: str, message: str) -> None:

@@ -134,7 +134,7 @@ class Hosts:
         server, *_ = scope.get("server") or ("",)
         if not self._is_known(host) and not (self._needed and not is_local(server)):
             wrong = f"{HOSTS} does not name the host {host[:_PATH_SHOWN]!r}"
-        elif origin and not (self._origins or _only_reads(scope)) and urlsplit(origin)[1] != host:
+        elif origin and not (self._origins or _only_reads(scope)) and _host_of(origin) != host:
             wrong = "access.control.allow.origin does not name the origin of this request"
         if not wrong:
             await self._app(scope, receive, send)
@@ -152,6 +152,13 @@ class Hosts:
         except ValueError:
             return False
         return True
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 class Limit:

@@ -106,6 +106,7 @@ def _server(site: Site, listening: _Listening) -> _Server:
         log_config=None,
         lifespan="off",
         server_header=False,
+        proxy_headers=False,  # else any local user could write the address that the log has
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=int(_ENDS_IN),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import logging
 import os
@@ -119,7 +118,7 @@ def _matching(secrets: Mapping[str, str], given: str) -> str | None:
 def _credentials(given: str) -> tuple[str, str]:
     try:
         text = base64.b64decode(given.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no text
         return "", ""
     name, _, password = text.partition(":")
     return name, password

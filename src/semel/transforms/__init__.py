@@ -175,7 +175,7 @@ def routed(raw: Mapping[str, str], topic: str) -> str:
     """The topic that the transforms of a configuration send a topic's records to, if its name alone
     decides that. Otherwise each record names its own topic, and the name is returned unchanged."""
     chain = known_chain(raw)
-    return chain.route(topic) if chain.goes_by_topic else topic
+    return chain.route(topic) if chain.goes_by_topic and len(topic) <= _LONGEST else topic
 
 
 def known_chain(raw: Mapping[str, str]) -> Chain:

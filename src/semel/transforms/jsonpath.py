@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.patterns import compiled
+from semel.quoting import named
 
 Path = tuple[str, ...]
 Find = Callable[[Path], pa.Array | None]
@@ -45,6 +46,8 @@ _ORDERS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+_LONGEST, _DEEPEST = 10_000, 100
+"""How many characters a path may have, and how many brackets and negations its predicate."""
 _DIGITS = 18
 """How many digits a number may have and still fit into 64 bits, whatever they are."""
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -68,13 +71,18 @@ def condition(text: str) -> Condition:
         ValueError: it is not such a path, or one that is not supported here; the message continues
             after its value.
     """
+    if len(text) > _LONGEST:
+        raise ValueError(f"has more than {_LONGEST:,} characters")
     whole = _WHOLE.fullmatch(text.strip())
     if whole is None:
         raise ValueError(
             "must be a path of fields with one predicate at its end, such as "
             "$[?(@.status == 'open' && @.amount > 10)]"
         )
-    parser = _Parser(list(_tokens(whole["inner"])))
+    tokens = list(_tokens(whole["inner"]))
+    if sum(sign in ("!", "(") for _, sign in tokens) > _DEEPEST:
+        raise ValueError(f"has more than {_DEEPEST} brackets and negations")
+    parser = _Parser(tokens)
     test = parser.either()
     parser.end()
     return Condition(_steps(whole["path"]), test)
@@ -85,11 +93,11 @@ def _steps(text: str) -> Path:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while text[at:].strip():
+    at, text = 0, text.rstrip()
+    while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None or found.lastgroup is None:
-            raise ValueError(f"has {text[at:].strip()!r}, which is not known")
+            raise ValueError(f"has {named(text[at:].strip())}, which is not known")
         yield found.lastgroup, found[found.lastgroup]
         at = found.end()
 
@@ -109,7 +117,7 @@ class _Parser:
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise ValueError(f"has {self._tokens[self._at][1]!r} where it should end")
+            raise ValueError(f"has {named(self._tokens[self._at][1])} where it should end")
 
     def _all(self) -> Test:
         tests = [self._one()]
@@ -185,10 +193,13 @@ def _literal(kind: str, text: str) -> Literal:
     if kind == "text":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     if kind == "number":
-        return Decimal(text)
+        try:
+            return Decimal(text)
+        except InvalidOperation:
+            raise ValueError(f"has {named(text)}, which is too large for a number") from None
     if kind == "word" and text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[text]
-    raise ValueError(f"has {text!r} where a text, a number, true, false or null should be")
+    raise ValueError(f"has {named(text)} where a text, a number, true, false or null should be")
 
 
 def _joined(tests: Sequence[Test], together: Callable[[pa.Array, pa.Array], pa.Array]) -> Test:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +31,9 @@ _NOT_ARROWS = frozenset(
 )
 _NESTED = frozenset({"array", "list", "map", "struct"})
 _MOST = 10**38 - 1
+_LONGEST, _SIGNS = 100_000, 1_000
+"""How many characters a query may have, and how many of them may be brackets and signs: DuckDB's
+parser takes time and memory by the square of how deep they nest, and cannot be ended."""
 _LIMITS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # a Spark task has one core
     "enable_external_access": False,
@@ -42,6 +46,10 @@ _LIMITS: dict[str, str | bool | int | float | list[str]] = {
 def _checked(query: str) -> None:
     import duckdb
 
+    if len(query) > _LONGEST or len(re.findall(r"[(\[{~!@+-]", query)) > _SIGNS:
+        raise ValueError(
+            f"is too large: it may have {_LONGEST:,} characters, and {_SIGNS:,} brackets and signs"
+        )
     try:
         statements = duckdb.extract_statements(query)
     except duckdb.Error as error:
