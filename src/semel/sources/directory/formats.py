@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from semel.errors import ConfigError, Problem
 from semel.sources.directory.config import DirectoryConfig
+from semel.sources.directory.csvrows import OfCsv
 from semel.sources.directory.schemas import Field, Parser, fields_of
-from semel.sources.directory.texts import Format, OfCsv, OfJson, OfText
+from semel.sources.directory.texts import Format, OfJson, OfText
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,7 @@ class Default(RowParser):
                     else:
                         opened = not opened
                         quoted = quoted or not any(parts)
-                        if self._is_text(line, position):
-                            self._embed(parts)
+                        self._embed(parts, line, position)
                     in_field = not in_field
                 else:
                     found.append(self._value(parts, quoted=quoted))
@@ -111,28 +110,23 @@ class Default(RowParser):
             pending = True
         return None
 
-    def _is_text(self, line: str, position: int) -> bool:
-        """Whether a quote is part of the value: it stands between other characters than separators,
-        and not at the beginning of the line."""
+    def _embed(self, parts: list[str], line: str, position: int) -> None:
+        """Keep a quote that is part of the value: it stands between other characters than
+        separators, and not at the beginning of the line."""
         of = self._dialect
-        return (
-            not of.strict_quotes
-            and position > 2
-            and line[position - 1] != of.separator
-            and line[position + 1 : position + 2] not in ("", of.separator)
-        )
-
-    def _embed(self, parts: list[str]) -> None:
+        next_to = line[position - 1 : position], line[position + 1 : position + 2]
+        if of.strict_quotes or position <= 2 or of.separator in next_to or not next_to[1]:
+            return
         before = "".join(parts)
         blank = before.isspace() and not any(c in _NOT_WHITESPACE for c in before)
-        if blank and self._dialect.ignore_whitespace:
+        if blank and of.ignore_whitespace:
             parts.clear()
         else:
-            parts.append(self._dialect.quote)
+            parts.append(of.quote)
 
     def _value(self, parts: list[str], *, quoted: bool) -> str | None:
         nulls = self._dialect.nulls
-        null = nulls == "both" or nulls == ("empty_quotes" if quoted else "empty_separators")
+        null = nulls in ("both", "empty_quotes" if quoted else "empty_separators")
         return "".join(parts) or (None if null else "")
 
 
@@ -150,9 +144,9 @@ class Rfc4180(RowParser):
             else:
                 values = self._split(line)
                 last = values[-1]
-                if (
-                    last.startswith(of.quote) and not last.endswith(of.quote)
-                ) or last.count(of.quote) % 2:
+                if (last.startswith(of.quote) and not last.endswith(of.quote)) or last.count(
+                    of.quote
+                ) % 2:
                     pending = f"{values.pop()}\n"
                     found += map(self._value, values)
                     continue
