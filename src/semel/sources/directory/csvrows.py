@@ -116,17 +116,21 @@ class OfCsv(OfBytes):
         at = np.flatnonzero(data == ord(of.quote)) if of.quote.encode() in block else escapes[:0]
         if len(at) and (of.ignore_quotations or of.nulls == "empty_quotes" or of.quote == "\0"):
             return None
-        around = np.frombuffer(b"\n" + data.tobytes() + b"\n", np.uint8) if len(at) else data
+        outside = np.zeros(256, bool)
+        outside[list(f"{of.separator}{of.quote}\r\n".encode())] = True
         begins, ends = at[::2], at[1::2]
-        outside = np.frombuffer(f"{of.separator}{of.quote}\r\n".encode(), np.uint8)
-        joined = np.isin(begins, ends + 1)  # "" within quotes
-        before = np.isin(around[begins], outside) & (joined | (around[begins] != ord(of.quote)))
-        if not before.all() or not np.isin(around[ends + 2], outside).all():
+        joined = np.zeros(len(begins), bool)
+        joined[1:] = begins[1:] == ends[: len(begins) - 1] + 1  # "" within quotes
+        before = data[begins - 1]
+        good = joined | (outside[before] & (before != ord(of.quote))) | (begins == 0)
+        behind = outside[data[np.minimum(ends + 1, len(data) - 1)]] | (ends == len(data) - 1)
+        if not (good.all() and behind.all()):
             return None
         if len(escapes):
             bare = escapes[np.searchsorted(at, escapes) % 2 == 0]
             after = np.frombuffer(block + b"\n", np.uint8)[bare + 1]
-            if np.isin(after, [*outside, ord(of.escape)]).any() or of.escape == "\0":
+            outside[ord(of.escape)] = True
+            if outside[after].any() or of.escape == "\0":
                 return None
         return at
 
