@@ -79,6 +79,16 @@ def _check_fields(found: Formats) -> None:
     if found.name == "text" and (found.key_fields or config.timestamp_mode == "field"):
         given = "timestamp.field" if config.timestamp_mode == "field" else "key.schema"
         raise ConfigError(Problem(given, f"{given}: lines of text have no fields. Remove it"))
+    if config.metadata_location == "field" and (
+        found.name == "text" or (found.name == "json" and not known)
+    ):
+        raise ConfigError(
+            Problem(
+                "metadata.location",
+                "metadata.location=field: lines of text have no fields, nor has JSON without "
+                "value.schema. Set it to headers or none",
+            )
+        )
     if not known:
         return
     missing = [n for n in found.key_fields if n not in known]
