@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.planning import plan_source
 from semel.sources.base import Measurable, Repeatable, Sharded
 from semel.sources.directory import removal
 from semel.sources.directory.source import DirectorySource
@@ -795,6 +796,34 @@ def test_headers_say_which_file_a_record_is_from(make: Make, folder: Path) -> No
     assert reading.headers[2]["file.parent.dir.name"] == "sub"
     assert reading.headers[2]["file.relative.path"] == "sub"
     assert [h["file.offset"] for h in reading.headers] == ["1", "2", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "location", "warned"),
+    [
+        ("file.name", "headers", False),
+        ("file.nmae", "headers", True),
+        ("file.name", "none", True),
+    ],
+)
+def test_a_predicate_that_waits_for_a_header_that_never_comes_is_warned_of(
+    name: str, location: str, warned: bool, folder: Path
+) -> None:
+    raw = {
+        **{"name": "files", "connector.class": "Directory", "format": "text", "topic": "t"},
+        **{"input.path": str(folder), "cleanup.policy": "none", "bootstrap.servers": "h:1"},
+        **{"value.converter": "org.apache.kafka.connect.storage.StringConverter"},
+        "metadata.location": location,
+        "transforms": "only",
+        "transforms.only.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.only.predicate": "named",
+        "transforms.only.negate": "true",
+        "predicates": "named",
+        "predicates.named.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
+        "predicates.named.name": name,
+    }
+    warnings = [w for w in plan_source(raw).warnings if "waits for the header" in w]
+    assert bool(warnings) is warned, warnings
 
 
 def test_what_is_said_of_the_file_may_be_a_field_or_nothing(make: Make, folder: Path) -> None:

@@ -13,6 +13,16 @@ from semel.records import HEADERS_TYPE
 from semel.sources.directory.found import Found
 from semel.sources.directory.schemas import TIMESTAMP
 
+_NAME, _STEM, _PATH, _PARENT, _LENGTH, _OFFSET, _MODIFIED, _RELATIVE = HEADERS = (
+    "file.name",
+    "file.name.without.extension",
+    "file.path",
+    "file.parent.dir.name",
+    "file.length",
+    "file.offset",
+    "file.last.modified",
+    "file.relative.path",
+)
 _FROM_ONE = ("csv", "text")
 """The formats whose records spooldir counts from 1, as lines; others from 0."""
 
@@ -32,22 +42,20 @@ class Metadata:
         found, parent = self._found, self._path.split("/")[-2]
         changed = datetime.fromtimestamp(found.modified_ms / 1000, UTC)
         texts = {
-            "file.name": self._name,
-            "file.name.without.extension": self._name.rpartition(".")[0]
-            if "." in self._name
-            else self._name,
-            "file.path": self._path,
-            "file.parent.dir.name": parent,
-            "file.length": str(found.size),
-            "file.offset": "",
-            "file.last.modified": f"{changed:%Y-%m-%dT%H:%M:%S}.{found.modified_ms % 1000:03}Z",
-            **({"file.relative.path": self._folder} if self._folder else {}),
+            _NAME: self._name,
+            _STEM: self._name.rpartition(".")[0] if "." in self._name else self._name,
+            _PATH: self._path,
+            _PARENT: parent,
+            _LENGTH: str(found.size),
+            _OFFSET: "",
+            _MODIFIED: f"{changed:%Y-%m-%dT%H:%M:%S}.{found.modified_ms % 1000:03}Z",
+            **({_RELATIVE: self._folder} if self._folder else {}),
         }
         names, values = pa.array([*texts], pa.string()), pa.array([*texts.values()], pa.string())
         places = self._places(begin, count).cast(pa.string())
         each = np.tile(np.arange(len(names)), count)
         index = each.copy()
-        index[[*texts].index("file.offset") :: len(names)] = len(names) + np.arange(count)
+        index[[*texts].index(_OFFSET) :: len(names)] = len(names) + np.arange(count)
         pairs = pa.StructArray.from_arrays(
             [
                 names.take(pa.array(each)),

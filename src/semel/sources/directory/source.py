@@ -42,7 +42,7 @@ from semel.sources.directory.found import Found
 from semel.sources.directory.gathering import Gathered
 from semel.sources.directory.kept import Kept, told
 from semel.sources.directory.listing import Listing
-from semel.sources.directory.metadata import Metadata
+from semel.sources.directory.metadata import HEADERS, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
@@ -75,6 +75,7 @@ class DirectorySource(Source):
             DirectoryConfig, filepulse.translated(given) if of_filepulse else given
         )
         self.local = "://" not in config.input_path
+        self.headers = HEADERS if config.metadata_location == "headers" else ()
         self._formats = formats_of(config, connector.connector_class.strip())
         self._line_field = "message" if of_filepulse and self._formats.name == "text" else ""
         self._paths = {
