@@ -20,6 +20,7 @@ ELASTICSEARCH_VERSION = "7.17.29"
 APICURIO_VERSION = "3.0.9"  # the last for Java 17
 APICURIO_SERDES_VERSION = "2.6.8.Final"  # later ones lack some jars on Maven Central
 PROTOBUF_JAVA_VERSION = "3.25.8"
+OPENCSV_VERSION = "4.6"  # the one spooldir has
 LOG4J_VERSION = "2.25.4"  # the one kafka_2.13 brings
 
 
@@ -193,6 +194,22 @@ APICURIO_SERIALIZERS = _set(
         f"com.google.protobuf:protobuf-java-util:{PROTOBUF_JAVA_VERSION}",
         f"com.google.protobuf:protobuf-java:{PROTOBUF_JAVA_VERSION}",
         "org.slf4j:slf4j-nop:2.0.6",
+    ),
+)
+
+# What spooldir reads CSV with, which the tests compare semel's reader with.
+OPENCSV = _set(
+    "opencsv",
+    (
+        f"com.opencsv:opencsv:{OPENCSV_VERSION}",
+        "org.apache.commons:commons-lang3:3.9",
+        "org.apache.commons:commons-text:1.8",
+    ),
+    leave_out=(
+        "commons-beanutils:*",
+        "commons-collections:*",
+        "org.apache.commons:commons-collections4",
+        "commons-logging:*",
     ),
 )
 

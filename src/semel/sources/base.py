@@ -222,6 +222,10 @@ class Source(ABC):
     local: bool = False
     """Whether only one machine has what is read: all tasks then run on one worker of a cluster."""
 
+    headers: Sequence[str] | None = None
+    """The names of the headers that its records may have; None if they are not known. A predicate
+    that waits for another one is warned of at the start."""
+
     refresh: float = 60.0
     """Seconds between two calls of :meth:`partitions`."""
 

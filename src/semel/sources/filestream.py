@@ -114,6 +114,7 @@ class FileStreamSource(Source):
     bytes."""
 
     section = FileStreamConfig
+    headers = ()
     local = True
     unit = "bytes"
 

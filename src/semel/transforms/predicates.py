@@ -72,11 +72,11 @@ class HasHeaderKey(Predicate):
     reads_headers = True
 
     def __init__(self, config: HasHeaderKeyConfig) -> None:
-        self._name = config.name
+        self.name = config.name
 
     def holds(self, batch: Batch) -> pa.Array:
         found = np.zeros(len(batch), dtype=bool)
         if batch.headers is not None:
-            mine = pc.equal(header_keys(batch.headers), self._name)
+            mine = pc.equal(header_keys(batch.headers), self.name)
             found[parents(batch.headers)[np.asarray(mine)]] = True
         return pa.array(found)

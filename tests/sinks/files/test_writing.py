@@ -407,6 +407,29 @@ def test_a_field_may_say_the_time_and_a_record_without_it_is_refused(folder: Fol
     assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
 
 
+def test_a_time_may_be_a_field_of_an_object_of_json(folder: Folder) -> None:
+    keys = {
+        "partitioner.class": "daily",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "a.b",
+    }
+    texts = ['{"b": 1704067200000}', '{"b": "2024-01-01T05:00:00Z", "c": 1}', "{}", "[]"]
+    column = pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
+    found = refused(folder.sink(keys=keys), records(pa.table({"a": column})))
+    assert {o: r.message for o, r in found.items()} == {2: "a.b is null", 3: "a.b is null"}
+    files = put(folder, records(pa.table({"a": column[:2]})), keys)
+    assert {f.rpartition("/")[0] for f in files} == {"t/year=2024/month=01/day=01"}
+
+
+def test_hive_integration_is_a_warning() -> None:
+    keys = {"name": "n", "connector.class": "files", "topics": "t", "path": "/x"}
+    given = {**keys, "bootstrap.servers": "h:1", "hive.integration": "true"}
+    warnings = plan(
+        {**given, "value.converter": "org.apache.kafka.connect.json.JsonConverter"}
+    ).warnings
+    assert any("hive.integration has no effect: no metastore" in w for w in warnings), warnings
+
+
 @pytest.mark.parametrize(
     "kind", [pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("s"), pa.string()]
 )
@@ -657,7 +680,6 @@ def test_wrong_combinations_are_refused(folder: Folder) -> None:
         ),
         ({"store.kafka.keys": "true"}, "store.kafka.keys='true' must be false: a record's key is"),
         ({"store.kafka.headers": "true"}, "must be false: a record's headers are not written"),
-        ({"hive.integration": "true"}, "must be false: no metastore is told"),
         ({"insert.mode": "upsert"}, "must be insert: files are only added, never changed"),
         ({"delivery.mechanism": "idempotent"}, r"other files.*delivery.mechanism=transactional"),
         (

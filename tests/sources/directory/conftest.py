@@ -26,6 +26,7 @@ class Reading:
         self.values: list[Any] = []
         self.keys: list[Any] = []
         self.timestamps: list[Any] = []
+        self.headers: list[dict[str, str]] = []
         self.batches: Iterator[SourceBatch | None] = iter(())
         self.restart()
 
@@ -44,6 +45,8 @@ class Reading:
         for records in batch.records:
             self.values += records.values.to_pylist()
             self.keys += records.keys.to_pylist()
+            for headers in records.headers.to_pylist() if records.headers is not None else ():
+                self.headers.append({h["key"]: h["value"].decode() for h in headers})
             if "__connect_timestamp" in records.origin.column_names:
                 self.timestamps += records.origin["__connect_timestamp"].to_pylist()
         for partition, offset in batch.reached:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.planning import plan_source
 from semel.sources.base import Measurable, Repeatable, Sharded
 from semel.sources.directory import removal
 from semel.sources.directory.source import DirectorySource
@@ -775,6 +776,71 @@ def test_a_place_that_may_not_be_written_to_is_reported(
         Reading(make()).all()
 
 
+def test_headers_say_which_file_a_record_is_from(make: Make, folder: Path) -> None:
+    (folder / "sub").mkdir()
+    for name in ("a.txt", "sub/b.tar.gz.txt"):
+        write(folder / name, ["x", "y"])
+        os.utime(folder / name, (1_600_000_000.5,) * 2)
+    reading = Reading(make(input_path_walk_recursively="true", batch_size="1"))
+    reading.all()
+    assert reading.headers[1] == {
+        "file.name": "a.txt",
+        "file.name.without.extension": "a",
+        "file.path": str(folder / "a.txt"),
+        "file.parent.dir.name": "in",
+        "file.length": "4",
+        "file.offset": "2",
+        "file.last.modified": "2020-09-13T12:26:40.500Z",
+    }
+    assert reading.headers[2]["file.name.without.extension"] == "b.tar.gz"
+    assert reading.headers[2]["file.parent.dir.name"] == "sub"
+    assert reading.headers[2]["file.relative.path"] == "sub"
+    assert [h["file.offset"] for h in reading.headers] == ["1", "2", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "location", "warned"),
+    [
+        ("file.name", "headers", False),
+        ("file.nmae", "headers", True),
+        ("file.name", "none", True),
+    ],
+)
+def test_a_predicate_that_waits_for_a_header_that_never_comes_is_warned_of(
+    name: str, location: str, warned: bool, folder: Path
+) -> None:
+    raw = {
+        **{"name": "files", "connector.class": "Directory", "format": "text", "topic": "t"},
+        **{"input.path": str(folder), "cleanup.policy": "none", "bootstrap.servers": "h:1"},
+        **{"value.converter": "org.apache.kafka.connect.storage.StringConverter"},
+        "metadata.location": location,
+        "transforms": "only",
+        "transforms.only.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.only.predicate": "named",
+        "transforms.only.negate": "true",
+        "predicates": "named",
+        "predicates.named.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
+        "predicates.named.name": name,
+    }
+    warnings = [w for w in plan_source(raw).warnings if "waits for the header" in w]
+    assert bool(warnings) is warned, warnings
+
+
+def test_what_is_said_of_the_file_may_be_a_field_or_nothing(make: Make, folder: Path) -> None:
+    (folder / "a.csv").write_text("one\n1\n")
+    keys = {
+        **{"csv_first_row_as_header": "true", "schema_generation_enabled": "true"},
+        "cleanup_policy": "none",
+    }
+    reading = Reading(make("csv", metadata_location="FIELD", metadata_field="from", **keys))
+    (value,) = reading.all()
+    assert value["one"] == "1"
+    assert (value["from"]["name"], value["from"]["offset"]) == ("a.csv", 1)
+    assert reading.headers == []
+    reading = Reading(make("csv", metadata_location="NONE", **keys))
+    assert (reading.all(), reading.headers) == ([{"one": "1"}], [])
+
+
 def test_many_small_files_are_committed_together(make: Make, folder: Path) -> None:
     for n in range(100):
         write(folder / f"{n:03}.txt", [str(n)])
@@ -854,13 +920,13 @@ class TestBroken:
         ({"finished_path": "s3://bucket/done"}, "must be in one store"),
         ({"format": "csv"}, "value.schema is required, or csv.first.row.as.header=true"),
         ({"format": "csv", "csv_separator_char": "ab"}, "must be a character of ASCII"),
-        ({"format": "csv", "csv_separator_char": "0"}, "must be a character of ASCII"),
-        ({"format": "csv", "csv_strict_quotes": "true"}, "is not available"),
+        ({"format": "csv", "csv_separator_char": "128"}, "must be a character of ASCII"),
         ({"format": "json", "value_schema": "{"}, "value.schema is not JSON"),
         ({"timestamp_mode": "FIELD"}, "timestamp.field is required"),
         ({"key_fields": "id"}, "lines of text have no fields"),
         ({"parser_timestamp_timezone": "Mars"}, "Mars is not a time zone"),
         ({"topic": "a,b"}, "must be one topic"),
+        ({"metadata_location": "FIELD"}, "lines of text have no fields"),
     ],
 )
 def test_mistakes_are_reported_before_anything_runs(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from semel.errors import ServiceError
+from semel.errors import ConfigError, ServiceError
 from semel.sources.directory import streams, tables
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading
@@ -114,12 +114,12 @@ class TestCsv:
         assert reading.keys == [{"id": "1"}, {"id": "3;4"}]
 
     def test_reading_continues_after_any_batch(self, make: Make, folder: Path) -> None:
-        rows = [f'{n},"a\n{n}""",,,,\n' if n % 3 else f'{n},\\"b,,,,\n' for n in range(40)]
+        rows = [f'{n},"a\n{n}""",,,,\n' if n % 3 else f'{n},a\\"b,,,,\n' for n in range(40)]
         (folder / "a.csv").write_text(HEAD + "".join(rows))
         keys = {"value_schema": VALUE, "csv_first_row_as_header": "true", "cleanup_policy": "none"}
         whole = Reading(make("csv", **keys)).all()
         assert [(v["id"], v["name"]) for v in whole] == [
-            (n, f'a\n{n}"' if n % 3 else '"b') for n in range(40)
+            (n, f'a\n{n}"' if n % 3 else 'a"b') for n in range(40)
         ]
         reading = Reading(make("csv", batch_size="7", **keys))
         while reading.step():
@@ -130,7 +130,7 @@ class TestCsv:
         self, make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (folder / "a.csv").write_text(CSV_ROW + '2,"open,,,,\n' + CSV_ROW.replace('"', "") * 100)
-        with pytest.raises(ServiceError, match=r"record 2: Expected 6 columns, got 2"):
+        with pytest.raises(ServiceError, match="record 2: a quote is not closed"):
             Reading(make("csv", value_schema=VALUE, cleanup_policy="none")).all()
         (folder / "b.csv").write_text(CSV_ROW + '2,"open,,,,\n' + "1,,,,,\n" * 1000)
         monkeypatch.setattr(streams, "LARGEST", 1000)
@@ -161,7 +161,6 @@ class TestCsv:
             ("1,,,1.234,,", r"field amount: '1.234' is not of type decimal128"),
             ("1,,,,,perhaps", "field good: 'perhaps' is not of type bool"),
             ("1,2", "Expected 6 columns, got 2"),
-            ("1,,,,,,,", "Expected 6 columns, got 8"),
         ],
     )
     def test_a_bad_row_is_named_and_those_before_it_are_read(
@@ -172,6 +171,65 @@ class TestCsv:
         with pytest.raises(ServiceError, match=f"record 6: .*{why}"):
             reading.all()
         assert reading.values == [ROW] * 5
+
+    @pytest.mark.parametrize(
+        ("row", "read"),
+        [
+            ("a,b,c\n", [("a", "b")]),  # more columns than names
+            ("a,b\na,b,c,d\n", [("a", "b")] * 2),
+            ("x\\,y,b\n", [("x", "y")]),  # no escape before a separator without quotes
+            ('"x\\,y",b\n', [("x,y", "b")]),
+            ('\\"a\nb",b\n', [("a\nb", "b")]),  # nor at the beginning of a value
+            ("C:\\dir\\,b\n", [("C:dir", "b")]),
+            ('abc"d"e,b\n', [('abc"d"e', "b")]),
+            ('a"b,c\na,",d\n', [("ab,c\na,", "d")]),
+            ('1, "b"\n', [("1", "b")]),
+            ('"a\r\nb",c\r\n', [("a\nb", "c")]),
+            ("\n\na,b\n\n\nc,d\n\n", [("a", "b"), ("c", "d")]),
+        ],
+    )
+    def test_rows_are_those_of_opencsv(
+        self, row: str, read: list[tuple[str, str]], make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_bytes(f"one,two\n{row}".encode())
+        source = make("csv", schema_generation_enabled="true", csv_first_row_as_header="true")
+        assert [(v["one"], v["two"]) for v in Reading(source).all()] == read
+
+    def test_a_header_may_have_line_ends(self, make: Make, folder: Path) -> None:
+        (folder / "a.csv").write_text('skipped "\n\n"one\nand more",two\n1,2\n')
+        keys = {"schema_generation_enabled": "true", "csv_first_row_as_header": "true"}
+        source = make("csv", csv_skip_lines="1", **keys)
+        assert Reading(source).all() == [{"one\nand more": "1", "two": "2"}]
+
+    def test_a_blank_line_is_an_empty_text_in_a_file_of_one_column(
+        self, make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text("one\n1\n\n2\n")
+        keys = {"schema_generation_enabled": "true", "csv_first_row_as_header": "true"}
+        assert Reading(make("csv", **keys)).all() == [{"one": "1"}, {"one": ""}, {"one": "2"}]
+
+    def test_a_separator_of_zero_is_nul_with_the_rules_of_rfc_4180(
+        self, make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text('one\0two\n"a\0b"\0c\\\n')
+        keys = {"schema_generation_enabled": "true", "csv_first_row_as_header": "true"}
+        source = make("csv", csv_separator_char="0", **keys)
+        assert Reading(source).all() == [{"one": "a\0b", "two": "c\\"}]
+
+    @pytest.mark.parametrize(
+        ("key", "read"),
+        [("csv.strict.quotes", ["a,b", ""]), ("csv.ignore.quotations", ["a", "b"])],
+    )
+    def test_quotes_are_taken_as_the_keys_say(
+        self, key: str, read: list[str], make: Make, folder: Path
+    ) -> None:
+        (folder / "a.csv").write_text('"a,b",x\n')
+        source = make("csv", value_schema=schema(one="STRING", two="STRING"), **{key: "true"})
+        assert [[*v.values()] for v in Reading(source).all()] == [read]
+
+    def test_characters_must_differ(self, make: Make) -> None:
+        with pytest.raises(ConfigError, match=r"csv\.separator\.char=34 must differ from"):
+            make("csv", value_schema=VALUE, csv_separator_char="34")
 
 
 @pytest.mark.usefixtures("block")

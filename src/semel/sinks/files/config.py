@@ -58,6 +58,12 @@ IGNORED = {
     "hadoop.conf.dir": "libhdfs finds it by HADOOP_CONF_DIR",
     "hadoop.home": "libhdfs finds it by HADOOP_HOME",
     "hdfs.namenode.principal": "over HTTP the NameNode's web server has its own principal",
+    "hive.integration": "no metastore is told of new folders. They are named as in Hive: let it "
+    "find them there (MSCK REPAIR TABLE)",
+    **dict.fromkeys(
+        ("hive.conf.dir", "hive.database", "hive.home", "hive.metastore.uris", "hive.table.name"),
+        "it belongs to hive.integration",
+    ),
     "kerberos.ticket.renew.period.ms": "kinit gets the ticket",
     "locale": "path.format shows numbers only",
     "logs.dir": "the ledger is in _semel below path",

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
+from semel.converters.json.duck import raw
 from semel.converters.json.text import place
 from semel.errors import ConfigError, misconfigured
 from semel.records import (
@@ -288,13 +289,26 @@ def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
         return rows.column(name)
     first, *rest = name.split(".")
     if first in rows.column_names:
-        found = nested_field(rows.column(first), rest)
+        found = _below(rows.column(first), rest)
         if found is not None:
             return found
     raise ConfigError(
         f"{key}={name}: values of topic {records.topic} have no such field; they have "
         + ", ".join(n for n in rows.column_names if not n.startswith("__connect_"))
     )
+
+
+def _below(column: pa.ChunkedArray, path: Sequence[str]) -> pa.ChunkedArray | None:
+    """The field at a path below structs or JSON objects. An object without it has a null."""
+    for name in path:
+        if column.type == JSON:
+            text = one_array(column).storage
+            column = pa.chunked_array([pa.ExtensionArray.from_storage(JSON, raw(text, [name])[0])])
+        elif (found := nested_field(column, [name])) is not None:
+            column = found
+        else:
+            return None
+    return column
 
 
 def _rejected(records: Records, problems: Sequence[tuple[int, str]]) -> RowsRejected:

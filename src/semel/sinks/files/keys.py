@@ -216,16 +216,6 @@ class FilesKeys(FormatKeys):
         group="Connector",
         display="Enable deletes",
     )
-    hive: str = key(
-        "hive.integration",
-        "false",
-        "No metastore is told of new folders. They are named as in Hive: let it find them there "
-        "(MSCK REPAIR TABLE).",
-        choices=("false",),
-        importance=LOW,
-        group="Hive",
-        display="Hive Integration",
-    )
     keys_too: str = key(
         "store.kafka.keys",
         "false",

@@ -34,6 +34,7 @@ class DatagenSource(Source):
     """One source partition for each task; its offset is the number of the next record."""
 
     section = DatagenConfig
+    headers = ()
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name

@@ -159,6 +159,21 @@ class DirectoryConfig(TextKeys):
         importance=HIGH,
         group="General",
     )
+    metadata_location: str = key(
+        "metadata.location",
+        "headers",
+        "Where a record says which file it is from: headers, field (a field of the value) or none.",
+        choices=("headers", "field", "none"),
+        importance=LOW,
+        group="Metadata",
+    )
+    metadata_field: str = key(
+        "metadata.field",
+        "metadata",
+        "The field of the value with metadata.location=field.",
+        importance=LOW,
+        group="Metadata",
+    )
     timestamp_mode: str = key(
         "timestamp.mode",
         "process_time",

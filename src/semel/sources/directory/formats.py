@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from semel.errors import ConfigError, Problem
 from semel.sources.directory.config import DirectoryConfig
+from semel.sources.directory.csvrows import OfCsv
 from semel.sources.directory.schemas import Field, Parser, fields_of
-from semel.sources.directory.texts import Format, OfCsv, OfJson, OfText
+from semel.sources.directory.texts import Format, OfJson, OfText
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,16 @@ def _check_fields(found: Formats) -> None:
     if found.name == "text" and (found.key_fields or config.timestamp_mode == "field"):
         given = "timestamp.field" if config.timestamp_mode == "field" else "key.schema"
         raise ConfigError(Problem(given, f"{given}: lines of text have no fields. Remove it"))
+    if config.metadata_location == "field" and (
+        found.name == "text" or (found.name == "json" and not known)
+    ):
+        raise ConfigError(
+            Problem(
+                "metadata.location",
+                "metadata.location=field: lines of text have no fields, nor has JSON without "
+                "value.schema. Set it to headers or none",
+            )
+        )
     if not known:
         return
     missing = [n for n in found.key_fields if n not in known]

@@ -57,4 +57,5 @@ def _joined(several: list[ConnectRecords]) -> ConnectRecords:
         pa.concat_tables([r.origin for r in several]),
         pa.concat_arrays([r.keys for r in several]),
         pa.concat_arrays([r.values for r in several]),
+        None if first.headers is None else pa.concat_arrays([r.headers for r in several]),
     )

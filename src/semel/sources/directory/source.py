@@ -42,6 +42,7 @@ from semel.sources.directory.found import Found
 from semel.sources.directory.gathering import Gathered
 from semel.sources.directory.kept import Kept, told
 from semel.sources.directory.listing import Listing
+from semel.sources.directory.metadata import HEADERS, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
@@ -74,6 +75,7 @@ class DirectorySource(Source):
             DirectoryConfig, filepulse.translated(given) if of_filepulse else given
         )
         self.local = "://" not in config.input_path
+        self.headers = HEADERS if config.metadata_location == "headers" else ()
         self._formats = formats_of(config, connector.connector_class.strip())
         self._line_field = "message" if of_filepulse and self._formats.name == "text" else ""
         self._paths = {
@@ -169,8 +171,8 @@ class DirectorySource(Source):
             place, found = self._kept.find(name, offset)
             try:
                 for values in self._first(place, found, self._reached(offset).records, given):
+                    yield SourceBatch([self._records(values, found, given)], offset)
                     given += len(values)
-                    yield SourceBatch([self._records(values, found)], offset)
                 return
             except FileNotFoundError:  # it was moved since the places were listed
                 self._kept.forget()
@@ -244,14 +246,14 @@ class DirectorySource(Source):
         try:
             for chunk in self._chunks(_INPUT, found, reached):
                 reached = chunk.reached
-                yield self._records(chunk.values, found), reached
+                yield self._of(chunk, found), reached
         except FileNotFoundError:
             self._warn(f"file {found.name} was moved or replaced before it could be read")
             return
         except Broken as broken:
             if broken.chunk is not None:
                 reached = broken.chunk.reached
-                yield self._records(broken.chunk.values, found), reached
+                yield self._of(broken.chunk, found), reached
             for end in self._end(found, replace(reached, state=BROKEN)):
                 self._note(found, broken)
                 yield end
@@ -277,7 +279,11 @@ class DirectorySource(Source):
         if now is None or now == found:
             yield None, replace(reached, checksum=checksum)
 
-    def _records(self, values: pa.Array, found: Found) -> ConnectRecords:
+    def _of(self, chunk: Chunk, found: Found) -> ConnectRecords:
+        return self._records(chunk.values, found, chunk.reached.records - len(chunk.values))
+
+    def _records(self, values: pa.Array, found: Found, begin: int) -> ConnectRecords:
+        """Records for values of a file, of which the first one is number ``begin``."""
         config = self._config
         keys = stamps = None
         if self._line_field:
@@ -298,7 +304,18 @@ class DirectorySource(Source):
                     f"{field.type}, but must be a timestamp"
                 )
             stamps = pc.struct_field(values, field.name)
-        return source_records(config.topic, values, keys=keys, timestamps=stamps)
+        metadata = Metadata(config.input_path, found, self._formats.name)
+        headers = None
+        if config.metadata_location == "headers":
+            headers = metadata.headers(begin, len(values))
+        elif config.metadata_location == "field":
+            if not pa.types.is_struct(values.type):
+                raise ConfigError(
+                    f"connector {self._name}: metadata.location=field: the records of file "
+                    f"{found.name} have no fields. Set metadata.location to headers or none"
+                )
+            values = metadata.added(values, config.metadata_field, begin)
+        return source_records(config.topic, values, keys=keys, timestamps=stamps, headers=headers)
 
     def _field(self, values: pa.Array, name: str, found: Found) -> pa.Field:
         kind = values.type

@@ -115,36 +115,6 @@ def not_blank(ends: Ends) -> Ends:
     return found
 
 
-def row_ends(quote: str, escape: str) -> Ends:
-    """A row of CSV is a record; quotes may hold line ends."""
-
-    def ends(block: bytes) -> np.ndarray:
-        if not quote or quote.encode() not in block:
-            return ends_of(block)
-        seen = _without_escaped(block, escape) if escape and escape.encode() in block else block
-        found = np.frombuffer(seen, np.uint8)
-        quoted = np.cumsum(found == ord(quote), dtype=np.int64) & 1
-        behind = ends_of(block)
-        return np.asarray(behind[quoted[behind - 1] == 0])
-
-    return ends
-
-
-def _without_escaped(block: bytes, escape: str) -> bytes:
-    """The block with escape characters, and the characters after them, replaced by blanks."""
-    found = np.frombuffer(block, np.uint8).copy()
-    at = np.flatnonzero(found == ord(escape))
-    if len(at):
-        # In a run of escape characters, every second one is a literal.
-        starts = np.concatenate(([True], np.diff(at) != 1))
-        first = at[np.maximum.accumulate(np.where(starts, np.arange(len(at)), 0))]
-        real = at[(at - first) % 2 == 0]
-        found[real] = ord(" ")
-        following = real + 1
-        found[following[following < len(found)]] = ord(" ")
-    return found.tobytes()
-
-
 def blocks(
     content: Readable, ends: Ends, *, blank: bool = True
 ) -> Iterator[tuple[bytes, np.ndarray]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from semel.config import LOW, MEDIUM, Type, key
 from semel.errors import Problem
+from semel.sources.directory.opencsv import Dialect
 
 
 def _charset(name: str) -> None:
@@ -15,14 +15,6 @@ def _charset(name: str) -> None:
         codecs.lookup(name)
     except LookupError:
         raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
-
-
-def _never(what: str) -> Callable[[bool], None]:
-    def check(given: bool) -> None:
-        if given:
-            raise ValueError(f"is not available: {what}. Remove it")
-
-    return check
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,8 @@ class TextKeys:
     separator: str = key(
         "csv.separator.char",
         "44",
-        "The character that separates columns, or its number.",
+        "The character that separates columns, or its number; 0 for NUL, with the rules of "
+        "RFC 4180.",
         importance=LOW,
         group="CSV Parsing",
     )
@@ -78,16 +71,16 @@ class TextKeys:
     rfc_4180: bool = key(
         "csv.rfc.4180.parser.enabled",
         False,
-        "No character is an escape character.",
+        "Read rows by RFC 4180: no character is an escape character.",
         importance=LOW,
         group="CSV Parsing",
     )
     nulls: str = key(
         "csv.null.field.indicator",
         "neither",
-        "Which empty texts are null: neither, empty_separators (those without quotes), both. "
-        "Empty numbers and times are always null.",
-        choices=("neither", "empty_separators", "both"),
+        "Which empty texts are null: neither, empty_separators (those without quotes), "
+        "empty_quotes, both. Empty numbers and times are always null.",
+        choices=("neither", "empty_separators", "empty_quotes", "both"),
         importance=LOW,
         group="CSV Parsing",
     )
@@ -101,22 +94,21 @@ class TextKeys:
     ignore_whitespace: bool = key(
         "csv.ignore.leading.whitespace",
         True,
-        "Numbers and times may always have blanks around them.",
+        "Leave out blanks before a quote. Numbers and times may always have blanks around them.",
         importance=LOW,
         group="CSV Parsing",
     )
     ignore_quotations: bool = key(
         "csv.ignore.quotations",
         False,
-        "Treat quotes like any other character.",
+        "Leave out quotes; they hold no separators and no line ends.",
         importance=LOW,
         group="CSV Parsing",
     )
     strict_quotes: bool = key(
         "csv.strict.quotes",
         False,
-        "Only false.",
-        validator=_never("text outside of quotes would be lost"),
+        "Leave out what stands outside of quotes.",
         importance=LOW,
         group="CSV Parsing",
     )
@@ -124,33 +116,43 @@ class TextKeys:
     def problems(self) -> list[Problem]:
         """The problems with keys whose values are not characters."""
         found = []
-        for name, given, optional in (
-            ("csv.separator.char", self.separator, False),
-            ("csv.quote.char", self.quote, True),
-            ("csv.escape.char", self.escape, True),
+        for name, given in (
+            ("csv.separator.char", self.separator),
+            ("csv.quote.char", self.quote),
+            ("csv.escape.char", self.escape),
         ):
             try:
-                if not (_character(given) or optional):
-                    raise ValueError
+                _character(given)
             except ValueError:
                 found.append(
                     Problem(name, f"{name}={given} must be a character of ASCII, or its number")
                 )
+        if not found and self._clash(self.dialect):
+            found.append(
+                Problem(
+                    "csv.separator.char",
+                    f"csv.separator.char={self.separator} must differ from csv.quote.char and "
+                    "csv.escape.char",
+                )
+            )
         return found
 
-    @property
-    def csv_separator(self) -> str:
-        return _character(self.separator)
+    def _clash(self, of: Dialect) -> bool:
+        return of.separator == of.quote or (of.separator == of.escape and not of.rfc_4180)
 
     @property
-    def csv_quote(self) -> str:
-        """Empty for none."""
-        return "" if self.ignore_quotations else _character(self.quote)
-
-    @property
-    def csv_escape(self) -> str:
-        """Empty for none."""
-        return "" if self.rfc_4180 else _character(self.escape)
+    def dialect(self) -> Dialect:
+        separator, quote, escape = map(_character, (self.separator, self.quote, self.escape))
+        return Dialect(
+            separator,
+            quote,
+            "\0" if escape == quote else escape,
+            self.rfc_4180 or separator == "\0",
+            self.strict_quotes,
+            self.ignore_quotations,
+            self.ignore_whitespace,
+            self.nulls,
+        )
 
 
 def _character(given: str) -> str:
@@ -159,6 +161,6 @@ def _character(given: str) -> str:
         if not 0 <= (number := int(text)) < 128:
             raise ValueError(number)
         text = chr(number)
-    if not text.isascii():
+    if not text.isascii() or not text:
         raise ValueError
-    return "" if text == "\0" else text
+    return text

@@ -1,22 +1,19 @@
-"""Lines, JSON and CSV: formats whose positions are bytes."""
+"""Lines and JSON, and what they share with CSV: formats whose positions are bytes."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
 
 from semel.converters.json import duck
 from semel.converters.json.converter import JsonConverter
-from semel.records import one_array
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.schemas import Field, Parser, Unfit
@@ -29,14 +26,10 @@ from semel.sources.directory.streams import (
     line_ends,
     not_blank,
     opened,
-    row_ends,
 )
-from semel.sources.lines import LARGEST
 
 JSON = pa.json_()
-_LONGEST = 200
-"""Characters of an error message that are shown; Arrow's may quote a whole row."""
-_MARK = b"\xef\xbb\xbf"
+MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,7 @@ class OfBytes(Format):
     """Records in blocks of bytes."""
 
     ends: Ends = staticmethod(line_ends)
-    blank: ClassVar[bool] = False
+    blank: bool = False
     """Whether blank lines are records."""
 
     def __init__(self, config: DirectoryConfig) -> None:
@@ -108,7 +101,7 @@ class OfBytes(Format):
 
     def begin(self, file: BinaryIO, name: str) -> int:
         """Where the first record begins: after a byte order mark."""
-        return len(_MARK) if opened(file, name, self._charset).read(len(_MARK)) == _MARK else 0
+        return len(MARK) if opened(file, name, self._charset).read(len(MARK)) == MARK else 0
 
     def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
         try:
@@ -247,104 +240,3 @@ class OfJson(OfBytes):
             self._parser.check_nulls(column, field)
             arrays.append(column)
         return pa.StructArray.from_arrays(arrays, fields=[f.arrow for f in self._fields])
-
-
-class OfCsv(OfBytes):
-    """Rows of CSV."""
-
-    def __init__(self, config: DirectoryConfig, fields: Sequence[Field], parser: Parser) -> None:
-        super().__init__(config)
-        self._fields, self._parser = fields, parser
-        self._columns: list[str] = [f.name for f in fields]
-        self.ends = not_blank(row_ends(config.csv_quote, config.csv_escape))
-
-    def begin(self, file: BinaryIO, name: str) -> int:
-        config = self._config
-        position = super().begin(file, name)
-        passed = config.skip_lines + config.header
-        if passed:
-            content = opened(file, name, self._charset)
-            rest = b""
-            ends = np.array([], np.int64)
-            while len(ends) <= passed and (block := content.read(1 << 20)):
-                rest += block
-                ends = line_ends(rest)
-                if len(rest) > LARGEST:
-                    raise Broken(0, f"its first {passed} lines have more than {LARGEST} bytes")
-            if len(rest) and (not len(ends) or int(ends[-1]) < len(rest)):
-                ends = np.append(ends, len(rest))
-            if len(ends) < passed:
-                return len(rest)
-            position = int(ends[passed - 1])
-            if config.header:
-                start = int(ends[passed - 2]) if passed > 1 else 0
-                self._columns = self._named(rest[start:position])
-        return position
-
-    def _named(self, head: bytes) -> list[str]:
-        head = head.removeprefix(_MARK)
-        try:
-            found = self._parsed(head, None).to_pylist()
-        except Unfit as error:
-            raise Broken(0, f"its header cannot be read: {error}") from None
-        names = [str(v) for v in found[0].values()] if found else []
-        if not self._fields and len(set(names)) == len(names):
-            return names
-        known = {self._folded(f.name): f.name for f in self._fields}
-        named = [known.get(self._folded(n.strip()), n) for n in names]
-        missing = [f.name for f in self._fields if f.name not in named and not f.optional]
-        if missing or len(set(named)) < len(named):
-            why = f"lacks {', '.join(missing)}" if missing else "has a name twice"
-            raise Broken(0, f"its first row, {', '.join(names)}, {why}")
-        return named
-
-    def _folded(self, name: str) -> str:
-        return name if self._config.case_sensitive else name.lower()
-
-    def _parsed(self, block: bytes, names: Sequence[str] | None) -> pa.RecordBatch | pa.Table:
-        config = self._config
-        nulls = config.nulls
-        columns = None if names is None else {n: pa.string() for n in names}
-        try:
-            return csv.read_csv(
-                pa.BufferReader(block),
-                csv.ReadOptions(
-                    use_threads=False,
-                    block_size=len(block) + 1,
-                    column_names=names,
-                    autogenerate_column_names=names is None,
-                    encoding=self.encoding,
-                ),
-                csv.ParseOptions(
-                    delimiter=config.csv_separator,
-                    quote_char=config.csv_quote or False,
-                    double_quote=True,
-                    escape_char=config.csv_escape or False,
-                    newlines_in_values=True,
-                    ignore_empty_lines=True,
-                ),
-                csv.ConvertOptions(
-                    column_types=columns,
-                    null_values=[""],
-                    strings_can_be_null=nulls != "neither",
-                    quoted_strings_can_be_null=nulls == "both",
-                ),
-            )
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            why = re.sub(r"CSV parse error: (Row #\d+: )?", "", " ".join(str(error).split()))
-            raise Unfit(why if len(why) < _LONGEST else f"{why[:_LONGEST]}...") from None
-
-    def values(self, block: bytes, ends: np.ndarray) -> pa.Array:
-        found = self._parsed(block, self._columns)
-        if len(found) != len(ends):
-            raise Unfit("a quote is not closed, or stands in a value without quotes")
-        fields = self._fields or [Field(n, pa.string()) for n in self._columns]
-        arrays = []
-        for field in fields:
-            if field.name in self._columns:
-                text = one_array(found.column(field.name))
-                column = self._parser.values(text, field)
-            else:
-                column = pa.nulls(len(found), field.type)
-            arrays.append(column)
-        return pa.StructArray.from_arrays(arrays, fields=[f.arrow for f in fields])

@@ -42,6 +42,7 @@ class JdbcSource(Source):
     """One source partition for each table, or one for the query."""
 
     section = JdbcSourceConfig
+    headers = ()
     ignored = IGNORED
     address = "connection.url"
 

@@ -1,0 +1,206 @@
+"""Rows of CSV as opencsv reads them, which spooldir uses: the default parser, and that of RFC 4180.
+
+Both read line by line. Quotes may open and close anywhere in a value, and what that means depends
+on the characters around them. These are the rules of opencsv 4.6.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_NOT_WHITESPACE = "\x85\xa0\u2007\u202f"
+"""Blanks of Unicode that are no whitespace to Java."""
+_LINE_END = re.compile("\r\n|\r|\n")
+
+Row = list[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The characters of a file, and how they are taken. ``\\0`` is such a character too; a file
+    rarely has it."""
+
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+    rfc_4180: bool = False
+    strict_quotes: bool = False
+    ignore_quotations: bool = False
+    ignore_whitespace: bool = True
+    nulls: str = "neither"
+
+    @property
+    def parser(self) -> RowParser:
+        return Rfc4180(self) if self.rfc_4180 else Default(self)
+
+
+class RowParser(ABC):
+    """Parses rows out of lines."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    @abstractmethod
+    def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
+        """The row that begins at a line, and the index of the line after it; None if a quote is
+        not closed."""
+
+    def rows(self, lines: Sequence[str]) -> Iterator[tuple[Row, int]]:
+        """All whole rows, each with the index of the line after it."""
+        at = 0
+        while at < len(lines) and (found := self.row(lines, at)) is not None:
+            yield found
+            at = found[1]
+
+
+class Default(RowParser):
+    """``com.opencsv.CSVParser``."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self._escapable = dialect.quote + dialect.escape
+        self._next = re.compile(f"[{re.escape(self._escapable + dialect.separator)}]")
+
+    def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
+        of = self._dialect
+        found: Row = []
+        parts: list[str] = []
+        in_field = pending = False
+        for number in range(at, len(lines)):
+            line, position = lines[number], 0
+            opened = pending
+            quoted = False
+            while position < len(line):
+                match = self._next.search(line, position)
+                until = match.start() if match else len(line)
+                inside = opened and not of.ignore_quotations
+                if until == position and line[position] == of.separator and inside:
+                    until += 1
+                if until > position:
+                    if inside or not of.strict_quotes:
+                        parts.append(line[position:until])
+                        in_field = quoted = True
+                    position = until
+                    continue
+                after = line[position + 1 : position + 2]
+                if line[position] == of.escape:
+                    if after and after in self._escapable and (inside or in_field):
+                        parts.append(after)
+                        position += 1
+                elif line[position] == of.quote:
+                    if after == of.quote and (inside or in_field):
+                        parts.append(after)
+                        position += 1
+                    else:
+                        opened = not opened
+                        quoted = quoted or not any(parts)
+                        self._embed(parts, line, position)
+                    in_field = not in_field
+                else:
+                    found.append(self._value(parts, quoted=quoted))
+                    parts, quoted, in_field = [], False, False
+                position += 1
+            if not opened or of.ignore_quotations:
+                found.append(self._value(parts, quoted=quoted))
+                return found, number + 1
+            parts.append("\n")
+            pending = True
+        return None
+
+    def _embed(self, parts: list[str], line: str, position: int) -> None:
+        """Keep a quote that is part of the value: it stands between other characters than
+        separators, and not at the beginning of the line."""
+        of = self._dialect
+        next_to = line[position - 1 : position], line[position + 1 : position + 2]
+        if of.strict_quotes or position <= 2 or of.separator in next_to or not next_to[1]:
+            return
+        before = "".join(parts)
+        blank = before.isspace() and not any(c in _NOT_WHITESPACE for c in before)
+        if blank and of.ignore_whitespace:
+            parts.clear()
+        else:
+            parts.append(of.quote)
+
+    def _value(self, parts: list[str], *, quoted: bool) -> str | None:
+        nulls = self._dialect.nulls
+        null = nulls in ("both", "empty_quotes" if quoted else "empty_separators")
+        return "".join(parts) or (None if null else "")
+
+
+class Rfc4180(RowParser):
+    """``com.opencsv.RFC4180Parser``."""
+
+    def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
+        of = self._dialect
+        found: Row = []
+        pending = ""
+        for number in range(at, len(lines)):
+            line = pending + lines[number]
+            if of.quote not in line:
+                values = line.split(of.separator)
+            else:
+                values = self._split(line)
+                last = values[-1]
+                if (last.startswith(of.quote) and not last.endswith(of.quote)) or last.count(
+                    of.quote
+                ) % 2:
+                    pending = f"{values.pop()}\n"
+                    found += map(self._value, values)
+                    continue
+                if line.endswith(of.separator):
+                    values.append("")
+            found += map(self._value, values)
+            return found, number + 1
+        return None
+
+    def _split(self, line: str) -> list[str]:
+        of = self._dialect
+        found, position = [], 0
+        while position < len(line):
+            if line[position] == of.quote:
+                end = self._end(line, position)
+            else:
+                end = line.find(of.separator, position)
+            if of.separator not in line[position:] or end < 0:
+                end = len(line)
+            found.append(line[position:end])
+            position = end + 1
+        return found
+
+    def _end(self, line: str, position: int) -> int:
+        """Where a value that begins with a quote ends."""
+        of = self._dialect
+        at = line.find(of.quote, position + 1)
+        inside = False
+        last = len(line) - 1
+        while at not in (-1, last):
+            if not inside and line[at + 1] == of.separator:
+                return at + 1
+            while True:
+                at = line.find(of.quote, at + 1)
+                inside = not inside
+                if at in (-1, last) or line[at + 1] != of.quote:
+                    break
+        return len(line)
+
+    def _value(self, text: str) -> str | None:
+        of = self._dialect
+        if not text:
+            return None if of.nulls in ("empty_separators", "both") else ""
+        if of.quote not in text:
+            return text
+        if text.startswith(of.quote) and text.count(of.quote) > 1:
+            text = text.removeprefix(of.quote).removesuffix(of.quote)
+        text = text.replace(of.quote * 2, of.quote)
+        return text or (None if of.nulls in ("empty_quotes", "both") else "")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text without their ends."""
+    found = _LINE_END.split(text)
+    if not found[-1]:
+        found.pop()
+    return found
