@@ -251,8 +251,16 @@ LONG = 20_000
 
 @pytest.mark.parametrize(
     "value",
-    ["a." * LONG, "${" * LONG, "${::" * LONG, "a://a" * LONG, "a://b:" * LONG, "a," * LONG],
-    ids=["words", "references", "colons", "hosts", "logins", "lists"],
+    [
+        "a." * LONG,
+        "${" * LONG,
+        "${::" * LONG,
+        "a://a" * LONG,
+        "a://b:" * LONG,
+        "a," * LONG,
+        "\\" * LONG,
+    ],
+    ids=["words", "references", "colons", "hosts", "logins", "lists", "backslashes"],
 )
 @pytest.mark.parametrize("key", some("connection.url", "name", "transforms", "connection.password"))
 def test_a_long_value_stops_nobody(victim: Victim, key: str, value: str) -> None:

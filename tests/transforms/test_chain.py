@@ -109,6 +109,18 @@ def test_regex_router_replaces_as_java_does(
     assert applied(config, batch(ROWS, topic=topic)).batch.topics.to_pylist() == [there] * 3
 
 
+def test_a_topic_that_kafka_would_not_have_is_not_routed() -> None:
+    """RE2 takes time for each state of the pattern and each character."""
+    raw = {
+        "transforms": "t",
+        "transforms.t.type": KAFKA + "RegexRouter",
+        "transforms.t.regex": "(a+)",
+        "transforms.t.replacement": "b",
+    }
+    assert routed(raw, "a" * 249) == "b"
+    assert routed(raw, "a" * 250) == "a" * 250
+
+
 def test_timestamp_router_names_by_the_day() -> None:
     config = stage(
         "TimestampRouter", topic_format="x-${topic}.${timestamp}", timestamp_format="yyyyMM"

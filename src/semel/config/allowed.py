@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from semel.config.providers import REFERENCE, refers
 from semel.errors import Problem
@@ -17,7 +18,8 @@ _NAMES = frozenset(
     {
         *("file", "file.pattern", "file.directory", "input.path", "finished.path", "error.path"),
         *("path", "store.url", "delta.table.path", "schema.filename", "gcs.credentials.path"),
-        *("offset.storage.file.filename", "connection.sslrootcert", "connection.serverSslCert"),
+        *("offset.storage.file.filename", "connection.sslrootcert", "connection.sslcert"),
+        *("connection.sslkey", "connection.serverSslCert"),
         *("connection.serverCertificate", "iceberg.catalog.warehouse"),
     }
 )
@@ -62,9 +64,9 @@ def outside(connector: Mapping[str, str], roots: Sequence[str]) -> Iterator[Prob
 
 def _outside(name: str, value: str, connector: Mapping[str, str], roots: Sequence[str]) -> str:
     names_path = name in _NAMES or name.endswith(_NAMING)
-    if names_path and refers(value):
-        return "a reference cannot be judged: name the path itself"
     text = REFERENCE.sub("", value).strip()
+    if refers(value) and (names_path or _LOCAL.match(text)):
+        return "a reference cannot be judged: name the path itself"
     if name in ("file", "file.pattern"):
         text = os.path.join(connector.get("file.directory", ""), text)  # noqa: PTH118
     found = [match["path"] for match in _LOCAL.finditer(text)]
@@ -74,7 +76,11 @@ def _outside(name: str, value: str, connector: Mapping[str, str], roots: Sequenc
         found += [match["path"] for match in _ABSOLUTE.finditer(text)]
         if not names_path and _UP.search(text):
             return f"{value!r} leads out of its folder"
-    wrong = [path for path in found if path and not is_below(_local(path), roots)]
+    wrong = [
+        path
+        for path in filter(None, found)
+        if not all(is_below(_local(p), roots) for p in (path, unquote(path)))  # URLs may be escaped
+    ]
     return f"{wrong[0]!r} is not an allowed folder" if wrong else ""
 
 
