@@ -776,6 +776,15 @@ def test_a_place_that_may_not_be_written_to_is_reported(
         Reading(make()).all()
 
 
+def test_a_file_without_the_field_of_the_key_does_not_stop_others(make: Make, folder: Path) -> None:
+    (folder / "a.csv").write_text('other\n1\n"2\n')
+    (folder / "b.csv").write_text("id\n1\n")
+    keys = {"csv_first_row_as_header": "true", "schema_generation_enabled": "true"}
+    source = make("csv", key_fields="id", halt_on_error="false", **keys)
+    assert Reading(source).all() == [{"id": "1"}]
+    assert (names(folder.parent / "bad"), names(folder.parent / "done")) == (["a.csv"], ["b.csv"])
+
+
 def test_headers_say_which_file_a_record_is_from(make: Make, folder: Path) -> None:
     (folder / "sub").mkdir()
     for name in ("a.txt", "sub/b.tar.gz.txt"):

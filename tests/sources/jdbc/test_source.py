@@ -464,6 +464,25 @@ def test_sqlite_reads_by_the_index_of_the_incrementing_column(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_the_time_of_a_query_of_sqlite_may_be_text(make: Make, execute: Execute) -> None:
+    execute(
+        "CREATE TABLE t (id INTEGER, at TEXT)",
+        "INSERT INTO t VALUES (1, '2024-01-01 00:00:00.5'), (2, '2024-01-02T00:00:00Z')",
+    )
+    source = make(query="SELECT * FROM t", mode="timestamp", timestamp_column_name="At")
+    found, offset = taken(source.read({"query": "query"}, None))
+    utc = datetime.UTC
+    times = [
+        datetime.datetime(2024, 1, 1, 0, 0, 0, 500_000, utc),
+        datetime.datetime(2024, 1, 2, tzinfo=utc),
+    ]
+    assert [(v["id"], v["at"]) for v in found] == [*zip((1, 2), times, strict=True)]
+    execute("INSERT INTO t VALUES (3, '2024-01-03')")
+    found, _ = taken(source.read({"query": "query"}, offset))
+    assert [v["id"] for v in found] == [3]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_sqlite_has_no_time_zones(make: Make) -> None:
     with pytest.raises(ConfigError, match=r"db\.timezone=Europe/Berlin must be UTC with SQLite"):
         make(mode="bulk", db_timezone="Europe/Berlin")

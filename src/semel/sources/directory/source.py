@@ -245,15 +245,18 @@ class DirectorySource(Source):
         self._versions.begin(found)
         try:
             for chunk in self._chunks(_INPUT, found, reached):
+                records = self._of(chunk, found)
                 reached = chunk.reached
-                yield self._of(chunk, found), reached
+                yield records, reached
         except FileNotFoundError:
             self._warn(f"file {found.name} was moved or replaced before it could be read")
             return
         except Broken as broken:
-            if broken.chunk is not None:
-                reached = broken.chunk.reached
-                yield self._of(broken.chunk, found), reached
+            with contextlib.suppress(Broken):  # the records before lack a field that is needed
+                if broken.chunk is not None:
+                    records = self._of(broken.chunk, found)
+                    reached = broken.chunk.reached
+                    yield records, reached
             for end in self._end(found, replace(reached, state=BROKEN)):
                 self._note(found, broken)
                 yield end
@@ -320,6 +323,8 @@ class DirectorySource(Source):
     def _field(self, values: pa.Array, name: str, found: Found) -> pa.Field:
         kind = values.type
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            if not self._config.halt:
+                raise Broken(0, f"its records have no field {name}, which the configuration names")
             raise ConfigError(
                 f"connector {self._name}: file {found.name}: its records have no field {name}, "
                 "from which the key or timestamp is made. Correct schema.generation.key.fields, "

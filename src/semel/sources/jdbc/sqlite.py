@@ -111,6 +111,9 @@ class Sqlite(Database):
             return [self._guessed(field) for field in first.schema]
 
     def _guessed(self, field: pa.Field) -> Column:
+        times = [name.lower() for name in self._config.timestamp_columns]
+        if self._config.by_time and field.name.lower() in times:  # SQLite has no type for it
+            return self._column(field.name, "TIMESTAMP", required=False, counts=False)
         for matches, type_ in (
             (pa.types.is_floating, "REAL"),
             (pa.types.is_binary, "BLOB"),
