@@ -26,6 +26,13 @@ from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
 
+@pytest.fixture(autouse=True)
+def of_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests may have run a task in this process."""
+    monkeypatch.setattr(context._Process, "connector", "")
+    monkeypatch.setattr(context._Process, "task", None)
+
+
 def line(message: str, *args: object, **more: Any) -> dict[str, Any]:
     record = logging.getLogger("semel.engine").makeRecord(
         "semel.engine", logging.WARNING, "", 0, message, args, more.pop("exc_info", None), **more
@@ -82,9 +89,7 @@ def test_threads_and_abandoned_calls_log_for_the_connector_that_started_them() -
     assert found == ["[orders|worker] waits"] * 2
 
 
-def test_each_thread_of_a_sparks_process_logs_for_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context._Process, "connector", "")
-    monkeypatch.setattr(context._Process, "task", None)
+def test_each_thread_of_a_sparks_process_logs_for_its_task() -> None:
     log_of_task("orders", 2)
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(text("waits")))  # as librdkafka's
