@@ -81,7 +81,7 @@ def refused(home: Path, key: str, value: str, **others: str) -> bool:
         ("schema.filename", "/etc/passwd"),
         ("schema.string", '{{"options": {{"file": "/etc/passwd", "encoding": "json"}}}}'),
         ("gcs.credentials.path", "key.json"),
-        ("storage.options.key_file", "/root/.ssh/id_rsa"),
+        ("storage.options.key_file", "/home/ann/.ssh/id_rsa"),
         ("consumer.override.ssl.ca.location", "/etc/passwd"),
         ("consumer.override.ssl.keystore.location", "relative.p12"),
         ("value.converter.schema.registry.ssl.truststore.location", "/etc/passwd"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from semel.audit.hashes import ChangedRow
+from semel.delivery import Delivery
 from semel.ledger import Hole, TopicPartition
 
 
@@ -139,3 +140,12 @@ def together(parts: Sequence[Sequence[PartitionAudit]]) -> list[PartitionAudit]:
             )
         )
     return [found[tp] for tp in sorted(found)]
+
+
+def breaks(promised: Delivery, lost: int, duplicated: int, changed: int) -> bool:
+    """Whether a finding violates the declared guarantee."""
+    return bool(
+        (lost and promised is not Delivery.AT_MOST_ONCE)
+        or (duplicated and promised is not Delivery.AT_LEAST_ONCE)
+        or changed
+    )

@@ -9,10 +9,9 @@ from typing import Any
 
 from semel.audit.auditor import Auditor
 from semel.audit.named import gathered, splitter
-from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, together
+from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, breaks, together
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
-from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.engine.unplaced import Counts
 from semel.errors import NothingToAudit, OffsetOutOfRange
@@ -106,27 +105,19 @@ def audit(
         found = together(parts)
     gaps = tuple(dict.fromkeys(line for a in auditors for line in a.gaps))
     holes = dict.fromkeys(h for s in snapshots for h in s.holes if h.topic in topics)
+    promised = planned.guarantee.delivery
     return AuditReport(
         connector.name,
         str(planned.guarantee),
         exact,
         found,
-        bool(unplaced) or is_broken(planned.guarantee.delivery, found),
+        bool(unplaced) or any(breaks(promised, p.lost, p.duplicated, p.changed) for p in found),
         (*not_judged, *gaps),
         tuple(row for a in auditors for row in a.changed_rows),
         sum(a.compared for a in auditors) if views else None,
         gaps,
         tuple(holes),
         tuple(UnplacedField(*field, count) for field, count in sorted(unplaced.items())),
-    )
-
-
-def is_broken(promised: Delivery, found: Sequence[PartitionAudit]) -> bool:
-    """Whether the findings are what the declared guarantee rules out."""
-    return (
-        (any(p.lost for p in found) and promised is not Delivery.AT_MOST_ONCE)
-        or (any(p.duplicated for p in found) and promised is not Delivery.AT_LEAST_ONCE)
-        or any(p.changed for p in found)
     )
 
 

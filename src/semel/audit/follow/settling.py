@@ -14,8 +14,8 @@ from semel.audit.follow.progress import PartitionProgress
 from semel.audit.follow.reading import dead_letters
 from semel.audit.follow.report import Judged
 from semel.audit.holes import by_reading
+from semel.audit.report import breaks
 from semel.audit.workspace import Workspace
-from semel.delivery import Delivery
 from semel.engine.pipeline import Pipeline
 from semel.errors import OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
@@ -42,11 +42,7 @@ class Settling:
     def breaks(self, found: Judged) -> bool:
         """Whether a finding violates the declared guarantee."""
         promised = self._planned.guarantee.delivery
-        return bool(
-            (found.lost and promised is not Delivery.AT_MOST_ONCE)
-            or (found.duplicated and promised is not Delivery.AT_LEAST_ONCE)
-            or found.changed
-        )
+        return breaks(promised, found.lost, found.duplicated, found.changed)
 
     def by_offsets(
         self, seen: Look, found: list[Judged], progress: Mapping[TopicPartition, PartitionProgress]
