@@ -193,7 +193,7 @@ def test_keys_of_transforms_and_predicates_are_described_too() -> None:
     assert {"Transforms: cast", "Transforms: odd", "Predicates: gone"} <= set(answered["groups"])
     definition, value = of(answered, "transforms.cast.spec")
     assert (definition["group"], definition["required"]) == ("Transforms: cast", True)
-    assert definition["display_name"] == "transforms.cast.spec"
+    assert definition["display_name"] == "Spec"
     assert value["errors"]
     assert of(answered, "transforms.cast.predicate")[1]["value"] == "gone"
     assert "com.example.Odd" in of(answered, "transforms.odd.type")[1]["errors"][0]

@@ -37,7 +37,6 @@ class ClusterConfig(WorkerConfig):
         "worker runs what. It has one partition.",
         validator=is_topic,
         importance=HIGH,
-        group=_CLUSTER,
     )
     config_replication: int = key(
         "config.storage.replication.factor",
@@ -46,7 +45,6 @@ class ClusterConfig(WorkerConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        group=_CLUSTER,
     )
     status_topic: str = key(
         "status.storage.topic",
@@ -54,7 +52,6 @@ class ClusterConfig(WorkerConfig):
         "The topic that holds the states of connectors and tasks.",
         validator=is_topic,
         importance=HIGH,
-        group=_CLUSTER,
     )
     status_partitions: int = key(
         "status.storage.partitions",
@@ -63,7 +60,6 @@ class ClusterConfig(WorkerConfig):
         at_least=1,
         type=Type.INT,
         importance=LOW,
-        group=_CLUSTER,
     )
     status_replication: int = key(
         "status.storage.replication.factor",
@@ -72,7 +68,6 @@ class ClusterConfig(WorkerConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        group=_CLUSTER,
     )
     offset_topic: str = key(
         "offset.storage.topic",
@@ -80,7 +75,6 @@ class ClusterConfig(WorkerConfig):
         "The topic that holds the source offsets of connectors that name none.",
         validator=is_topic,
         importance=HIGH,
-        group=_CLUSTER,
     )
     offset_partitions: int = key(
         "offset.storage.partitions",
@@ -89,7 +83,6 @@ class ClusterConfig(WorkerConfig):
         at_least=1,
         type=Type.INT,
         importance=LOW,
-        group=_CLUSTER,
     )
     offset_replication: int = key(
         "offset.storage.replication.factor",
@@ -98,7 +91,6 @@ class ClusterConfig(WorkerConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        group=_CLUSTER,
     )
     session_timeout_ms: int = key(
         "session.timeout.ms",
@@ -107,7 +99,6 @@ class ClusterConfig(WorkerConfig):
         at_least=1000,
         type=Type.INT,
         importance=HIGH,
-        group=_CLUSTER,
     )
     heartbeat_interval_ms: int = key(
         "heartbeat.interval.ms",
@@ -117,7 +108,6 @@ class ClusterConfig(WorkerConfig):
         at_least=100,
         type=Type.INT,
         importance=HIGH,
-        group=_CLUSTER,
     )
     rebalance_timeout_ms: int = key(
         "rebalance.timeout.ms",
@@ -126,7 +116,6 @@ class ClusterConfig(WorkerConfig):
         at_least=1000,
         type=Type.INT,
         importance=HIGH,
-        group=_CLUSTER,
     )
     rebalance_delay_ms: int = key(
         "scheduled.rebalance.max.delay.ms",
@@ -136,7 +125,6 @@ class ClusterConfig(WorkerConfig):
         at_least=0,
         type=Type.INT,
         importance=LOW,
-        group=_CLUSTER,
     )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from semel.config.definition import HIGH, LOW, MEDIUM, REQUIRED, Type, key
+from semel.config.definition import HIGH, LOW, REQUIRED, Type, key
 from semel.config.reading import reduced
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
@@ -62,7 +62,6 @@ class CommonConfig:
     name: str = key(
         "name",
         doc="Unique name; a sink's consumer group is connect-<name>.",
-        importance=HIGH,
         group="Common",
         display="Connector name",
         validator=_no_control,
@@ -75,7 +74,6 @@ class CommonConfig:
         at_least=1,
         type=Type.INT,
         importance=HIGH,
-        group="Common",
         display="Tasks max",
     )
     bootstrap_servers: str = key(
@@ -83,8 +81,6 @@ class CommonConfig:
         doc="Kafka brokers, host:port separated by commas. Name them here, with "
         "--bootstrap-server, or in SEMEL_BOOTSTRAP_SERVERS.",
         aliases=("kafka.bootstrap.servers", "consumer.override.bootstrap.servers"),
-        importance=HIGH,
-        group="Common",
     )
     key_converter: str = key(
         "key.converter",
@@ -92,7 +88,6 @@ class CommonConfig:
         "Decodes the keys of a sink connector, encodes those of a source connector.",
         type=Type.CLASS,
         importance=LOW,
-        group="Common",
         display="Key converter class",
     )
     value_converter: str = key(
@@ -101,7 +96,6 @@ class CommonConfig:
         "Decodes the values of a sink connector, encodes those of a source connector.",
         type=Type.CLASS,
         importance=LOW,
-        group="Common",
         display="Value converter class",
     )
     transforms: tuple[str, ...] = key(
@@ -127,7 +121,6 @@ class CommonConfig:
         "limit for an unavailable store.",
         at_least=0,
         type=Type.INT,
-        importance=MEDIUM,
         group="Retries",
         display="Maximum Retries",
     )
@@ -137,8 +130,6 @@ class CommonConfig:
         "Pause between two retries.",
         at_least=0,
         type=Type.INT,
-        importance=MEDIUM,
-        group="Retries",
         display="Retry Backoff (millis)",
     )
     max_memory: int | None = key(

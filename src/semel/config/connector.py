@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config.common import STRING, CommonConfig
-from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.error_handling import DeadLetterConfig
 from semel.delivery import Delivery, Mechanism
 from semel.errors import ConfigError, Problem
@@ -35,7 +35,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "",
         "Regular expression of the topics to read.",
         importance=HIGH,
-        group="Common",
         display="Topics regex",
         validator=check,
     )
@@ -52,7 +51,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         None,
         "How exactly-once is kept: auto, transactional or idempotent.",
         importance=LOW,
-        group="Delivery",
     )
     engine: str = key(
         "engine",
@@ -68,7 +66,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "Where a topic that the ledger has never seen starts: earliest or latest.",
         choices=("earliest", "latest"),
         aliases=("consumer.override.auto.offset.reset",),
-        importance=MEDIUM,
         group="Positions",
     )
     offset_out_of_range: str = key(
@@ -77,8 +74,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "When retention removed the stored position: stop, or earliest (record the hole, "
         "continue).",
         choices=("stop", "earliest"),
-        importance=MEDIUM,
-        group="Positions",
     )
     topic_recreated: str = key(
         "topic.recreated",
@@ -86,8 +81,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "When a topic was deleted and created again, or is another cluster's: stop, or earliest "
         "(record it, read the new topic from its beginning).",
         choices=("stop", "earliest"),
-        importance=MEDIUM,
-        group="Positions",
     )
     log_truncated: str = key(
         "log.truncated",
@@ -95,8 +88,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "When a partition's log lost records that were read, as after an unclean leader election: "
         "stop, or continue (record it, continue from where the logs diverge).",
         choices=("stop", "continue"),
-        importance=MEDIUM,
-        group="Positions",
     )
     target_changed: str = key(
         "target.changed",
@@ -104,8 +95,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "When a topic's results went to another target before: stop, or continue (record it, "
         "continue in the new target without the older results).",
         choices=("stop", "continue"),
-        importance=MEDIUM,
-        group="Positions",
     )
     fields_unknown: str | None = key(
         "fields.unknown",
@@ -114,7 +103,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "leave them out), or ignore (leave them out). Default: stop where values have a schema, "
         "else warn.",
         choices=("stop", "warn", "ignore"),
-        importance=MEDIUM,
         group="Error Handling",
     )
     first_position: str = key(
@@ -125,7 +113,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "copies of a ledger that was lost. Also what happens if another program has moved the "
         "group beyond the ledger: continue there, ignore it, or stop.",
         choices=("stop", "group", "reset"),
-        importance=MEDIUM,
         group="Positions",
     )
     max_poll_records: int = key(
@@ -135,7 +122,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         aliases=("consumer.override.max.poll.records",),
         at_least=1,
         type=Type.INT,
-        importance=MEDIUM,
         group="Engine",
         at_most=_MOST_RECORDS,
     )
@@ -145,7 +131,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "Bounds the memory of a task: a commit has at most a quarter of it, or one record.",
         at_least=1024,
         importance=LOW,
-        group="Engine",
     )
     linger_ms: int = key(
         "poll.linger.ms",
@@ -153,64 +138,48 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "How long a poll waits for more records once it has one.",
         at_least=0,
         importance=LOW,
-        group="Engine",
     )
     provenance: bool = key(
         "provenance",
         False,
         "Store topic, partition, offset and timestamp with each row: the audit is then exact.",
-        importance=MEDIUM,
         group="Provenance",
     )
     provenance_topic: str = key(
-        "provenance.topic.column",
-        "__connect_topic",
-        "Column that holds the topic.",
-        importance=LOW,
-        group="Provenance",
+        "provenance.topic.column", "__connect_topic", "Column that holds the topic.", importance=LOW
     )
     provenance_partition: str = key(
         "provenance.partition.column",
         "__connect_partition",
         "Column that holds the partition.",
         importance=LOW,
-        group="Provenance",
     )
     provenance_offset: str = key(
         "provenance.offset.column",
         "__connect_offset",
         "Column that holds the offset.",
         importance=LOW,
-        group="Provenance",
     )
     provenance_timestamp: str = key(
         "provenance.timestamp.column",
         "__connect_timestamp",
         "Column that holds the timestamp.",
         importance=LOW,
-        group="Provenance",
     )
     max_offsets_per_trigger: int = key(
         "maxOffsetsPerTrigger",
         1_000_000,
         "Micro-batch and bounded: maximum number of records in one batch.",
         at_least=1,
-        importance=MEDIUM,
         group="Engine",
     )
     fail_on_data_loss: bool = key(
-        "failOnDataLoss",
-        True,
-        "Micro-batch: stop if records were removed before they were read.",
-        importance=MEDIUM,
-        group="Engine",
+        "failOnDataLoss", True, "Micro-batch: stop if records were removed before they were read."
     )
     processing_time: str = key(
         "processingTime",
         "0 seconds",
         "Micro-batch and bounded: interval between two batches; bounded: 10 seconds unless set.",
-        importance=MEDIUM,
-        group="Engine",
     )
 
     def reads(self, topic: str) -> bool:

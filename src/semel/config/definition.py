@@ -6,6 +6,7 @@ A :class:`Definition` knows what Kafka Connect's ``ConfigDef.ConfigKey`` does.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -121,8 +122,9 @@ def key(
         type: by default it follows from the field's annotation: ``str`` is STRING, ``int`` LONG,
             ``bool`` BOOLEAN, a tuple LIST, an enumeration STRING; a secret is a PASSWORD.
         importance: HIGH by default for a required key, else MEDIUM.
-        group: the heading under which a form shows the key.
-        display: the name that a form shows, by default the key itself.
+        group: the heading under which a form shows this key and those after it, up to the next
+            heading.
+        display: the name that a form shows, by default the key in words.
         aliases: names that other connectors give to the same setting.
         choices: all values there are, accepted in any case.
         recommended: values to offer where others are accepted too.
@@ -138,7 +140,7 @@ def key(
         "type": Type.PASSWORD if secret else type,
         "importance": importance or (HIGH if default is REQUIRED else MEDIUM),
         "group": group,
-        "display_name": display or name,
+        "display_name": display or _title(name),
         "aliases": aliases,
         "choices": choices,
         "recommended": recommended,
@@ -159,11 +161,12 @@ def definitions(section: type) -> tuple[Definition, ...]:
 @cache
 def _definitions(section: type) -> tuple[Definition, ...]:
     hints = typing.get_type_hints(section)
-    return tuple(
-        _definition(field, hints[field.name])
-        for field in dataclasses.fields(section)
-        if "name" in field.metadata
-    )
+    found, group = [], None
+    for field in dataclasses.fields(section):
+        if "name" in field.metadata:
+            group = field.metadata["group"] or group
+            found.append(_definition(field, hints[field.name], group))
+    return tuple(found)
 
 
 def names(section: type) -> Iterator[str]:
@@ -197,8 +200,13 @@ def without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _definition(field: dataclasses.Field[Any], annotation: Any) -> Definition:
-    facts = dict(field.metadata)
+def _title(name: str) -> str:
+    """``batch.size`` as Batch Size."""
+    return " ".join(word[:1].upper() + word[1:] for word in re.split(r"[._-]", name))
+
+
+def _definition(field: dataclasses.Field[Any], annotation: Any, group: str | None) -> Definition:
+    facts = {**field.metadata, "group": group}
     value = without_none(annotation)
     if isinstance(value, type) and issubclass(value, Enum):
         auto = ("auto",) if value is not annotation else ()

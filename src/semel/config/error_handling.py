@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config.definition import MEDIUM, Type, key
+from semel.config.definition import Type, key
 
 
 @dataclass(frozen=True)
@@ -16,24 +16,14 @@ class ErrorHandlingConfig:
         "none",
         "none: stop at a bad record; all: continue.",
         choices=("none", "all"),
-        importance=MEDIUM,
         group="Error Handling",
         display="Error Tolerance",
     )
-    errors_log: bool = key(
-        "errors.log.enable",
-        False,
-        "Log each bad record.",
-        importance=MEDIUM,
-        group="Error Handling",
-        display="Log Errors",
-    )
+    errors_log: bool = key("errors.log.enable", False, "Log each bad record.", display="Log Errors")
     errors_log_messages: bool = key(
         "errors.log.include.messages",
         False,
         "Log the record's content too.",
-        importance=MEDIUM,
-        group="Error Handling",
         display="Log Error Details",
     )
 
@@ -46,7 +36,6 @@ class DeadLetterConfig(ErrorHandlingConfig):
         "errors.deadletterqueue.topic.name",
         "",
         "Topic that receives bad records, raw.",
-        importance=MEDIUM,
         group="Error Handling",
         display="Dead Letter Queue Topic Name",
     )
@@ -54,8 +43,6 @@ class DeadLetterConfig(ErrorHandlingConfig):
         "errors.deadletterqueue.context.headers.enable",
         True,
         "Add Connect's __connect.errors.* headers to dead letters.",
-        importance=MEDIUM,
-        group="Error Handling",
         display="Enable Error Context Headers",
     )
     dead_letter_replication: int = key(
@@ -64,8 +51,6 @@ class DeadLetterConfig(ErrorHandlingConfig):
         "Replication of the dead letter topic when it is created.",
         at_least=1,
         type=Type.SHORT,
-        importance=MEDIUM,
-        group="Error Handling",
         display="Dead Letter Queue Topic Replication Factor",
     )
     dead_letter_table: str = key(
@@ -73,6 +58,4 @@ class DeadLetterConfig(ErrorHandlingConfig):
         "",
         "Table that receives bad records, exactly once. In a database, they are committed in the "
         "same transaction as the results.",
-        importance=MEDIUM,
-        group="Error Handling",
     )

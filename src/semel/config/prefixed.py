@@ -23,9 +23,8 @@ def below(prefix: str, group: str | None, *sections: type) -> Iterator[Definitio
     for section in sections:
         for each in definitions(section):
             whole, *aliases = (prefix + name for name in each.names)
-            shown = whole if each.display_name == each.name else each.display_name
-            named = replace(each, name=whole, aliases=tuple(aliases), display_name=shown)
-            yield replace(named, group=group or each.group)
+            heading = group or each.group
+            yield replace(each, name=whole, aliases=tuple(aliases), group=heading)
 
 
 def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwise: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import urlsplit
 
-from semel.config.definition import LOW, MEDIUM, Type, key
+from semel.config.definition import LOW, Type, key
 from semel.errors import ConfigError, Problem
 
 BASIC_AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
@@ -125,7 +125,6 @@ class RestConfig:
         None,
         "Where /admin is served, if not on listeners; if empty, nowhere.",
         importance=LOW,
-        group=_GROUP,
         validator=_listeners,
     )
     advertised_host: str = key(
@@ -134,7 +133,6 @@ class RestConfig:
         "The host by which other workers reach this one; by default that of the first listener, "
         "or this machine's address if that listens on all addresses.",
         importance=LOW,
-        group=_GROUP,
     )
     advertised_port: int | None = key(
         "rest.advertised.port",
@@ -144,7 +142,6 @@ class RestConfig:
         at_most=65535,
         type=Type.INT,
         importance=LOW,
-        group=_GROUP,
     )
     advertised_listener: str = key(
         "rest.advertised.listener",
@@ -152,7 +149,6 @@ class RestConfig:
         "Which listener other workers use, http or https; by default http if there is one.",
         choices=("", *_SCHEMES),
         importance=LOW,
-        group=_GROUP,
     )
     allowed_origin: str = key(
         "access.control.allow.origin",
@@ -160,7 +156,6 @@ class RestConfig:
         "Origins that browsers may call the REST API from (CORS), such as "
         "https://*.example.com; none by default.",
         importance=LOW,
-        group=_GROUP,
     )
     allowed_methods: str = key(
         "access.control.allow.methods",
@@ -168,7 +163,6 @@ class RestConfig:
         "Methods that the origins of access.control.allow.origin may use; GET, POST and HEAD by "
         "default.",
         importance=LOW,
-        group=_GROUP,
     )
     response_headers: str = key(
         "response.http.headers.config",
@@ -176,7 +170,6 @@ class RestConfig:
         "Headers of every response, [action] [header name]:[header value], separated by commas; "
         "an action is set, add, setDate or addDate.",
         importance=LOW,
-        group=_GROUP,
         validator=_header_config,
     )
     extensions: tuple[str, ...] = key(
@@ -184,7 +177,6 @@ class RestConfig:
         (),
         f"{BASIC_AUTH} requires a user name and a password.",
         importance=LOW,
-        group=_GROUP,
         validator=_extensions,
     )
     jaas_file: str = key(
@@ -192,24 +184,18 @@ class RestConfig:
         "",
         "The JAAS file with the entry KafkaConnect; by default the one of "
         "-Djava.security.auth.login.config in KAFKA_OPTS.",
-        importance=MEDIUM,
-        group=_GROUP,
     )
     tokens_file: str = key(
         TOKENS,
         "",
         "A properties file of bearer tokens, name=token. Requests must then carry one, or a user "
         "name and a password.",
-        importance=MEDIUM,
-        group=_GROUP,
     )
     readers: tuple[str, ...] = key(
         READERS,
         (),
         "Users, names of tokens, or common names of client certificates that may only read, and "
         "validate configurations.",
-        importance=MEDIUM,
-        group=_GROUP,
     )
     authentication: str = key(
         AUTHENTICATION,
@@ -217,8 +203,6 @@ class RestConfig:
         "What requests need if neither rest.extension.classes nor semel.rest.tokens.file is set: "
         "token, the one in $XDG_STATE_HOME/semel/worker-token or SEMEL_WORKER_TOKEN; or none.",
         choices=("token", "none"),
-        importance=MEDIUM,
-        group=_GROUP,
     )
     allowed_hosts: tuple[str, ...] = key(
         HOSTS,
@@ -226,14 +210,12 @@ class RestConfig:
         "Names that clients may call this worker by, besides its own and addresses; * for any. "
         "Only checked without a login, and with the default token on loopback addresses.",
         importance=LOW,
-        group=_GROUP,
     )
     anonymous_paths: tuple[str, ...] = key(
         "semel.rest.anonymous.paths",
         (),
         "Paths that anyone may read without credentials, such as /health for probes.",
         importance=LOW,
-        group=_GROUP,
     )
     max_request_bytes: int = key(
         "semel.rest.max.request.bytes",
@@ -242,7 +224,6 @@ class RestConfig:
         at_least=1024,
         type=Type.INT,
         importance=LOW,
-        group=_GROUP,
     )
     max_connections: int = key(
         "semel.rest.max.connections.per.address",
@@ -252,21 +233,18 @@ class RestConfig:
         at_least=1,
         type=Type.INT,
         importance=LOW,
-        group=_GROUP,
     )
     topic_tracking: bool = key(
         "topic.tracking.enable",
         True,
         "Whether GET /connectors/{name}/topics answers.",
         importance=LOW,
-        group=_GROUP,
     )
     topic_tracking_reset: bool = key(
         "topic.tracking.allow.reset",
         True,
         "Whether PUT /connectors/{name}/topics/reset is allowed.",
         importance=LOW,
-        group=_GROUP,
     )
     originals: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the user has written."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config.common import CommonConfig, is_topic
-from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.error_handling import ErrorHandlingConfig
 from semel.config.topic_creation import TopicCreation
 from semel.delivery import Delivery
@@ -43,7 +43,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         doc="Kafka brokers, host:port separated by commas. Name them here, with "
         "--bootstrap-server, or in SEMEL_BOOTSTRAP_SERVERS.",
         aliases=("kafka.bootstrap.servers", "producer.override.bootstrap.servers"),
-        importance=HIGH,
         group="Common",
     )
     delivery: Delivery | None = key(
@@ -60,7 +59,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "required refuses a connector that cannot keep exactly-once; requested runs it "
         "at-least-once.",
         choices=("requested", "required"),
-        importance=MEDIUM,
         group="Exactly Once Support",
         display="Exactly once support",
     )
@@ -71,8 +69,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "per transaction.boundary.interval.ms, or earlier when 64 MiB wait. connector: the "
         "source decides where a transaction ends.",
         choices=("poll", "interval", "connector"),
-        importance=MEDIUM,
-        group="Exactly Once Support",
         display="Transaction Boundary",
     )
     transaction_interval_ms: int = key(
@@ -81,7 +77,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "Time between two commits with transaction.boundary=interval.",
         at_least=0,
         importance=LOW,
-        group="Exactly Once Support",
         display="Transaction boundary interval",
     )
     offsets_topic: str = key(
@@ -101,7 +96,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "File that holds the source offsets instead, as with Kafka Connect's standalone worker; "
         "at-least-once.",
         importance=LOW,
-        group="offsets.topic",
     )
     offsets_url: str = key(
         OFFSETS_URLS[0],
@@ -111,7 +105,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         aliases=OFFSETS_URLS[1:],
         secret=True,
         importance=LOW,
-        group="offsets.topic",
     )
     offsets_user: str = key(
         "offset.storage.jdbc.connection.user",
@@ -119,7 +112,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "The user of that database, if the URL names none.",
         aliases=("offset.storage.jdbc.user",),
         importance=LOW,
-        group="offsets.topic",
     )
     offsets_password: str = key(
         "offset.storage.jdbc.connection.password",
@@ -128,7 +120,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         aliases=("offset.storage.jdbc.password",),
         secret=True,
         importance=LOW,
-        group="offsets.topic",
     )
     offsets_table: str = key(
         OFFSETS_TABLE,
@@ -136,7 +127,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         "Table that holds the source offsets. Created if it is missing.",
         aliases=("offset.storage.jdbc.offset.table.name",),
         importance=LOW,
-        group="offsets.topic",
     )
     offsets_partitions: int = key(
         "offset.storage.partitions",
@@ -145,7 +135,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         at_least=1,
         type=Type.INT,
         importance=LOW,
-        group="offsets.topic",
     )
     offsets_replication: int = key(
         "offset.storage.replication.factor",
@@ -154,7 +143,6 @@ class SourceConnectorConfig(ErrorHandlingConfig, CommonConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        group="offsets.topic",
         validator=_not_zero,
     )
     group_id: str = key(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from semel.config.allowed import PATHS, PLUGINS, outside, unlisted
 from semel.config.clients import is_from_outside
-from semel.config.definition import HIGH, LOW, MEDIUM, Type, key
+from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
 from semel.config.rest import RestConfig
@@ -76,7 +76,6 @@ class WorkerConfig(RestConfig):
         "Converter of keys for connectors that name none.",
         type=Type.CLASS,
         importance=HIGH,
-        group="Common",
     )
     value_converter: str = key(
         "value.converter",
@@ -84,15 +83,12 @@ class WorkerConfig(RestConfig):
         "Converter of values for connectors that name none.",
         type=Type.CLASS,
         importance=HIGH,
-        group="Common",
     )
     override_policy: str = key(
         POLICY,
         "All",
         "Which consumer.override.*, producer.override.* and admin.override.* keys connectors may "
         f"set: All, None, Allowlist (those in {ALLOWED}) or Principal (login only).",
-        importance=MEDIUM,
-        group="Common",
         recommended=_POLICIES,
         validator=_policy,
     )
@@ -101,16 +97,12 @@ class WorkerConfig(RestConfig):
         (),
         "Client settings that the policy Allowlist lets connectors override, such as "
         "max.poll.records,fetch.min.bytes.",
-        importance=MEDIUM,
-        group="Common",
     )
     modules: tuple[str, ...] = key(
         MODULES,
         (),
         "Python modules and packages that connectors may name, such as acme.transforms for a "
         "transform with type=python: these and the modules below them. None by default.",
-        importance=MEDIUM,
-        group="Common",
     )
     topic_creation: bool = key(
         f"{TOPIC_CREATION}enable",
@@ -118,7 +110,6 @@ class WorkerConfig(RestConfig):
         "Whether source connectors may create topics, by their topic.creation.* keys or with "
         "the brokers' defaults.",
         importance=LOW,
-        group="Common",
     )
     allowed_paths: tuple[str, ...] = key(
         PATHS,
@@ -126,8 +117,6 @@ class WorkerConfig(RestConfig):
         "Folders of this machine that connectors may read and write; by default any that the "
         "worker may. If set, spark.* keys are the worker's alone. Only if set may client settings "
         "of connectors name files, in these folders, as in consumer.override.ssl.ca.location.",
-        importance=MEDIUM,
-        group="Common",
         validator=_folders,
     )
     allowed_plugins: tuple[str, ...] = key(
@@ -135,8 +124,6 @@ class WorkerConfig(RestConfig):
         (),
         "Classes that connectors may name as connector, converter, transform or predicate, by the "
         "names that they use; by default any.",
-        importance=MEDIUM,
-        group="Common",
     )
     graceful_timeout_ms: int = key(
         "task.shutdown.graceful.timeout.ms",
@@ -144,7 +131,6 @@ class WorkerConfig(RestConfig):
         "How long a worker that stops waits for its connectors to finish their current work.",
         at_least=0,
         importance=LOW,
-        group="Common",
     )
 
     def inherited(self, connector: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from semel.config import HIGH, LOW, MEDIUM, connector_class_key, key
+from semel.config import HIGH, LOW, connector_class_key, key
 from semel.sinks.table_keys import (
     auto_create_key,
     auto_evolve_key,
@@ -75,7 +75,6 @@ class JdbcKeys:
         choices=("insert", "multi", "upsert", "update"),
         importance=HIGH,
         group="Writes",
-        display="Insert Mode",
     )
     pk_mode: str = pk_mode_key()
     pk_fields: tuple[str, ...] = pk_fields_key()
@@ -97,14 +96,9 @@ class JdbcKeys:
         "Only Debezium's default.",
         aliases=("table.naming.strategy",),
         importance=LOW,
-        group="Data Mapping",
     )
     column_naming_strategy: tuple[str, ...] = key(
-        "column.naming.strategy",
-        (),
-        "Only Debezium's default.",
-        importance=LOW,
-        group="Data Mapping",
+        "column.naming.strategy", (), "Only Debezium's default.", importance=LOW
     )
     auto_create: bool = auto_create_key()
     auto_evolve: bool = auto_evolve_key()
@@ -125,22 +119,15 @@ class JdbcKeys:
         "default is always, with Debezium's class never.",
         aliases=("quote.identifiers", "sql.quote.identifiers"),
         choices=("always", "never", "true", "false"),
-        importance=MEDIUM,
-        group="DDL",
-        display="Quote Identifiers",
     )
     truncate_enabled: bool = key(
         "truncate.enabled", False, "Only false.", importance=LOW, group="Writes"
     )
-    replace_null: bool = key(
-        "replace.null.with.default", True, "Only true.", importance=LOW, group="Writes"
-    )
+    replace_null: bool = key("replace.null.with.default", True, "Only true.", importance=LOW)
     time_zone: str = key(
         "db.timezone",
         "UTC",
         "Only UTC: times are stored in UTC.",
         aliases=("use.time.zone", "database.time_zone"),
-        importance=MEDIUM,
         group="Data Mapping",
-        display="DB Time Zone",
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semel.config import HIGH, LOW, MEDIUM, SourceConnectorConfig, Type, key, read
+from semel.config import HIGH, LOW, SourceConnectorConfig, Type, key, read
 from semel.config.allowed import PATHS, is_below, roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem, TransientError
@@ -48,26 +48,17 @@ def _charset(name: str) -> None:
 class FileStreamConfig:
     """Which file goes to which topic."""
 
-    file: str = key(
-        "file",
-        "",
-        "The file to read.",
-        importance=HIGH,
-        group="File",
-    )
+    file: str = key("file", "", "The file to read.", importance=HIGH, group="File")
     pattern: str = key(
         "file.pattern",
         "",
         "Read all files whose paths match this instead, such as /var/log/app/*.log.",
-        importance=MEDIUM,
-        group="File",
     )
     directory: str = key(
         "file.directory",
         "",
         "The directory that a relative file is in. If empty, the one in which semel was started.",
         importance=LOW,
-        group="File",
     )
     charset: str = key(
         "file.charset",
@@ -75,22 +66,10 @@ class FileStreamConfig:
         "The character set of the files.",
         validator=_charset,
         importance=LOW,
-        group="File",
     )
-    topic: str = key(
-        "topic",
-        doc="The topic to write to.",
-        importance=HIGH,
-        group="File",
-    )
+    topic: str = key("topic", doc="The topic to write to.")
     batch_size: int = key(
-        "batch.size",
-        100_000,
-        "Maximum number of lines in one batch.",
-        at_least=1,
-        type=Type.INT,
-        importance=MEDIUM,
-        group="File",
+        "batch.size", 100_000, "Maximum number of lines in one batch.", at_least=1, type=Type.INT
     )
 
     def __post_init__(self) -> None:

@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from semel.config import HIGH, Type, key, names, under
+from semel.config import Type, key, names, under
 
 
 @dataclass(frozen=True)
 class PredicateKeys:
     """Keys that all predicates have."""
 
-    type: str = key("type", doc="The class.", type=Type.CLASS, importance=HIGH)
+    type: str = key("type", doc="The class.", type=Type.CLASS)
 
 
 @dataclass(frozen=True)

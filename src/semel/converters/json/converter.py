@@ -33,14 +33,12 @@ class JsonKeys(write.DecimalKeys):
         "Values are objects of a schema and a payload, as in Kafka Connect.",
         importance=HIGH,
         group="Schemas",
-        display="Enable Schemas",
     )
     schema: str = key(
         "schema",
         "",
         "The fields of plain JSON, as in Spark: id BIGINT, price DECIMAL(10,2), at TIMESTAMP.",
         importance=LOW,
-        group="Schemas",
     )
     content: str = key(
         "schema.content",
@@ -48,8 +46,6 @@ class JsonKeys(write.DecimalKeys):
         "Kafka Connect's schema of all values, which are then read without an envelope. Needs "
         "schemas.enable=true.",
         importance=HIGH,
-        group="Schemas",
-        display="Schema Content",
     )
 
 

@@ -44,7 +44,6 @@ class DecimalKeys:
         "NUMERIC. With a schema, both are read.",
         importance=LOW,
         group="Serialization",
-        display="Decimal Format",
         recommended=("BASE64", "NUMERIC"),
         validator=_decimals,
     )

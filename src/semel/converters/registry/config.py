@@ -33,7 +33,6 @@ class RegistryKeys:
         URL,
         doc="The schema registry, such as http://localhost:8081; several addresses are separated "
         "by commas.",
-        importance=HIGH,
     )
     source: str = key(
         _SOURCE,
@@ -43,11 +42,7 @@ class RegistryKeys:
         recommended=("URL", "USER_INFO"),
     )
     user: str = key(
-        _USER,
-        "",
-        "The login, user:password.",
-        aliases=(f"schema.registry.{_USER}",),
-        secret=True,
+        _USER, "", "The login, user:password.", aliases=(f"schema.registry.{_USER}",), secret=True
     )
     bearer_source: str = key(
         "bearer.auth.credentials.source",
@@ -199,7 +194,6 @@ class ApicurioKeys(RegistryKeys):
         doc="Apicurio's registry, such as http://localhost:8080, by the address of any of its "
         "APIs.",
         aliases=(RegistryKeys.URL,),
-        importance=HIGH,
     )
     registers: bool = key(
         "apicurio.registry.auto-register",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, key
+from semel.config import HIGH, LOW, key
 from semel.errors import ConfigError, Problem
 from semel.sinks.checks import (
     left_out_of_the_key,
@@ -49,7 +49,6 @@ class DeltaConfig(RoutedConfig):
     table_path: str = key(
         "delta.table.path",
         doc="Directory or URL (s3://, gs://, abfss://, file://) that holds the tables.",
-        importance=HIGH,
         group="Storage",
     )
     table_name_format: str = table_name_format_key("The table of a topic, below delta.table.path.")
@@ -61,7 +60,6 @@ class DeltaConfig(RoutedConfig):
         choices=("insert", "upsert"),
         importance=HIGH,
         group="Writes",
-        display="Insert Mode",
     )
     pk_mode: str = pk_mode_key()
     pk_fields: tuple[str, ...] = pk_fields_key()
@@ -75,7 +73,6 @@ class DeltaConfig(RoutedConfig):
         (),
         "Columns that a created table is partitioned by; they cannot be of type binary, array, "
         "struct or map.",
-        importance=MEDIUM,
         group="DDL",
     )
     include: tuple[str, ...] = include_key()
@@ -89,11 +86,7 @@ class DeltaConfig(RoutedConfig):
         group="Data Files",
     )
     auto_compact: bool = key(
-        "auto.compact",
-        True,
-        "Compact small files into large ones, in commits that change no data.",
-        importance=MEDIUM,
-        group="Data Files",
+        "auto.compact", True, "Compact small files into large ones, in commits that change no data."
     )
     compact_min_files: int = key(
         "auto.compact.min.files",
@@ -102,7 +95,6 @@ class DeltaConfig(RoutedConfig):
         "compacts the table.",
         at_least=2,
         importance=LOW,
-        group="Data Files",
     )
     codec: str = key(
         "parquet.codec",
@@ -110,7 +102,6 @@ class DeltaConfig(RoutedConfig):
         "Compression of data files: zstd, snappy, gzip or none.",
         choices=("zstd", "snappy", "gzip", "none"),
         importance=LOW,
-        group="Data Files",
     )
     folds_names = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.config import HIGH, LOW, Type, key
 
 
 @dataclass(frozen=True)
@@ -26,48 +26,33 @@ class FormatKeys:
         "Format of the files, by Confluent's class names.",
         type=Type.CLASS,
         importance=HIGH,
-        group="Connector",
-        display="Format class",
     )
     format_output: str = key(
         "format.output.type",
         "",
         "Format of the files, in Aiven's words.",
         choices=("", "parquet", "jsonl", "avro"),
-        importance=MEDIUM,
-        group="Connector",
     )
     bytes_extension: str = key(
         "format.bytearray.extension",
         ".bin",
         "The extension of files with format=bytes.",
         importance=LOW,
-        group="Connector",
-        display="Output file extension for ByteArrayFormat",
     )
     bytes_separator: str | None = key(
         "format.bytearray.separator",
         None,
         "What follows each value with format=bytes; a line feed if nothing is set.",
         importance=LOW,
-        group="Connector",
-        display="Line separator ByteArrayFormat",
     )
     format_fields: str = key(
-        "format.output.fields",
-        "value",
-        "Only the value is written.",
-        choices=("value",),
-        importance=MEDIUM,
-        group="Connector",
+        "format.output.fields", "value", "Only the value is written.", choices=("value",)
     )
     format_envelope: str = key(
         "format.output.envelope",
         "false",
         "A value is not wrapped in an object.",
         choices=("false",),
-        importance=MEDIUM,
-        group="Connector",
     )
     parquet_codec: str = key(
         "parquet.codec",
@@ -75,8 +60,6 @@ class FormatKeys:
         "Compression of Parquet files: zstd, snappy, gzip or none.",
         choices=("zstd", "snappy", "gzip", "none"),
         importance=LOW,
-        group="Connector",
-        display="Parquet Compression Codec",
     )
     avro_codec: str = key(
         "avro.codec",
@@ -84,8 +67,6 @@ class FormatKeys:
         "Compression of Avro files: null, deflate or bzip2.",
         choices=("null", "deflate", "bzip2"),
         importance=LOW,
-        group="Connector",
-        display="Avro Compression Codec",
     )
     compression: str = key(
         "file.compression.type",
@@ -94,5 +75,4 @@ class FormatKeys:
         aliases=("s3.compression.type", "gcs.compression.type"),
         choices=("none", "gzip", "zstd"),
         importance=LOW,
-        group="Connector",
     )

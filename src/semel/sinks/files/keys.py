@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, Type, connector_class_key, key
+from semel.config import HIGH, LOW, Type, connector_class_key, key
 from semel.sinks.files.format_keys import FormatKeys
 from semel.sinks.table_keys import exclude_key, include_key
 
@@ -33,15 +33,9 @@ class FilesKeys(FormatKeys):
         "S3 bucket, instead of path.",
         aliases=("aws.s3.bucket.name",),
         importance=HIGH,
-        group="Storage",
-        display="S3 Bucket",
     )
     gcs_bucket: str = key(
-        "gcs.bucket.name",
-        "",
-        "Google Cloud Storage bucket, instead of path.",
-        importance=HIGH,
-        group="Storage",
+        "gcs.bucket.name", "", "Google Cloud Storage bucket, instead of path.", importance=HIGH
     )
     azure_container: str = key(
         "azblob.container.name",
@@ -49,7 +43,6 @@ class FilesKeys(FormatKeys):
         "Azure container, instead of path.",
         aliases=("azure.storage.container.name",),
         importance=HIGH,
-        group="Storage",
     )
     store_url: str = key(
         "store.url",
@@ -57,8 +50,6 @@ class FilesKeys(FormatKeys):
         "With s3.bucket.name, the S3 endpoint; otherwise the same as path.",
         aliases=("aws.s3.endpoint",),
         importance=HIGH,
-        group="Storage",
-        display="Store URL",
     )
     topics_dir: str | None = key(
         "topics.dir",
@@ -66,8 +57,6 @@ class FilesKeys(FormatKeys):
         "Folder below the location that holds the topics' folders; topics with a bucket's name.",
         aliases=("aws.s3.prefix", "file.name.prefix"),
         importance=HIGH,
-        group="Storage",
-        display="Topics Directory",
     )
     max_records: int = key(
         "flush.size",
@@ -78,7 +67,6 @@ class FilesKeys(FormatKeys):
         type=Type.INT,
         importance=HIGH,
         group="Connector",
-        display="Flush Size",
     )
     target_file_size: int = key(
         "target.file.size",
@@ -86,7 +74,6 @@ class FilesKeys(FormatKeys):
         "A file is closed when it has reached this size.",
         at_least=1024,
         importance=LOW,
-        group="Connector",
     )
     rotate_ms: int = key(
         "rotate.interval.ms",
@@ -94,17 +81,12 @@ class FilesKeys(FormatKeys):
         "Maximum time from a file's first record to its last, by timestamp.extractor.",
         at_least=-1,
         importance=HIGH,
-        group="Connector",
-        display="Rotate Interval (ms)",
     )
     schedule_ms: int = key(
         "rotate.schedule.interval.ms",
         -1,
         "Time from one commit to the next, like processingTime, which takes precedence.",
         at_least=-1,
-        importance=MEDIUM,
-        group="Connector",
-        display="Rotate Schedule Interval (ms)",
     )
     partitioner: str = key(
         "partitioner.class",
@@ -113,7 +95,6 @@ class FilesKeys(FormatKeys):
         "the name of Confluent's class.",
         importance=HIGH,
         group="Partitioner",
-        display="Partitioner Class",
         recommended=("default", "none", "field", "time", "daily", "hourly"),
     )
     partition_fields: tuple[str, ...] = key(
@@ -121,17 +102,11 @@ class FilesKeys(FormatKeys):
         (),
         "The fields whose values name the folders, with partitioner.class=field; a.b is field b "
         "of field a.",
-        importance=MEDIUM,
-        group="Partitioner",
-        display="Partition Field Name",
     )
     path_format: str = key(
         "path.format",
         "",
         "The folders of partitioner.class=time, such as 'day'=YYYY-MM-dd/'hour'=HH.",
-        importance=MEDIUM,
-        group="Partitioner",
-        display="Path Format",
     )
     duration_ms: int = key(
         "partition.duration.ms",
@@ -139,37 +114,21 @@ class FilesKeys(FormatKeys):
         "The time span of a folder of partitioner.class=time; -1 for the finest unit in "
         "path.format.",
         at_least=-1,
-        importance=MEDIUM,
-        group="Partitioner",
-        display="Partition Duration (ms)",
         validator=_duration,
     )
-    timezone: str = key(
-        "timezone",
-        "",
-        "Time zone of the folders; UTC if not set.",
-        importance=MEDIUM,
-        group="Partitioner",
-        display="Timezone",
-    )
+    timezone: str = key("timezone", "", "Time zone of the folders; UTC if not set.")
     extractor: str = key(
         "timestamp.extractor",
         "wallclock",
         "A record's time: wallclock (when it is written), record (its timestamp in Kafka) or "
         "recordfield (the field timestamp.field).",
         choices=("wallclock", "record", "recordfield"),
-        importance=MEDIUM,
-        group="Partitioner",
-        display="Timestamp Extractor",
     )
     timestamp_field: str = key(
         "timestamp.field",
         "timestamp",
         "The field that holds the time, with timestamp.extractor=recordfield: a time, an ISO "
         "8601 string, or milliseconds.",
-        importance=MEDIUM,
-        group="Partitioner",
-        display="Record Field for Timestamp Extractor",
     )
     zero_pad: int = key(
         "filename.offset.zero.pad.width",
@@ -179,15 +138,8 @@ class FilesKeys(FormatKeys):
         type=Type.INT,
         importance=LOW,
         group="Storage",
-        display="Filename Offset Zero Pad Width",
     )
-    delimiter: str = key(
-        "file.delim",
-        "+",
-        "Separates topic, partition and offsets in file names.",
-        importance=MEDIUM,
-        group="Storage",
-    )
+    delimiter: str = key("file.delim", "+", "Separates topic, partition and offsets in file names.")
     include: tuple[str, ...] = include_key(group="Connector")
     exclude: tuple[str, ...] = exclude_key(group="Connector")
     insert_mode: str = key(
@@ -197,7 +149,6 @@ class FilesKeys(FormatKeys):
         choices=("insert",),
         importance=LOW,
         group="Connector",
-        display="Insert Mode",
     )
     on_null: str | None = key(
         "behavior.on.null.values",
@@ -205,16 +156,12 @@ class FilesKeys(FormatKeys):
         "Tombstones: ignore leaves them out; fail, the default of Confluent's classes, makes "
         "them bad records.",
         importance=LOW,
-        group="Connector",
-        display="Behavior for null-valued records",
     )
     delete_enabled: bool = key(
         "delete.enabled",
         False,
         "Not available: files are only added, never changed.",
         importance=LOW,
-        group="Connector",
-        display="Enable deletes",
     )
     keys_too: str = key(
         "store.kafka.keys",
@@ -222,7 +169,6 @@ class FilesKeys(FormatKeys):
         "A record's key is not written; copy it into a field in a transform.",
         choices=("false",),
         importance=LOW,
-        group="Connector",
     )
     headers_too: str = key(
         "store.kafka.headers",
@@ -230,7 +176,6 @@ class FilesKeys(FormatKeys):
         "A record's headers are not written.",
         choices=("false",),
         importance=LOW,
-        group="Connector",
     )
     encryption: str = key(
         "s3.ssea.name",
@@ -238,83 +183,38 @@ class FilesKeys(FormatKeys):
         "Server-side encryption in S3: AES256 or aws:kms.",
         importance=LOW,
         group="Store",
-        display="S3 Server Side Encryption",
     )
     customer_key: str = key(
-        "s3.sse.customer.key",
-        "",
-        "Not available.",
-        secret=True,
-        importance=LOW,
-        group="Store",
-        display="S3 Server Side Encryption Customer-Provided Key (SSE-C)",
+        "s3.sse.customer.key", "", "Not available.", secret=True, importance=LOW
     )
     kms_key: str = key(
-        "s3.sse.kms.key.id",
-        "",
-        "The KMS key, with s3.ssea.name=aws:kms.",
-        importance=LOW,
-        group="Store",
-        display="S3 Server Side Encryption Key",
+        "s3.sse.kms.key.id", "", "The KMS key, with s3.ssea.name=aws:kms.", importance=LOW
     )
-    acl: str = key(
-        "s3.acl.canned",
-        "",
-        "The canned ACL of what is written to S3.",
-        importance=LOW,
-        group="Store",
-        display="S3 Canned ACL",
-    )
-    region: str = key(
-        "s3.region",
-        "",
-        "The S3 region.",
-        aliases=("aws.s3.region",),
-        importance=MEDIUM,
-        group="Store",
-        display="AWS region",
-    )
+    acl: str = key("s3.acl.canned", "", "The canned ACL of what is written to S3.", importance=LOW)
+    region: str = key("s3.region", "", "The S3 region.", aliases=("aws.s3.region",))
     access_key: str = key(
-        "aws.access.key.id",
-        "",
-        "The access key of S3.",
-        secret=True,
-        importance=HIGH,
-        group="Store",
-        display="AWS Access Key ID",
+        "aws.access.key.id", "", "The access key of S3.", secret=True, importance=HIGH
     )
     secret_key: str = key(
-        "aws.secret.access.key",
-        "",
-        "The secret key of S3.",
-        secret=True,
-        importance=HIGH,
-        group="Store",
-        display="AWS Secret Access Key",
+        "aws.secret.access.key", "", "The secret key of S3.", secret=True, importance=HIGH
     )
     credentials: str = key(
         "gcs.credentials.path",
         "",
         "File with the credentials of Google Cloud Storage.",
         importance=HIGH,
-        group="Store",
     )
-    account: str = key(
-        "azblob.account.name", "", "The Azure storage account.", importance=HIGH, group="Store"
-    )
+    account: str = key("azblob.account.name", "", "The Azure storage account.", importance=HIGH)
     account_key: str = key(
         "azblob.account.key",
         "",
         "The key of the Azure storage account.",
         secret=True,
         importance=HIGH,
-        group="Store",
     )
     kerberos: bool = key(
         "hdfs.authentication.kerberos",
         False,
         "Authenticate to webhdfs:// with Kerberos.",
         importance=HIGH,
-        group="Store",
-        display="HDFS Authentication Kerberos",
     )

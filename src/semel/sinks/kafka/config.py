@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.config import HIGH, LOW, Type, key
 from semel.errors import ConfigError, Problem
 from semel.sinks.routed import RoutedConfig
 
@@ -53,7 +53,6 @@ class KafkaConfig(RoutedConfig):
         "murmur2_random: by key, as Java's producer does; keep: the partition number stays the "
         "same.",
         choices=("murmur2_random", KEEP),
-        importance=MEDIUM,
         group="Destination Topics",
     )
     auto_create: bool = key(
@@ -61,8 +60,6 @@ class KafkaConfig(RoutedConfig):
         False,
         "Create missing target topics, with the source's number of partitions and retention.",
         aliases=("topic.auto.create",),
-        importance=MEDIUM,
-        group="Destination Topics",
     )
     replication: int = key(
         "dest.topic.replication.factor",
@@ -71,8 +68,6 @@ class KafkaConfig(RoutedConfig):
         aliases=("replication.factor",),
         at_least=-1,
         type=Type.SHORT,
-        importance=MEDIUM,
-        group="Destination Topics",
         validator=_not_zero,
     )
     nonempty: str = key(
@@ -81,8 +76,6 @@ class KafkaConfig(RoutedConfig):
         "If a target already has records, but no position of its topic is known: refuse to "
         "copy, or append.",
         choices=("refuse", "append"),
-        importance=MEDIUM,
-        group="Destination Topics",
     )
     ledger_topic: str = key(
         "offset.storage.topic",
@@ -99,7 +92,6 @@ class KafkaConfig(RoutedConfig):
         at_least=-1,
         type=Type.SHORT,
         importance=LOW,
-        group="Positions",
         validator=_not_zero,
     )
     topic_header: str = key(
@@ -114,14 +106,12 @@ class KafkaConfig(RoutedConfig):
         "__connect.partition",
         "Header that holds the partition.",
         importance=LOW,
-        group="Provenance",
     )
     offset_header: str = key(
         "provenance.offset.header",
         "__connect.offset",
         "Header that holds the offset.",
         importance=LOW,
-        group="Provenance",
     )
 
     def __post_init__(self) -> None:

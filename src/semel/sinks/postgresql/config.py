@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config import LOW, MEDIUM, connector_class_key, key
+from semel.config import LOW, connector_class_key, key
 from semel.sinks import jdbc
 from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
 from semel.sinks.jdbc_keys import PARAMETER, idle_key, url_key
@@ -29,18 +29,12 @@ class PostgresConfig(JdbcConfig):
         "The server ends a transaction whose process is frozen for this long.", at_least=100
     )
     ssl: str = key("connection.ssl", "", PARAMETER, importance=LOW, group="Connection")
-    sslmode: str = key("connection.sslmode", "", PARAMETER, importance=MEDIUM, group="Connection")
-    sslrootcert: str = key(
-        "connection.sslrootcert", "", PARAMETER, importance=MEDIUM, group="Connection"
-    )
-    sslcert: str = key("connection.sslcert", "", PARAMETER, importance=LOW, group="Connection")
-    sslkey: str = key("connection.sslkey", "", PARAMETER, importance=LOW, group="Connection")
-    current_schema: str = key(
-        "connection.currentSchema", "", PARAMETER, importance=LOW, group="Connection"
-    )
-    login_timeout: str = key(
-        "connection.loginTimeout", "", PARAMETER, importance=LOW, group="Connection"
-    )
+    sslmode: str = key("connection.sslmode", "", PARAMETER)
+    sslrootcert: str = key("connection.sslrootcert", "", PARAMETER)
+    sslcert: str = key("connection.sslcert", "", PARAMETER, importance=LOW)
+    sslkey: str = key("connection.sslkey", "", PARAMETER, importance=LOW)
+    current_schema: str = key("connection.currentSchema", "", PARAMETER, importance=LOW)
+    login_timeout: str = key("connection.loginTimeout", "", PARAMETER, importance=LOW)
 
     def parameters(self) -> dict[str, str]:
         """The JDBC driver's parameters that are keys of their own, as in Confluent's sink."""

@@ -32,33 +32,22 @@ def _check_quickstart(name: str) -> None:
 class DatagenConfig:
     """Which records to generate, how many and how fast."""
 
-    topic: str = key(
-        "kafka.topic",
-        doc="The topic to write to.",
-        importance=HIGH,
-        group="Datagen",
-    )
+    topic: str = key("kafka.topic", doc="The topic to write to.", group="Datagen")
     quickstart: str = key(
         "quickstart",
         "",
         "A schema that comes with semel, such as orders, users or pageviews.",
         importance=HIGH,
-        group="Datagen",
         validator=_check_quickstart,
     )
     schema_string: str = key(
-        "schema.string",
-        "",
-        "The Avro schema of the records, with arg.properties.",
-        importance=HIGH,
-        group="Datagen",
+        "schema.string", "", "The Avro schema of the records, with arg.properties.", importance=HIGH
     )
     schema_filename: str = key(
         "schema.filename",
         "",
         "A file that holds the schema, on each machine that runs tasks.",
         importance=HIGH,
-        group="Datagen",
     )
     keyfield: str = key(
         "schema.keyfield",
@@ -66,7 +55,6 @@ class DatagenConfig:
         "The field that is the key. If empty, the quickstart's; without a quickstart there is "
         "no key.",
         importance=HIGH,
-        group="Datagen",
     )
     max_interval_ms: int = key(
         "max.interval",
@@ -74,14 +62,12 @@ class DatagenConfig:
         "The longest time between two records of a task in milliseconds, half of it on average; "
         "0: as fast as possible.",
         importance=HIGH,
-        group="Datagen",
     )
     iterations: int = key(
         "iterations",
         -1,
         "How many records each task makes; unlimited if less than 1.",
         importance=HIGH,
-        group="Datagen",
     )
     seed: int | None = key(
         "random.seed",
@@ -89,7 +75,6 @@ class DatagenConfig:
         "The seed of random values. By default it is derived from the connector's name.",
         type=Type.LONG,
         importance=LOW,
-        group="Datagen",
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.config import HIGH, LOW, Type, key
 from semel.errors import ConfigError, Problem
 from semel.patterns import check
 from semel.sources.directory import filepulse
@@ -56,11 +56,10 @@ def _attributes(names: Sequence[str]) -> None:
 class DirectoryConfig(TextKeys):
     """Which files to read, how, and what happens to them afterwards."""
 
-    topic: str = key("topic", doc="The topic to write to.", importance=HIGH, group="General")
+    topic: str = key("topic", doc="The topic to write to.", group="General")
     input_path: str = key(
         "input.path",
         doc="The directory, or the URL of one, whose files are read.",
-        importance=HIGH,
         group="File System",
     )
     finished_path: str = key(
@@ -68,14 +67,12 @@ class DirectoryConfig(TextKeys):
         "",
         "Where files are moved to once all their records are committed.",
         importance=HIGH,
-        group="File System",
     )
     error_path: str = key(
         "error.path",
         "",
         "Where files that cannot be read to their end are moved to. Empty: they stay.",
         importance=HIGH,
-        group="File System",
     )
     pattern: str = key(
         "input.file.pattern",
@@ -83,14 +80,12 @@ class DirectoryConfig(TextKeys):
         "A regular expression that the whole name of a file must match.",
         validator=check,
         importance=HIGH,
-        group="File System",
     )
     recursive: bool = key(
         "input.path.walk.recursively",
         False,
         "Also read the files of folders below.",
         importance=LOW,
-        group="File System",
     )
     cleanup: str = key(
         "cleanup.policy",
@@ -99,15 +94,12 @@ class DirectoryConfig(TextKeys):
         "finished.path) or movebydate (to a folder there, named by the day the file was last "
         "changed, in UTC).",
         choices=(NONE, DELETE, MOVE, MOVE_BY_DATE),
-        importance=MEDIUM,
-        group="File System",
     )
     halt: bool = key(
         "halt.on.error",
         True,
         "Stop the connector at a file that cannot be read to its end; false: continue with others.",
         importance=HIGH,
-        group="File System",
     )
     minimum_age_ms: int = key(
         "file.minimum.age.ms",
@@ -115,7 +107,6 @@ class DirectoryConfig(TextKeys):
         "How long a file must have been left unchanged before it is read.",
         at_least=0,
         importance=LOW,
-        group="File System",
     )
     sort: tuple[str, ...] = key(
         "files.sort.attributes",
@@ -124,14 +115,12 @@ class DirectoryConfig(TextKeys):
         "LastModifiedAsc, LastModifiedDesc.",
         validator=_attributes,
         importance=LOW,
-        group="File System",
     )
     processing: str = key(
         "processing.file.extension",
         ".PROCESSING",
         "Files whose names end with this are not read; semel itself creates none.",
         importance=LOW,
-        group="File System",
     )
     empty_poll_ms: int = key(
         "empty.poll.wait.ms",
@@ -148,7 +137,6 @@ class DirectoryConfig(TextKeys):
         at_least=1,
         type=Type.INT,
         importance=LOW,
-        group="General",
     )
     format_name: str = key(
         "format",
@@ -157,7 +145,6 @@ class DirectoryConfig(TextKeys):
         "Each of spooldir's classes has its own.",
         choices=("", *FORMATS),
         importance=HIGH,
-        group="General",
     )
     metadata_location: str = key(
         "metadata.location",
@@ -172,7 +159,6 @@ class DirectoryConfig(TextKeys):
         "metadata",
         "The field of the value with metadata.location=field.",
         importance=LOW,
-        group="Metadata",
     )
     timestamp_mode: str = key(
         "timestamp.mode",
@@ -180,30 +166,17 @@ class DirectoryConfig(TextKeys):
         "The records' timestamps: process_time, file_time (when the file was last changed) or "
         "field.",
         choices=("process_time", "file_time", "field"),
-        importance=MEDIUM,
         group="Timestamps",
     )
     timestamp_field: str = key(
-        "timestamp.field",
-        "",
-        "The field of the value with timestamp.mode=field.",
-        importance=MEDIUM,
-        group="Timestamps",
+        "timestamp.field", "", "The field of the value with timestamp.mode=field."
     )
     date_formats: tuple[str, ...] = key(
         "parser.timestamp.date.formats",
         ("yyyy-MM-dd'T'HH:mm:ss", "yyyy-MM-dd' 'HH:mm:ss"),
         "Patterns of SimpleDateFormat for fields of times, tried in this order.",
-        importance=MEDIUM,
-        group="Timestamps",
     )
-    timezone: str = key(
-        "parser.timestamp.timezone",
-        "UTC",
-        "The time zone of times without one.",
-        importance=MEDIUM,
-        group="Timestamps",
-    )
+    timezone: str = key("parser.timestamp.timezone", "UTC", "The time zone of times without one.")
     key_schema: str = key(
         "key.schema",
         "",
@@ -212,17 +185,12 @@ class DirectoryConfig(TextKeys):
         group="Schema",
     )
     value_schema: str = key(
-        "value.schema",
-        "",
-        "The fields of the value, in spooldir's schema format.",
-        importance=HIGH,
-        group="Schema",
+        "value.schema", "", "The fields of the value, in spooldir's schema format.", importance=HIGH
     )
     generated: bool = key(
         "schema.generation.enabled",
         False,
         "All fields are text, named as in the file.",
-        importance=MEDIUM,
         group="Schema Generation",
     )
     key_fields: tuple[str, ...] = key(
@@ -230,8 +198,6 @@ class DirectoryConfig(TextKeys):
         (),
         "The fields of the value that make the key, without key.schema.",
         aliases=("key.fields",),
-        importance=MEDIUM,
-        group="Schema Generation",
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 
-from semel.config import LOW, MEDIUM, Type, key
+from semel.config import LOW, Type, key
 from semel.errors import Problem
 from semel.sources.directory.opencsv import Dialect
 
@@ -34,7 +34,6 @@ class TextKeys:
         "csv.first.row.as.header",
         False,
         "The first row names the columns; else they are the fields of value.schema.",
-        importance=MEDIUM,
         group="CSV Parsing",
     )
     skip_lines: int = key(
@@ -44,7 +43,6 @@ class TextKeys:
         at_least=0,
         type=Type.INT,
         importance=LOW,
-        group="CSV Parsing",
     )
     separator: str = key(
         "csv.separator.char",
@@ -52,28 +50,21 @@ class TextKeys:
         "The character that separates columns, or its number; 0 for NUL, with the rules of "
         "RFC 4180.",
         importance=LOW,
-        group="CSV Parsing",
     )
     quote: str = key(
-        "csv.quote.char",
-        "34",
-        "The character that quotes a value, or its number.",
-        importance=LOW,
-        group="CSV Parsing",
+        "csv.quote.char", "34", "The character that quotes a value, or its number.", importance=LOW
     )
     escape: str = key(
         "csv.escape.char",
         "92",
         "The character that escapes the next one, or its number; 0 for none.",
         importance=LOW,
-        group="CSV Parsing",
     )
     rfc_4180: bool = key(
         "csv.rfc.4180.parser.enabled",
         False,
         "Read rows by RFC 4180: no character is an escape character.",
         importance=LOW,
-        group="CSV Parsing",
     )
     nulls: str = key(
         "csv.null.field.indicator",
@@ -82,35 +73,27 @@ class TextKeys:
         "empty_quotes, both. Empty numbers and times are always null.",
         choices=("neither", "empty_separators", "empty_quotes", "both"),
         importance=LOW,
-        group="CSV Parsing",
     )
     case_sensitive: bool = key(
         "csv.case.sensitive.field.names",
         False,
         "Whether the case of names matters when columns are matched to fields.",
         importance=LOW,
-        group="CSV Parsing",
     )
     ignore_whitespace: bool = key(
         "csv.ignore.leading.whitespace",
         True,
         "Leave out blanks before a quote. Numbers and times may always have blanks around them.",
         importance=LOW,
-        group="CSV Parsing",
     )
     ignore_quotations: bool = key(
         "csv.ignore.quotations",
         False,
         "Leave out quotes; they hold no separators and no line ends.",
         importance=LOW,
-        group="CSV Parsing",
     )
     strict_quotes: bool = key(
-        "csv.strict.quotes",
-        False,
-        "Leave out what stands outside of quotes.",
-        importance=LOW,
-        group="CSV Parsing",
+        "csv.strict.quotes", False, "Leave out what stands outside of quotes.", importance=LOW
     )
 
     def problems(self) -> list[Problem]:

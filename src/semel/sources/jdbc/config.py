@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from semel.config import HIGH, LOW, MEDIUM, Type, key
+from semel.config import HIGH, LOW, Type, key
 from semel.errors import ConfigError, Problem
 from semel.patterns import compiled
 from semel.sinks.table_keys import password_key, user_key
@@ -33,9 +33,7 @@ class JdbcSourceConfig:
         "connection.url",
         doc="The database, such as jdbc:postgresql://host:port/database.",
         secret=True,
-        importance=HIGH,
         group="Database",
-        display="JDBC URL",
     )
     connection_user: str = user_key("Database")
     connection_password: str = password_key("Database")
@@ -43,45 +41,22 @@ class JdbcSourceConfig:
         "table.whitelist",
         (),
         "Tables to read: table, schema.table or database.schema.table. Empty: all there are.",
-        importance=MEDIUM,
-        group="Database",
-        display="Table Whitelist",
     )
-    blacklist: tuple[str, ...] = key(
-        "table.blacklist",
-        (),
-        "Tables to leave out.",
-        importance=MEDIUM,
-        group="Database",
-        display="Table Blacklist",
-    )
+    blacklist: tuple[str, ...] = key("table.blacklist", (), "Tables to leave out.")
     include: tuple[str, ...] = key(
-        "table.include.list",
-        (),
-        "Regular expressions for the full names of tables to read.",
-        importance=MEDIUM,
-        group="Database",
+        "table.include.list", (), "Regular expressions for the full names of tables to read."
     )
     exclude: tuple[str, ...] = key(
-        "table.exclude.list",
-        (),
-        "Regular expressions for the full names of tables to leave out.",
-        importance=MEDIUM,
-        group="Database",
+        "table.exclude.list", (), "Regular expressions for the full names of tables to leave out."
     )
     catalog_pattern: str | None = key(
-        "catalog.pattern",
-        None,
-        "LIKE pattern for the databases whose tables are read.",
-        importance=MEDIUM,
-        group="Database",
+        "catalog.pattern", None, "LIKE pattern for the databases whose tables are read."
     )
     schema_pattern: str | None = key(
         "schema.pattern",
         None,
         "LIKE pattern for the schemas whose tables are read.",
         importance=HIGH,
-        group="Database",
     )
     table_types: tuple[str, ...] = key(
         "table.types",
@@ -106,29 +81,23 @@ class JdbcSourceConfig:
         False,
         "true is numeric.mapping=precision_only.",
         importance=LOW,
-        group="Database",
     )
     mode: str = key(
         "mode",
         doc="How new rows are found: bulk, incrementing, timestamp or timestamp+incrementing.",
         choices=(BULK, INCREMENTING, TIMESTAMP, BOTH),
-        importance=HIGH,
         group="Mode",
-        display="Table Loading Mode",
     )
     incrementing_column: str = key(
         "incrementing.column.name",
         "",
         "The column that grows with each new row. Empty: the auto-increment column.",
-        importance=MEDIUM,
-        group="Mode",
     )
     incrementing_initial: int | None = key(
         "incrementing.initial",
         None,
         "Without an offset, only rows with a larger number than this are read; all if empty.",
         importance=LOW,
-        group="Mode",
     )
     incrementing_relaxed: bool = key(
         "incrementing.relaxed.monotonic",
@@ -136,14 +105,11 @@ class JdbcSourceConfig:
         "Only false.",
         validator=not_relaxed,
         importance=LOW,
-        group="Mode",
     )
     timestamp_columns: tuple[str, ...] = key(
         "timestamp.column.name",
         (),
         "The columns that say when a row was changed; the first that is not null counts.",
-        importance=MEDIUM,
-        group="Mode",
     )
     incrementing_mapping: tuple[str, ...] = key(
         "incrementing.column.mapping",
@@ -151,16 +117,12 @@ class JdbcSourceConfig:
         "The incrementing column by table, instead of incrementing.column.name: regex:column. Each "
         "table's full name must match one regular expression.",
         validator=names_one,
-        importance=MEDIUM,
-        group="Mode",
     )
     timestamp_mapping: tuple[str, ...] = key(
         "timestamp.columns.mapping",
         (),
         "The timestamp columns by table, instead of timestamp.column.name: regex:[column|column].",
         validator=names_some,
-        importance=MEDIUM,
-        group="Mode",
     )
     credentials_provider: str = key(
         "jdbc.credentials.provider.class",
@@ -202,7 +164,6 @@ class JdbcSourceConfig:
             "nanos_iso_datetime_string",
         ),
         importance=LOW,
-        group="Connector",
     )
     validate_non_null: bool = key(
         "validate.non.null",
@@ -211,28 +172,11 @@ class JdbcSourceConfig:
         importance=LOW,
         group="Mode",
     )
-    plain_query: str = key(
-        "query",
-        "",
-        "A query to read instead of tables.",
-        importance=MEDIUM,
-        group="Mode",
-    )
+    plain_query: str = key("query", "", "A query to read instead of tables.")
     masked_query: str = key(
-        "query.masked",
-        "",
-        "As query, but its value is never shown.",
-        secret=True,
-        importance=MEDIUM,
-        group="Mode",
+        "query.masked", "", "As query, but its value is never shown.", secret=True
     )
-    query_suffix: str = key(
-        "query.suffix",
-        "",
-        "Appended to each query.",
-        importance=LOW,
-        group="Mode",
-    )
+    query_suffix: str = key("query.suffix", "", "Appended to each query.", importance=LOW)
     range_rows: int = key(
         "first.load.range.rows",
         RANGE_ROWS,
@@ -240,7 +184,6 @@ class JdbcSourceConfig:
         "this many rows each; 0: never.",
         at_least=0,
         importance=LOW,
-        group="Mode",
     )
     poll_interval_ms: int = key(
         "poll.interval.ms",
@@ -257,7 +200,6 @@ class JdbcSourceConfig:
         "Time between two checks for new and dropped tables.",
         at_least=1,
         importance=LOW,
-        group="Connector",
     )
     topic_prefix: str = key(
         "topic.prefix",
@@ -265,15 +207,9 @@ class JdbcSourceConfig:
         "Required, but may be empty: the prefix of topic names; the table's name follows. With "
         "query, the whole topic.",
         importance=HIGH,
-        group="Connector",
     )
     timezone: str = key(
-        "db.timezone",
-        "UTC",
-        "The time zone of columns that have none.",
-        validator=a_time_zone,
-        importance=MEDIUM,
-        group="Connector",
+        "db.timezone", "UTC", "The time zone of columns that have none.", validator=a_time_zone
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.config import LOW, MEDIUM, connector_class_key, key
+from semel.config import LOW, connector_class_key, key
 from semel.errors import misconfigured
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.jdbc_keys import PARAMETER, idle_key, url_key
@@ -33,14 +33,10 @@ class MysqlConfig(JdbcConfig):
         "The server ends a transaction whose process is frozen for this long, in whole seconds.",
         at_least=1000,
     )
-    ssl_mode: str = key("connection.sslMode", "", PARAMETER, importance=MEDIUM, group="Connection")
-    ssl_certificate: str = key(
-        "connection.serverSslCert", "", PARAMETER, importance=MEDIUM, group="Connection"
-    )
-    use_ssl: bool = key("connection.useSSL", False, PARAMETER, importance=LOW, group="Connection")
-    require_ssl: bool = key(
-        "connection.requireSSL", False, PARAMETER, importance=LOW, group="Connection"
-    )
+    ssl_mode: str = key("connection.sslMode", "", PARAMETER, group="Connection")
+    ssl_certificate: str = key("connection.serverSslCert", "", PARAMETER)
+    use_ssl: bool = key("connection.useSSL", False, PARAMETER, importance=LOW)
+    require_ssl: bool = key("connection.requireSSL", False, PARAMETER, importance=LOW)
 
 
 class Tls(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.config import MEDIUM, connector_class_key, key
+from semel.config import connector_class_key, key
 from semel.errors import misconfigured
 from semel.problems import may_read
 from semel.sinks.jdbc import JdbcConfig
@@ -42,19 +42,9 @@ class SqlServerConfig(JdbcConfig):
     connector_class: str = connector_class_key("sqlserver")
     connection_url: str = url_key(_FORM)
     lock_timeout_ms: int = lock_key()
-    encrypt: str = key(
-        "connection.encrypt", "true", PARAMETER, importance=MEDIUM, group="Connection"
-    )
-    trust_certificate: bool = key(
-        "connection.trustServerCertificate",
-        False,
-        PARAMETER,
-        importance=MEDIUM,
-        group="Connection",
-    )
-    certificate: str = key(
-        "connection.serverCertificate", "", PARAMETER, importance=MEDIUM, group="Connection"
-    )
+    encrypt: str = key("connection.encrypt", "true", PARAMETER, group="Connection")
+    trust_certificate: bool = key("connection.trustServerCertificate", False, PARAMETER)
+    certificate: str = key("connection.serverCertificate", "", PARAMETER)
 
 
 @dataclass(frozen=True)
