@@ -50,6 +50,7 @@ from semel.errors import (
     TransientError,
     prefixed,
 )
+from semel.gateway import require_token_of_jvm
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
 from semel.kafka.consumer import consumer_config
@@ -106,6 +107,7 @@ class MicroBatchEngine:
         startup.enter(self._run)
         targets = startup.targets(self._run)
         require_source(self._spark())
+        require_token_of_jvm()
         control = self._lines.address(self._spark().sparkContext)
         batches = MicroBatches(self._run, self._transform, self._progress, control)
         try:
