@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -185,6 +186,29 @@ def connected() -> bool:
 
     _forget_dead()
     return SparkContext._gateway is not None
+
+
+def require_token_of_jvm() -> None:
+    """Let PySpark's callback server, which a streaming query calls, demand a token.
+
+    Py4J can, but its Java side loses the token when PySpark tells it the server's port, so it is
+    set again. A server that the user's own Spark has opened before stays as it is.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    with SparkContext._lock:
+        gateway: Any = SparkContext._gateway
+        if gateway.__dict__.get("_callback_server") is not None:
+            return
+        token = secrets.token_hex()
+        gateway.callback_server_parameters.auth_token = token
+        started: Any = ensure_callback_server_started
+        started(gateway)
+        field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient")
+        field = field.getDeclaredField("authToken")
+        field.setAccessible(True)
+        field.set(gateway.java_gateway_server.getCallbackClient(), token)
 
 
 def out_of_memory() -> bool:

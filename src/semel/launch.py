@@ -56,7 +56,7 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p spark %c{{1}}: %m%n%ex{{5}}
 """
 AT_ONCE = 64
-"""Requests for records that may wait to be answered."""
+"""Calls that may wait for a process."""
 _SUFFIXES = (".json", ".properties")
 _SHAPE_WORKERS = ("spark.pyspark.", "spark.python.")
 _OF_DAEMONS = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
@@ -135,23 +135,23 @@ class Standby:
         OSError: it cannot be started.
     """
 
-    readers = ""
-    """Where the latest one forks processes that read records; see :mod:`semel.engine.sampler`."""
+    forks = ""
+    """Where the latest one forks processes; see :mod:`semel.engine.expendable`."""
 
     def __init__(self, raw: Mapping[str, str]) -> None:
         folder = tempfile.mkdtemp(prefix="semel-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.path = f"{folder}/standby"
-        Standby.readers = f"{folder}/readers"
+        Standby.forks = f"{folder}/forks"
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
-            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as readers,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as forks,
         ):
             listener.bind(self.path)
             listener.listen(1)
-            readers.bind(Standby.readers)
-            readers.listen(AT_ONCE)
-            passed = [listener.fileno(), readers.fileno()]
+            forks.bind(Standby.forks)
+            forks.listen(AT_ONCE)
+            passed = [listener.fileno(), forks.fileno()]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "semel.engine.standby", *map(str, passed)],
                 stdin=subprocess.PIPE,

@@ -42,6 +42,13 @@ LOADS = (
     *("sasl.oauthbearer.assertion.file", "sasl.oauthbearer.assertion.jwt.template.file"),
 )
 
+FATAL = {
+    "aborts": "import os; os.abort()",
+    "swells": "x = [bytearray(1 << 20) for _ in range(1 << 20)]",
+    "loops": "while True: pass",
+}
+"""Plugins that do what a library may do with a configuration that nobody has thought of."""
+
 
 class Victim:
     """A worker whose API the attacks are sent to: by a reader, or by a writer."""
@@ -83,6 +90,13 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     (folder / "tokens.properties").write_text("reader=read\nwriter=write\n")
     (folder / "secrets.properties").write_text(f"treasure={SECRET}\n")
     (folder / "surprise.py").write_text(f"open({str(folder / 'imported')!r}, 'w').close()\n")
+    plugins = folder / "fatal-1.dist-info"
+    plugins.mkdir()
+    (plugins / "METADATA").write_text("Metadata-Version: 2.1\nName: fatal\nVersion: 1\n")
+    entries = [f"{name} = {name}:Sink" for name in FATAL]
+    (plugins / "entry_points.txt").write_text("\n".join(["[semel.sinks]", *entries]))
+    for name, program in FATAL.items():
+        (folder / f"{name}.py").write_text(program)
     file = folder / "worker.properties"
     file.write_text(
         f"listeners=http://{LOOPBACK}:0\nbootstrap.servers=localhost:1\n"
@@ -213,6 +227,18 @@ def test_a_catalog_imports_nothing(victim: Victim, name: str) -> None:
     lake = {"name": "lake", "connector.class": "iceberg", "topics": "a", "iceberg.tables": "db.a"}
     assert victim.errors({**lake, key: "surprise.Class"})[key]
     assert not (victim.folder / "imported").exists()
+
+
+@pytest.mark.parametrize("plugin", some(*FATAL))
+@pytest.mark.parametrize("token", ["read", "write"])
+def test_validation_that_dies_takes_nothing_along(victim: Victim, plugin: str, token: str) -> None:
+    validates, sets = f"/connector-plugins/{plugin}/config/validate", "/connectors/orders/config"
+    config = {**POSTGRES, "connector.class": plugin}
+    answer = victim.send(validates if token == "read" else sets, config, token)
+    assert answer.status_code == 400
+    assert "the process that did so has died" in answer.json()["message"]
+    assert victim.is_well()
+    assert not victim.errors(POSTGRES)
 
 
 # Patterns

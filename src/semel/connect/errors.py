@@ -35,6 +35,12 @@ class Conflict(RequestError):
     status = 409
 
 
+class TooMany(RequestError):
+    """Others are being answered, and it would take too long to wait for them."""
+
+    status = 429
+
+
 class Unanswered(RequestError):
     """A connector's store, or Kafka, does not answer, or what the configuration refers to is not
     there."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from semel.abandoned import Abandoned, within
@@ -35,6 +36,8 @@ Answer = dict[str, Any]
 
 _READS_IN, _CHANGES_IN = 30.0, 90.0
 """Seconds within which a store must answer a request. Kafka Connect's limit is the larger."""
+_READERS, _WRITERS = threading.Semaphore(2), threading.Semaphore(2)
+"""Room for those who validate configurations, and for those who set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +207,7 @@ class Herder(ABC):
 
     def validate(self, plugin: str, config: plugins.Given) -> Answer:
         """``PUT /connector-plugins/{plugin}/config/validate``."""
-        infos, warnings = plugins.validated(plugin, config, self._worker)
-        return asdict(infos) | {"warnings": warnings}
+        return plugins.apart(_READERS, plugins.answer, plugin, config, self._worker)
 
     def check(self, config: plugins.Given) -> Answer:
         """What an answer says in addition about a configuration that is not refused: its warnings,
@@ -214,9 +216,7 @@ class Herder(ABC):
         Raises:
             BadRequest: names everything that is wrong with it.
         """
-        infos, warnings = plugins.checked(config, self._worker)
-        plugins.raise_errors(infos)
-        return {"warnings": warnings} if warnings else {}
+        return plugins.apart(_WRITERS, plugins.unrefused, config, self._worker)
 
     def _known(self, name: str) -> None:
         if name not in self._configs:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +13,8 @@ from semel import converters, sources, transforms
 from semel.aliases import matches
 from semel.config.infos import ConfigInfos, ConfigKeyInfo
 from semel.config.worker import WorkerConfig
-from semel.connect.errors import BadRequest, NotFound
+from semel.connect.errors import BadRequest, NotFound, TooMany
+from semel.engine import expendable
 from semel.errors import ConfigError, Problem
 from semel.sinks import names
 from semel.validation import declared, keys_of, located_warnings, validate
@@ -20,7 +22,11 @@ from semel.validation import declared, keys_of, located_warnings, validate
 VERSION = version("semel")
 Given = Mapping[str, str | None]
 """A configuration as a request has it."""
+Answer = dict[str, Any]
 Judged = tuple[ConfigInfos, list[dict[str, Any]]]
+_LIMITS = expendable.Limits(memory=512 * 1024 * 1024, patience=60.0, seconds=10)
+"""What it may take to validate a configuration: usually it takes milliseconds."""
+_WAITS = 20.0
 _NULL = "Null value can not be supplied as the configuration value."
 _SUFFIX = "Connector"
 _OTHERS = {"transforms": "transformation", "predicates": "predicate"}
@@ -70,8 +76,51 @@ def _known(name: str) -> Iterator[None]:
         raise NotFound(f"Unknown plugin {name}.") from None
 
 
-def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
+def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """What a function answers about a configuration, in a process that may die of it.
+
+    Raises:
+        BadRequest: it has died, or took too long.
+        TooMany: too many configurations are being validated.
+    """
+    if not room.acquire(timeout=_WAITS):
+        raise TooMany("Too many configurations are being validated. Try again later")
+    try:
+        return expendable.call(_LIMITS, function, *arguments)
+    except (expendable.Died, TimeoutError):
+        raise BadRequest(
+            "The configuration cannot be validated: the process that did so has died. It may use "
+            f"{_LIMITS.memory >> 20} MiB of memory and {_LIMITS.seconds} s of CPU time. Look for a "
+            "very large value, query or pattern in it"
+        ) from None
+    finally:
+        room.release()
+
+
+def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
     """The answer to ``PUT /connector-plugins/{name}/config/validate``.
+
+    Raises:
+        BadRequest: as :func:`validated`.
+    """
+    infos, warnings = validated(name, config, worker)
+    return asdict(infos) | {"warnings": warnings}
+
+
+def unrefused(config: Given, worker: WorkerConfig) -> Answer:
+    """What an answer says in addition about a configuration that is not refused: its warnings, if
+    there are any.
+
+    Raises:
+        BadRequest: names everything that is wrong with it.
+    """
+    infos, warnings = checked(config, worker)
+    _raise_errors(infos)
+    return {"warnings": warnings} if warnings else {}
+
+
+def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
+    """What is wrong with a configuration for the class ``name``.
 
     Args:
         config: what the request holds.
@@ -109,7 +158,7 @@ def checked(
     return replace(infos, configs=configs), located_warnings(warnings, run)
 
 
-def raise_errors(infos: ConfigInfos) -> None:
+def _raise_errors(infos: ConfigInfos) -> None:
     """Raise the errors of an answer, as a worker does when it gets such a configuration.
 
     Raises:

@@ -11,7 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.errors import TransientError
+from semel.engine import expendable
+from semel.errors import SemelError, TransientError
 from semel.kafka.cluster import Cluster
 from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
 from semel.ledger import LedgerEntry, TopicPartition
@@ -19,6 +20,8 @@ from semel.ledger import LedgerEntry, TopicPartition
 log = logging.getLogger(__name__)
 
 _PATIENCE = 20.0
+_LIMITS = expendable.Limits(memory=1024 * 1024 * 1024, patience=2 * _PATIENCE)
+_SILENT = "Kafka at {} does not say whether the log of {} was truncated"
 _END = re.compile(r"broker end offset is (-?\d+)")
 """What librdkafka says if the log is not the one that was read; only the text shows it."""
 
@@ -42,17 +45,30 @@ def diverged(
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> dict[TopicPartition, int]:
     """The :func:`forks` of these entries. Only a change of leaders truncates a log, and it raises
-    the epoch; otherwise no broker is asked.
+    the epoch; otherwise no broker is asked. The answer comes with a batch of records, so a process
+    of its own takes it.
 
     Raises:
         TransientError: Kafka does not answer for all of them.
+        SemelError: a batch holds too much.
     """
     asked = {
         e.topic_partition: e
         for e in entries
         if e.leader_epoch >= 0 and ends[e.topic_partition][1] not in (-1, e.leader_epoch)
     }
-    return forks(cluster.config, asked) if asked else {}
+    if not asked:
+        return {}
+    where = ", ".join(map(str, sorted(asked)))
+    try:
+        return expendable.call(_LIMITS, forks, cluster.config, asked)
+    except TimeoutError:
+        raise TransientError(_SILENT.format(cluster.config["bootstrap.servers"], where)) from None
+    except expendable.Died:
+        raise SemelError(
+            f"the process that asked whether the log of {where} was truncated has died: a batch "
+            f"of records there holds more than {_LIMITS.memory:,} bytes once it is unpacked"
+        ) from None
 
 
 def forks(
@@ -87,10 +103,8 @@ def forks(
             message = consumer.poll(0.1)
             if message is None:
                 if time.monotonic() > deadline:
-                    raise TransientError(
-                        f"Kafka at {config['bootstrap.servers']} does not say whether the log of "
-                        f"{', '.join(map(str, sorted(left)))} was truncated"
-                    )
+                    where = ", ".join(map(str, sorted(left)))
+                    raise TransientError(_SILENT.format(config["bootstrap.servers"], where))
                 continue
             tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
             error = message.error()

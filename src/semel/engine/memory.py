@@ -49,6 +49,14 @@ def limit(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+_guards: list[threading.Event] = []
+
+
+def is_guarded() -> bool:
+    """Whether this process runs a task, whose memory is limited."""
+    return bool(_guards)
+
+
 @contextmanager
 def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
     """Within a ``with`` statement, let this process use so many bytes more than it does now.
@@ -73,9 +81,11 @@ def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     limit(8 * nbytes)  # librdkafka asks for a whole batch at once, and dies without a word
     threading.Thread(target=look, daemon=True, name="semel-memory").start()
+    _guards.append(over)
     try:
         yield
     finally:
+        _guards.remove(over)
         over.set()
         resource.setrlimit(resource.RLIMIT_DATA, before)  # Spark may use this worker again
 

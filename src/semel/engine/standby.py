@@ -28,6 +28,8 @@ _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
 _LIKELY = ("semel.engine.source.task", "semel.converters.json.converter")
 """Modules that a worker's tasks are likely to need besides sinks."""
+_CALLED = ("semel.engine.sampler", "semel.connect.plugins")
+"""Modules whose functions a worker calls in processes of their own."""
 _GROUPS = ("semel.sinks", "semel.sources", "semel.converters")
 """Entry points that each task looks up."""
 
@@ -99,22 +101,33 @@ def _import_connector(raw: dict[str, str]) -> None:
         importlib.import_module(found.__module__)
 
 
+def _serve_calls(forks: socket.socket, listener: socket.socket, *modules: str) -> None:
+    """Leave the calls to a process that is forked once these modules are imported."""
+    expendable = importlib.import_module("semel.engine.expendable")
+    for module in modules:
+        importlib.import_module(module)
+    if os.fork() == 0:
+        listener.close()
+        expendable.serve(forks)
+        os._exit(0)
+    forks.close()
+
+
 def main() -> None:
     """Import, wait, and serve. The arguments are the descriptors of two listening sockets, for
-    Spark and for those who want records read; the first line of standard input holds the
+    Spark and for calls in processes of their own; the first line of standard input holds the
     configuration."""
     gc.disable()  # imports leave next to no garbage
-    listener, readers = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
+    listener, forks = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     sys.argv[1:] = [_WORKER]
     raw = json.loads(sys.stdin.readline() or "{}")
-    sampler = importlib.import_module("semel.engine.sampler")
-    if os.fork() == 0:  # now, because a sample may be wanted before Spark is there
-        listener.close()
-        sampler.serve(readers)
-        os._exit(0)
-    readers.close()
+    is_worker = not raw.get("connector.class", "").strip()
+    if not is_worker:  # now, because a sample may be wanted before Spark is there
+        _serve_calls(forks, listener, "semel.engine.sampler")
     importlib.import_module("semel.engine.daemon")
     _import_connector(raw)
+    if is_worker:
+        _serve_calls(forks, listener, *_CALLED)
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from py4j.protocol import ERROR_RETURN_MESSAGE
 from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +26,7 @@ from semel.engine.microbatch.commit import SideOutput
 from semel.engine.states import State
 from semel.errors import OffsetOutOfRange, ServiceError
 from semel.lab.embedded import Kafka
+from semel.lab.embedded.process import LOOPBACK
 from semel.runtime import Connector, Runtime
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some, wait_until
@@ -89,6 +93,25 @@ def test_a_paused_connector_reads_nothing_until_it_resumes(
         produce(first, rows(10, 20))
         wait_until(lambda: reached(paused, 30))
         assert query("SELECT count(*) FROM first") == [(15,)]
+
+
+def test_nobody_but_spark_may_call_the_driver_back(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, launch: Callable[..., Running],
+    spark: SparkSession,
+) -> None:  # fmt: skip
+    t = topic(1)
+    produce(t, rows(10))
+    running = launch(configure(t), even)
+    running.reach(lambda p: p.records == 10)
+    server: Any = spark.sparkContext._gateway
+    address = LOOPBACK, server.get_callback_server().get_listening_port()
+    for call in (b"c\np0\ncall\ne\n", b"A\nguessed\ne\n"):
+        with socket.create_connection(address, PATIENCE) as line, suppress(ConnectionResetError):
+            line.sendall(call)
+            assert line.recv(100) in (b"", ERROR_RETURN_MESSAGE.encode())
+            assert line.recv(100) == b""
+    produce(t, rows(10, 10))
+    running.reach(lambda p: p.records == 20)
 
 
 @pytest.mark.parametrize("transform", some([None, even], {even}))

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.config import ConnectorConfig, under
-from semel.engine import ranges, startup
+from semel.engine import ranges, sampler, startup
 from semel.engine.base import Progress, Run, Stopped, not_shipped, spark_gone
 from semel.engine.lines import Lines
 from semel.engine.microbatch.job import MicroBatches
@@ -50,10 +50,11 @@ from semel.errors import (
     TransientError,
     prefixed,
 )
+from semel.gateway import require_token_of_jvm
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
 from semel.kafka.consumer import consumer_config
-from semel.kafka.damage import examine, intact, told_by_java
+from semel.kafka.damage import Damage, examine, intact, told_by_java
 from semel.kafka.reader import after_last_record
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 
@@ -106,6 +107,7 @@ class MicroBatchEngine:
         startup.enter(self._run)
         targets = startup.targets(self._run)
         require_source(self._spark())
+        require_token_of_jvm()
         control = self._lines.address(self._spark().sparkContext)
         batches = MicroBatches(self._run, self._transform, self._progress, control)
         try:
@@ -191,14 +193,14 @@ class MicroBatchEngine:
             return
         run, connector, (tp, offset) = self._run, self._run.connector, self._unreadable
         entry = ranges.stored_entries(connector, run.sink, run.cluster, [tp])[tp]
-        met = after_last_record(connector, tp, entry.position, offset)
-        found = examine(connector.name, consumer_config(connector, 0), tp, met)
+        at = entry.position
+        met, found = sampler.read_apart(connector, {tp: at}, _meets, connector, tp, at, offset)
         if found is None:
             run.stop.wait(self._retries.failed(intact(connector.name, tp, offset, self._failure)))
         else:
-            if entry.position < met:
-                batches.process(self._part(OffsetRange(*tp, entry.position, met)))
-            position = max(entry.position, met)
+            if at < met:
+                batches.process(self._part(OffsetRange(*tp, at, met)))
+            position = max(at, met)
             found.check_tolerated(connector, position)
             batches.pass_over(found, position, entry.log)
         self._unreadable = None
@@ -387,6 +389,14 @@ def kafka_options(
         "failOnDataLoss": "true",
         "includeHeaders": str(headers).lower(),
     }
+
+
+def _meets(
+    connector: ConnectorConfig, tp: TopicPartition, start: int, end: int
+) -> tuple[int, Damage | None]:
+    """The offset after the last record before one that cannot be read, and what is there."""
+    met = after_last_record(connector, tp, start, end)
+    return met, examine(connector.name, consumer_config(connector, 0), tp, met)
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,69 @@
+"""What a process of its own does for its caller, and what its death does to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semel.engine import expendable, memory
+from semel.errors import ConfigError
+from tests.engine.harness import some
+from tests.patience import PATIENCE
+
+LIMITS = expendable.Limits(memory=64 * 1024 * 1024, patience=PATIENCE, seconds=1)
+
+
+def answers(what: object) -> tuple[object, int]:
+    return what, os.getpid()
+
+
+def aborts() -> None:
+    os.abort()
+
+
+def swells() -> int:
+    return len([bytearray(1024 * 1024) for _ in range(4096)])
+
+
+def loops() -> None:
+    sum(range(10**12))
+
+
+def refuses() -> None:
+    raise ConfigError("name: is wrong")
+
+
+def sleeps() -> None:
+    time.sleep(PATIENCE)
+
+
+def test_a_call_is_answered_by_another_process() -> None:
+    what, process = expendable.call(LIMITS, answers, "x")
+    assert what == "x"
+    assert process not in (os.getpid(), expendable.call(LIMITS, answers, "y")[1])
+
+
+@pytest.mark.parametrize("dies", some([aborts, swells, loops], {aborts}))
+def test_only_the_process_dies(dies: Callable[[], Any]) -> None:
+    with pytest.raises(expendable.Died):
+        expendable.call(LIMITS, dies)
+    assert expendable.call(LIMITS, answers, "still there")[0] == "still there"
+
+
+def test_an_error_arrives_as_what_it_is() -> None:
+    with pytest.raises(ConfigError, match="name: is wrong"):
+        expendable.call(LIMITS, refuses)
+
+
+def test_a_process_that_does_not_answer_is_not_waited_for() -> None:
+    with pytest.raises(TimeoutError):
+        expendable.call(expendable.Limits(memory=LIMITS.memory, patience=0.2), sleeps)
+
+
+def test_a_task_makes_the_call_itself() -> None:
+    with memory.guarded(1 << 40, print):
+        assert expendable.call(LIMITS, answers, "x") == ("x", os.getpid())
