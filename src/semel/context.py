@@ -1,14 +1,18 @@
 """The context of log lines: which connector and task a thread works for, and whether lines are
-JSON."""
+JSON. And who has started a run, as a run tells others of the same connector."""
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
@@ -19,8 +23,13 @@ LOG_FORMAT = "SEMEL_LOG_FORMAT"
 """The variable that is ``json`` if each line on standard error is to be a JSON object."""
 STANDBY = "SEMEL_STANDBY"
 """The variable that names the socket of the standby daemon."""
+RUN = "SEMEL_RUN"
+"""The variable of tasks that says which run they belong to."""
+BY = "by"
+"""The fact in an offset's metadata that names the run."""
 LOG_STARTED = threading.Event()
 _NAMED = re.compile(r"connector (\S+?)(?:[:,]? |:?$)(?:task (\d+)\b)?")
+_RUN = re.compile(r".*@(?P<host>\S+), process (?P<pid>\d+), at .*")
 
 
 def kept(call: Callable[[], T]) -> Callable[[], T]:
@@ -66,6 +75,36 @@ def prefix(record: logging.LogRecord) -> str:
         return ""
     part = f"task-{about['task']}" if "task" in about else "worker"
     return f"[{about['connector']}|{part}] "
+
+
+def this_user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"uid {os.getuid()}"
+
+
+def this_run() -> str:
+    """Who has started this run, where and when, for people."""
+    at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{this_user()}@{socket.gethostname()}, process {os.getpid()}, at {at}"
+
+
+def is_over(run: str) -> bool:
+    """Whether a run, as :func:`this_run` names it, is known to be over: it was one of this process,
+    or of a process of this machine that has ended."""
+    found = _RUN.fullmatch(run)
+    if found is None or found["host"] != socket.gethostname():
+        return False
+    if int(found["pid"]) == os.getpid():
+        return True
+    with suppress(PermissionError):
+        try:
+            os.kill(int(found["pid"]), 0)
+        except ProcessLookupError:
+            return True
+    return False
 
 
 def logs_json() -> bool:

@@ -117,13 +117,14 @@ def test_it_leaves_when_the_run_ends_before_it_began(slow_kafka: Kafka) -> None:
     wait_until(lambda: run.members() == [])
 
 
-def test_sinks_that_fence_by_the_group_have_none() -> None:
+def test_sinks_that_fence_by_the_group_have_none(slow_kafka: Kafka) -> None:
     """To them, a member of the group is a task of another run."""
-    elsewhere = {"dest.kafka.bootstrap.servers": "localhost:2", "topic.rename.format": "copies"}
-    run: Any = Runs(Nowhere(), **{"connector.class": "kafka", **elsewhere})
+    copies = {"connector.class": "kafka", "topic.rename.format": "copies"}
+    run: Any = Runs(slow_kafka, **copies)
     placeholder = Placeholder(run, "me")
-    assert placeholder._thread.ident is None
-    placeholder.close()
+    placeholder._thread.join(PATIENCE)
+    assert not placeholder._thread.is_alive()
+    assert run.members() == []
 
 
 def test_it_has_no_name_that_fences() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -16,6 +14,7 @@ from semel.cli import source_offsets
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.config import whole
+from semel.context import this_user
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
@@ -99,7 +98,7 @@ def set_(
     if not force:
         _wait_for_brokers(planned)
     hint = ", or set it anyway with --force"
-    set_positions(planned, wanted, _user(), force=force, hint=hint)
+    set_positions(planned, wanted, this_user(), force=force, hint=hint)
     planned.sink.close()
     if as_json:
         print(json.dumps([{**tp._asdict(), "position": at} for tp, at in wanted.items()]))
@@ -129,20 +128,12 @@ def reset(
             abort=True,
             err=as_json,
         )
-    reset_positions(planned, _user())
+    reset_positions(planned, this_user())
     planned.sink.close()
     if as_json:
         print(json.dumps([]))
         return
     print(f"{planned.connector.name}: positions forgotten")
-
-
-def _user() -> str:
-    """Who runs this command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"uid {os.getuid()}"
 
 
 def _wait_for_brokers(planned: AnyPlan) -> None:

@@ -8,22 +8,22 @@ its target never got.
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
-import socket
 import time
 import typing
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
 from semel.config import ConnectorConfig
-from semel.kafka.clients import client_config
+from semel.context import BY, RUN, is_over, this_run
+from semel.errors import Fenced, LedgerConflict, SemelError
+from semel.kafka.clients import QUIET, client_config
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
 from semel.sinks.base import Sink
@@ -33,9 +33,8 @@ if typing.TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUN = "SEMEL_RUN"
-"""The variable of tasks that says which run they belong to."""
-_MARK, _BY = "semel", "by"
+_MARK = "semel"
+_ENDED = ", and has ended"
 _SAYS_IN, _LOOK = 5.0, 0.5
 """Seconds within which another run says who it is, and between two looks."""
 _PATIENCE = 10.0
@@ -44,44 +43,31 @@ _LONGEST = 1000
 """Characters of the metadata; brokers refuse more than 4,096 bytes unless told otherwise."""
 
 
-def this_run() -> str:
-    """Who has started this run, where and when, for people."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = f"user {os.getuid()}"
-    return f"{user}@{socket.gethostname()}, process {os.getpid()}, at {_now()}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def mark(sink: Sink, run: str = "") -> str:
     """The metadata of a copy; in a task, the driver has said which run it belongs to."""
     facts = {_MARK: sink.describe().get("ledger", "")[:_LONGEST]}
     by = run or os.environ.get(RUN, "")
-    return json.dumps({**facts, _BY: by[:_LONGEST]} if by else facts)
+    return json.dumps({**facts, BY: by[:_LONGEST]} if by else facts)
 
 
 def other_run(
     connector: ConnectorConfig,
     topics: Mapping[str, int],
     mine: str,
-    wait: Callable[[float], bool],
+    wait: Callable[[float], bool] = lambda _seconds: True,
     *,
-    later: bool,
+    later: bool | None = None,
 ) -> str:
-    """Who has started the last other run that committed copies, one that began before this one or
-    ``later``; empty if nobody has said so within a few seconds. ``wait`` waits, and says whether to
-    stop."""
+    """Who has started the last other run that committed copies; with ``later``, one that began
+    after this one, or before it. Empty if nobody has said so within a few seconds. ``wait`` waits,
+    and says whether to stop."""
     groups = Groups(client_config(connector, "admin"))
     places = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
     until = time.monotonic() + _SAYS_IN
     while True:
         found, _ = groups.offsets(connector.group_id, places)
-        said = {str(_facts(text).get(_BY, "")) for _, text in found.values()} - {"", mine}
-        runs = [run for run in said if (_started(run) >= _started(mine)) == later]
+        said = {str(_facts(text).get(BY, "")) for _, text in found.values()} - {"", mine}
+        runs = [r for r in said if later in (None, _started(r) >= _started(mine))]
         if runs or time.monotonic() > until:
             return max(runs, key=_started, default="")
         if wait(_LOOK):
@@ -117,30 +103,62 @@ def _facts(metadata: str) -> Mapping[str, object]:
 
 
 class Publisher:
-    """Commits positions as a consumer that reads nothing."""
+    """Commits positions as a consumer that reads nothing.
+
+    The copies name the run, and say whether it has ended in good order. The next run does not know
+    whether one that has not is still alive, but says whose place it takes; and if it is, whichever
+    of the two is fenced can say by whom.
+    """
 
     def __init__(self, run: Run) -> None:
+        self._run = run
         self._consumer = Consumer(
             {
                 **client_config(run.connector, "consumer"),
                 "group.id": run.connector.group_id,
                 "enable.auto.commit": False,
                 "log_level": 0,
-            }
+            },
+            logger=QUIET,
         )
-        self._mark = mark(run.sink, this_run())
+        self._name = this_run()
         self._published: dict[TopicPartition, int] = {}
+
+    def introduce(self) -> None:
+        """Say whose place this run takes, and name it in the copies of the ledger's positions."""
+        run = self._run
+        with suppress(SemelError):  # it only informs
+            who = "" if run.orders.share.moves else other_run(run.connector, run.topics, self._name)
+            if who and not who.endswith(_ENDED) and not is_over(who):
+                log.warning(
+                    "connector %s: this run takes over from the one started by %s. If that one is "
+                    "still alive, one of the two stops",
+                    *(run.connector.name, who),
+                )
+        self.publish({e.topic_partition: e.position for e in run.sink.entries()})
 
     def publish(self, positions: dict[TopicPartition, int]) -> None:
         self._published |= positions
-        self._commit(positions, asynchronous=True)
+        self._commit(positions, self._name, asynchronous=True)
+
+    def fenced(self, conflict: LedgerConflict) -> Fenced:
+        """The error of a run whose place another one has taken. The copies are that one's now."""
+        run, who = self._run, ""
+        self._published.clear()
+        with suppress(SemelError):
+            if not run.orders.share.moves:
+                who = other_run(run.connector, run.topics, self._name, run.stop.wait)
+        by = f". The other one was started by {who}" if who else ""
+        end = "" if str(conflict).endswith((".", "?")) else "."
+        return Fenced(f"{conflict}{end} This run has stopped{by}")
 
     def close(self) -> None:
-        """Commit all positions once more, in bounded time: if Kafka is down, librdkafka waits for
-        the group's coordinator, which must not keep the run from ending."""
+        """Commit all positions once more, as those of a run that has ended. In bounded time: if
+        Kafka is down, librdkafka waits for the group's coordinator, which must not keep the run
+        from ending."""
 
         def end() -> None:
-            self._commit(self._published, asynchronous=False)
+            self._commit(self._published, self._name + _ENDED, asynchronous=False)
             self._consumer.close()
 
         try:
@@ -148,8 +166,10 @@ class Publisher:
         except Abandoned as error:
             log.info("%s", error)
 
-    def _commit(self, positions: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
-        offsets = copies(self._mark, positions)
+    def _commit(
+        self, positions: Mapping[TopicPartition, int], by: str, *, asynchronous: bool
+    ) -> None:
+        offsets = copies(mark(self._run.sink, by), positions)
         try:
             if offsets:
                 self._consumer.commit(offsets=offsets, asynchronous=asynchronous)  # type: ignore[call-overload]

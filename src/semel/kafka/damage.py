@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.errors import BadRecord, TransientError
+from semel.kafka.clients import QUIET
 from semel.kafka.closing import close
 from semel.kafka.errors import UNREADABLE, UNREADABLE_BATCH
 from semel.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
@@ -188,7 +189,7 @@ def end_of(base: int, is_inside: Callable[[int], bool]) -> int:
 def _first(connector: str, config: dict[str, Any], tp: TopicPartition, offset: int) -> Message:
     """The first record or event of a partition. A consumer that has met damage does not always
     follow when it is told to read elsewhere, so each read gets a consumer of its own."""
-    consumer = Consumer(config)
+    consumer = Consumer(config, logger=QUIET)
     try:
         consumer.assign([KafkaPartition(*tp, offset)])
         deadline = time.monotonic() + _PATIENCE

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from semel import converters
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
-from semel.kafka.clients import IDEMPOTENCE
+from semel.kafka.clients import IDEMPOTENCE, QUIET
 from semel.records import DeadLetter
 
 Header = tuple[str, bytes | None]
@@ -61,7 +61,7 @@ class DeadLetterProducer:
     def __init__(self, connector: ConnectorConfig, config: Mapping[str, Any], task: int) -> None:
         self._connector = connector
         self._task = task
-        self._producer = Producer({IDEMPOTENCE: True, **config})
+        self._producer = Producer({IDEMPOTENCE: True, "log_level": 0, **config}, logger=QUIET)
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
         """Send dead letters. Raises TransientError if Kafka has not confirmed all of them. Then use

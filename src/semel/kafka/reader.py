@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
 from semel.errors import BadRecord, OffsetOutOfRange, TransientError
-from semel.kafka.clients import client_config
+from semel.kafka.clients import QUIET, client_config
 from semel.kafka.closing import close
 from semel.kafka.damage import Damage, examine
 from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
@@ -64,7 +64,7 @@ def read_ranges(
         "auto.offset.reset": "error",
         "log_level": 0,
     }
-    consumer = Consumer(config)
+    consumer = Consumer(config, logger=QUIET)
     at = dict(starts)
     try:
         consumer.assign([KafkaPartition(t.topic, t.partition, starts[t]) for t in open_])
@@ -89,7 +89,7 @@ def read_ranges(
                     del open_[tp]
             if unreadable:  # a consumer that has met damage does not always follow
                 close(consumer)
-                consumer = Consumer(config)
+                consumer = Consumer(config, logger=QUIET)
                 consumer.assign([KafkaPartition(*tp, at[tp]) for tp in open_])
     finally:
         close(consumer)

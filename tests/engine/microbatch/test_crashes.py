@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 import semel
 from semel import failpoints
 from semel.audit import audit
+from semel.engine import publish
 from semel.errors import LedgerConflict
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some
@@ -158,8 +159,11 @@ def test_a_driver_that_dies_with_its_jvm_leaves_what_the_restart_completes_exact
 @pytest.mark.parametrize("transform", some([passing, shuffled], {shuffled}))
 def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go,
-    launch: Callable[..., Running], transform: Any,
+    launch: Callable[..., Running], transform: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
+    names = iter([f"{who}@{who}.example, process 7, at noon" for who in ("ann", "bob")])
+    monkeypatch.setattr(publish, "this_run", lambda: next(names))
     t = topic(1)
     held, release = threading.Event(), threading.Event()
     batches: list[int] = []
@@ -183,6 +187,8 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     error = first.end()
     assert isinstance(error, LedgerConflict), error
     assert "the ledger is at 30" in str(error)
+    assert "started by bob@bob.example, process 7, at noon, and has ended" in str(error)
+    assert "takes over from the one started by ann@ann.example, process 7" in caplog.text
     assert query("SELECT count(*), count(DISTINCT id) AS ids FROM t") == [(30, 30)]
 
 

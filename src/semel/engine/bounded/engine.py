@@ -40,7 +40,6 @@ from semel.engine.triggers import before, bounded, seconds, shared
 from semel.engine.unplaced import Teller, sum_of
 from semel.engine.workers import new_run
 from semel.errors import (
-    Fenced,
     GaveUp,
     LedgerConflict,
     RolledBack,
@@ -104,12 +103,8 @@ class BoundedEngine:
         try:
             self._loop(self._prepare())
         except LedgerConflict as conflict:
-            if isinstance(conflict, Fenced):
-                raise
-            raise Fenced(
-                f"{conflict} This run of {self._connector.name} has stopped, and its files of this "
-                "trigger stay uncommitted"
-            ) from None
+            assert self._publisher is not None
+            raise self._publisher.fenced(conflict) from None
         except Stopped:
             pass
         finally:
@@ -123,8 +118,9 @@ class BoundedEngine:
     def _prepare(self) -> dict[TopicPartition, int]:
         run = self._run
         self._prepared |= run.topics.keys()
-        startup.enter(run)
         self._publisher = Publisher(run)
+        startup.enter(run)
+        self._publisher.introduce()
         return startup.targets(run)
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:

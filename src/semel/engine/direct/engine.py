@@ -14,11 +14,12 @@ from contextlib import suppress
 import pyarrow as pa
 from pyspark import SparkContext
 
+from semel.context import this_run
 from semel.engine import fences, first_positions, ranges, sample, startup
 from semel.engine.base import Progress, Run
 from semel.engine.direct.launch import Launch
 from semel.engine.direct.placeholder import Placeholder
-from semel.engine.publish import other_run, this_run
+from semel.engine.publish import other_run
 from semel.engine.rowtransform import Transform
 from semel.engine.supervisor import Supervisor
 from semel.engine.unplaced import Teller

@@ -9,11 +9,11 @@ from pyspark import SparkContext
 
 from semel import failpoints
 from semel.abandoned import Started
+from semel.context import RUN
 from semel.engine.base import Run
 from semel.engine.control import ControlServer
 from semel.engine.direct.task import DirectSpec
 from semel.engine.lines import serving
-from semel.engine.publish import RUN
 from semel.engine.rowtransform import Transform
 from semel.engine.supervisor import Supervisor
 

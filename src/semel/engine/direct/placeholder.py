@@ -53,8 +53,7 @@ class Placeholder:
         self._thread = threading.Thread(
             target=kept(self._hold), daemon=True, name="semel-placeholder"
         )
-        # A sink that fences by the group treats each member as a task of another run.
-        if run.topics and not isinstance(run.sink, FencesByGroup):
+        if run.topics:
             self._thread.start()
 
     def wait(self, stop: threading.Event) -> None:
@@ -78,6 +77,8 @@ class Placeholder:
                 self._ready.set()  # tasks need not wait
                 self._introduce_itself()
                 return
+            if isinstance(self._run.sink, FencesByGroup):
+                return  # it treats each member as a task of another run
             consumer = Consumer(placeholder_config(self._run), logger=log)
             try:
                 consumer.subscribe(sorted(self._run.topics), on_assign=self._given)

@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.config import ConnectorConfig, under
+from semel.context import CONNECTOR
 from semel.engine import ranges, sampler, startup
 from semel.engine.base import Progress, Run, Stopped, not_shipped, spark_gone
 from semel.engine.lines import Lines
@@ -42,6 +43,7 @@ from semel.errors import (
     BadRecord,
     ConfigError,
     GaveUp,
+    LedgerConflict,
     LogChanged,
     OtherLog,
     RolledBack,
@@ -111,7 +113,10 @@ class MicroBatchEngine:
         control = self._lines.address(self._spark().sparkContext)
         batches = MicroBatches(self._run, self._transform, self._progress, control)
         try:
+            batches.introduce()
             self._supervise(batches, targets)
+        except LedgerConflict as conflict:
+            raise batches.fenced(conflict) from None
         except Stopped:
             log.debug("stopped while a batch was tried again")
         finally:
@@ -288,6 +293,7 @@ class MicroBatchEngine:
 
     def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
+        CONNECTOR.set(self._run.connector.name)
         with self._in_hand:
             asked = self._run.stop.is_set() or self._interrupted
             if asked or self._error is not None or batches.size.outgrown:

@@ -46,7 +46,7 @@ from semel.engine.pipeline import count_by_partition
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries
 from semel.engine.unplaced import Counts, Teller, Unplaced, sum_of
-from semel.errors import BadRecord, SemelError, TransientError
+from semel.errors import BadRecord, Fenced, LedgerConflict, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.damage import Damage
 from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
@@ -87,6 +87,14 @@ class MicroBatches:
     def begin_again(self) -> None:
         """Make worker processes recreate what they keep for the run."""
         self._topics.begin_again()
+
+    def introduce(self) -> None:
+        """See :meth:`~semel.engine.publish.Publisher.introduce`."""
+        self._publisher.introduce()
+
+    def fenced(self, conflict: LedgerConflict) -> Fenced:
+        """See :meth:`~semel.engine.publish.Publisher.fenced`."""
+        return self._publisher.fenced(conflict)
 
     def close(self) -> None:
         self._overdue.end()

@@ -27,6 +27,7 @@ from pyspark import SparkContext
 from semel import failpoints
 from semel.abandoned import Started
 from semel.config import SourceConnectorConfig
+from semel.context import is_over
 from semel.delivery import Delivery, Guarantee
 from semel.engine import fences
 from semel.engine.base import Progress
@@ -226,6 +227,8 @@ class SourceEngine:
             raise taken_over(run.connector, stored.owner, before)
         if not stored.owner.run and not stored.offsets:
             self._warn_of_repetition(partitions)
+        if stored.owner.run not in ("", name, before.run) and not run.orders.share.moves:
+            self._announce(stored.owner.by)
         parts = run.source.divide(partitions, run.connector.tasks_max)
         return own(
             run.connector,
@@ -235,6 +238,15 @@ class SourceEngine:
             shared=shared,
             run=name,
         )
+
+    def _announce(self, before: str) -> None:
+        """Say whose place this run takes, unless that one has certainly ended."""
+        if before and not is_over(before):
+            log.warning(
+                "connector %s: this run takes over from the one started by %s. If that one is "
+                "still alive, it stops",
+                *(self._run.connector.name, before),
+            )
 
     def _warn_of_repetition(self, partitions: Partitions) -> None:
         """Warn that records which an earlier run wrote will come again: no offset is stored."""

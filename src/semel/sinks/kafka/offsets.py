@@ -13,12 +13,15 @@ without such a topic kept their ledger here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from semel.context import BY, RUN
+from semel.kafka.clients import QUIET
 from semel.kafka.groups import Groups
 from semel.ledger import LedgerEntry, TopicPartition
 from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
@@ -82,6 +85,8 @@ class GroupOffsets:
             facts = facts_of(entry)
             if self._target is not None:
                 facts |= {"topic": entry.topic, "tasks": self.tasks}
+            elif run := os.environ.get(RUN):
+                facts[BY] = run
             found.append(
                 KafkaPartition(place.topic, place.partition, entry.position, dumped(facts))
             )
@@ -109,7 +114,7 @@ class GroupOffsets:
 
 def nonmember(client: Mapping[str, Any], group: str) -> Any:
     """The group metadata of a client that is not a member of the group."""
-    consumer = Consumer({**client, "group.id": group, "log_level": 0})
+    consumer = Consumer({**client, "group.id": group, "log_level": 0}, logger=QUIET)
     try:
         return consumer.consumer_group_metadata()
     finally:

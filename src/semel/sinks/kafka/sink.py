@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from semel.config import ConnectorConfig, read
+from semel.context import RUN
 from semel.delivery import Mechanism, Support
 from semel.errors import LedgerConflict, TransientError
 from semel.failpoints import hit
@@ -104,6 +106,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._member: Membership | None = None
         self._nonmember: Any = None
         self._stored: dict[TopicPartition, LedgerEntry] = {}
+        self._signed: set[TopicPartition] = set()
 
     # What it wants and promises
 
@@ -226,6 +229,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
     def entries(self) -> list[LedgerEntry]:
         if self._member is not None:
             self._read(self._member.partitions)
+            self._sign()
             return sorted(self._stored.values(), key=lambda e: (e.topic, e.partition))
         return self._recorded()
 
@@ -239,6 +243,14 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         self._stored |= self._ledger.settled(
             partitions, self._fence_absent, 2 * self._transactions.seconds
         )
+
+    def _sign(self) -> None:
+        """Name this run in the group's offsets, even if no record comes: a run that is fenced then
+        says by whom. In another cluster, the engine's copies do so."""
+        left = [e for tp, e in self._stored.items() if tp not in self._signed]
+        if left and not self._elsewhere and RUN in os.environ:
+            self._transact(None, left)
+            self._signed |= {e.topic_partition for e in left}
 
     def _fence_absent(self) -> None:
         """End the transactions of tasks that are not in the group."""

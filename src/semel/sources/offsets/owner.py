@@ -10,6 +10,7 @@ from typing import Any
 
 from semel.config import SourceConnectorConfig
 from semel.config.source_connector import transactional_id
+from semel.context import this_run
 from semel.errors import Fenced, SemelError, ServiceError
 from semel.kafka.clients import client_config
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Transactions, confirmed
@@ -54,7 +55,8 @@ def own(
         before = offsets.owner()
     most = max(tasks, before.tasks, connector.tasks_max)
     groups = list(dict.fromkeys([group_id, *before.groups] if fences else before.groups))
-    owner = first = Owner(run or new_run(), most, group=group_id, groups=groups)
+    name = run or new_run()
+    owner = first = Owner(name, most, group=group_id, groups=groups, by=this_run())
     plain, record = producer(connector), StoredOffsets(connector.name).owned_by
     offsets.store(plain, [record(first)])
     if fences:
@@ -140,7 +142,8 @@ def taken_over(connector: SourceConnectorConfig, owner: Owner, mine: Owner) -> S
             "writes its records once more. To avoid that, compare semel offsets show, and set the "
             "offsets with semel offsets set first"
         )
+    by = f", started by {owner.by}" if owner.by else ""
     return Fenced(
-        f"connector {connector.name}: another run of it has taken over: {where(connector)} "
+        f"connector {connector.name}: another run of it has taken over{by}: {where(connector)} "
         f"names run {owner.run}, this one is {mine.run}. Run it in one place only"
     )

@@ -5,10 +5,10 @@ schema; a tombstone forgets a partition. So a connector can move from Kafka Conn
 back.
 
 One more record, with the key ``["<connector>",null]``, says which run of semel owns the connector,
-how many tasks it has, and its ``group.id``. Kafka Connect silently ignores such a key. A run writes
-it before it fences the producers of all tasks; a task reads it after it has created its own
-producer. So a task of an older run, however late Spark starts it again, either is fenced or finds
-out that it has been replaced.
+who has started it, how many tasks it has, and its ``group.id``. Kafka Connect silently ignores such
+a key. A run writes it before it fences the producers of all tasks; a task reads it after it has
+created its own producer. So a task of an older run, however late Spark starts it again, either is
+fenced or finds out that it has been replaced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from semel.sources.offsets.table import OffsetTable
 _AHEAD = 60_000
 """Milliseconds by which the clocks of two hosts may differ without being noticed."""
 _LAST = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
-_RUN, _TASKS, _PARTS, _GROUP, _GROUPS = "run", "tasks", "parts", "group", "groups"
+_RUN, _TASKS, _PARTS, _GROUP, _GROUPS, _BY = "run", "tasks", "parts", "group", "groups", "by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,15 @@ class Owner:
     tasks, ``parts`` are the source partitions of each: one process divides them for all. ``group``
     is the run's ``group.id``. ``groups`` are those in the transactional ids of tasks that may still
     be running: the run's own if it has transactions, and those of earlier runs until they are
-    fenced. Earlier versions of semel name neither."""
+    fenced. ``by`` is who has started the run, for people. Earlier versions of semel name none of
+    the three."""
 
     run: str = ""
     tasks: int = 0
     parts: Sequence[Sequence[Mapping[str, Any]]] = field(default=(), compare=False)
     group: str = field(default="", compare=False)
     groups: Sequence[str] = field(default=(), compare=False)
+    by: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class StoredOffsets:
             facts[_GROUP] = owner.group
         if owner.groups:
             facts[_GROUPS] = list(owner.groups)
+        if owner.by:
+            facts[_BY] = owner.by
         return _dumped([self.connector, None]), _dumped(facts)
 
 
@@ -302,7 +306,8 @@ class SourceOffsets:
         match _loaded(value):
             case {"run": str(run), "tasks": int(tasks)} as facts:
                 groups = tuple(facts.get(_GROUPS, ()))
-                return Owner(run, tasks, facts.get(_PARTS, ()), facts.get(_GROUP, ""), groups)
+                group, by = facts.get(_GROUP, ""), str(facts.get(_BY, ""))
+                return Owner(run, tasks, facts.get(_PARTS, ()), group, groups, by)
         raise self._garbage(key, value, "run of semel")
 
     def _garbage(self, key: bytes, value: bytes, what: str) -> ServiceError:
