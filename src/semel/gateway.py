@@ -373,6 +373,8 @@ def _relay(lines: IO[bytes]) -> None:
     log where these are JSON."""
     spark = logging.getLogger("spark")
     traced = bool(os.environ.get("SEMEL_DEBUG") or os.environ.get("SEMEL_SPARK_LOG"))
+    if logs_json():
+        LOG_STARTED.wait(_LOG_STARTS_IN)
     for line in lines:
         text = line.decode(errors="replace").rstrip()
         if not text or text.startswith(_CHATTER) or (text.startswith(_TRACE) and not traced):
@@ -380,7 +382,6 @@ def _relay(lines: IO[bytes]) -> None:
         if text.startswith(_DIES) and not traced:
             text = text.removeprefix(_DIES)
         if logs_json() and not text.startswith(_OF_TASK):
-            LOG_STARTED.wait(_LOG_STARTS_IN)
             spark.warning("%s", text)
         else:
             with suppress(OSError):  # Python's own buffer may be locked when the process ends

@@ -200,6 +200,8 @@ def fetch(needed_for: str, pin: Pin) -> Path:
             path.unlink()
             path = Path(found_at.resolve())
             found = sha256(path)
+        if (status := path.stat()).st_uid == os.geteuid():
+            path.chmod(status.st_mode & ~0o022)  # whatever the umask: only this user writes it
     except Exception as failure:  # jgo raises RuntimeError, requests' errors, parse errors, ...
         raise _unavailable(needed_for, pin.coordinate, failure) from failure
     if found != pin.sha256:

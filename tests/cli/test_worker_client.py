@@ -190,3 +190,18 @@ def test_a_watch_prints_what_changes_and_survives_a_worker_that_starts_again(
         "a FAILED, tasks: 1 FAILED",
         "a is gone",
     ]
+
+
+def test_a_worker_of_this_machine_is_not_asked_through_a_proxy(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def proxy(method: str, path: str) -> Answer:
+        asked.append(path)
+        return 200, "[]"
+
+    monkeypatch.setenv("http_proxy", serve(proxy))
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert client(serve(lambda _method, _path: (200, "[]"))).names() == []
+    assert not asked

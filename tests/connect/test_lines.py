@@ -63,3 +63,11 @@ def test_a_trace_comes_with_its_line(kept: RecentLines) -> None:
         log.exception("connector orders failed")
     (line,) = kept.of("orders", None, 1)
     assert line["trace"].endswith("ValueError: token=***")
+
+
+def test_a_call_with_wrong_arguments_does_not_fail(
+    kept: RecentLines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.warning("connector orders: %d", "one")
+    assert kept.of("orders", None, 10) == []
+    assert "Logging error" in capsys.readouterr().err

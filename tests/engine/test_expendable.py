@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from semel.engine import expendable, memory
 from semel.errors import ConfigError
+from tests.conftest import wait_gone
 from tests.engine.harness import some
 from tests.patience import PATIENCE
 
@@ -67,3 +69,14 @@ def test_a_process_that_does_not_answer_is_not_waited_for() -> None:
 def test_a_task_makes_the_call_itself() -> None:
     with memory.guarded(1 << 40, print):
         assert expendable.call(LIMITS, answers, "x") == ("x", os.getpid())
+
+
+def who_forks() -> int:
+    return os.getppid()
+
+
+def test_a_process_that_forks_others_is_replaced_when_it_dies() -> None:
+    died = expendable.call(LIMITS, who_forks)
+    os.kill(died, signal.SIGKILL)
+    assert wait_gone(died)
+    assert expendable.call(LIMITS, who_forks) != died

@@ -489,13 +489,17 @@ def test_another_name_is_refused_where_no_token_protects_a_worker_or_it_is_local
 
     headers = [(b"host", b"connect:8083")]
     scope = {"type": "http", "method": "GET", "headers": headers, "server": (server, 8083)}
-    hosts = Hosts(cast(Any, app), {"localhost"}, needed=needed, origins=False)
+    hosts = Hosts(cast(Any, app), {"localhost"}, re.compile("(?!)"), needed=needed)
     asyncio.run(hosts(scope, cast(Any, None), cast(Any, send)))
     assert bool(passed) is passes
 
 
-def test_a_foreign_page_cannot_change_anything(send: Sends) -> None:
-    keys = {AUTHENTICATION: "none"}
+@pytest.mark.parametrize("allowed", ["", "https://*.team.example"])
+def test_a_foreign_page_cannot_change_anything(send: Sends, allowed: str) -> None:
+    keys = {AUTHENTICATION: "none", "access.control.allow.origin": allowed}
+    friend = {"Origin": "https://ui.team.example"}
+    answer = send(keys, "POST", "/connectors/none/restart", headers=friend)
+    assert answer.status_code == (404 if allowed else 403)
     for origin in ("https://evil.example", "null", "http://localhost:1", "http://["):
         answer = send(keys, "POST", "/connectors/none/restart", headers={"Origin": origin})
         assert answer.status_code == 403

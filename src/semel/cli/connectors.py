@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel.cli.console import console
+from semel.cli.ending import clean_up_on_signals
 from semel.cli.worker_client import CA, URL, USER, Client, client
 from semel.config.loading import load
 from semel.errors import ConfigError, SemelError, ServiceError
@@ -137,7 +138,9 @@ def _show(
         drawn: it, for people.
         lines: it as lines, each under a name that stays the same.
     """
-    if not watch:
+    if watch:
+        clean_up_on_signals()  # the terminal's cursor comes back
+    else:
         found = look()
         _json(found) if as_json else console().print(drawn(found))
         return
@@ -222,10 +225,10 @@ def list_(worker: Client, watch: Watch = False, as_json: AsJson = False) -> None
             state, of = each["connector"], each["class"].rpartition(".")[2]
             table.add_row(
                 escape(each["name"]),
-                each["type"],
+                escape(each["type"]),
                 _state(state["state"]),
                 _tasks(each),
-                state["worker_id"],
+                escape(state["worker_id"]),
                 escape(of),
             )
         return table if found else f"{worker.url} has no connectors"
@@ -253,9 +256,9 @@ def status(worker: Client, name: Name, watch: Watch = False, as_json: AsJson = F
         head = _table("NAME", "TYPE", "STATE", "WORKER", "WAITS")
         head.add_row(
             escape(name),
-            found.get("type", ""),
+            escape(found.get("type", "")),
             _state(state["state"]),
-            state["worker_id"],
+            escape(state["worker_id"]),
             escape(_waits(found)),
         )
         table = _table("TASK", "STATE", "WORKER", "WAITS")
@@ -263,7 +266,7 @@ def status(worker: Client, name: Name, watch: Watch = False, as_json: AsJson = F
             cells = (
                 str(task["id"]),
                 _state(task["state"]),
-                task["worker_id"],
+                escape(task["worker_id"]),
                 escape(_waits(task)),
             )
             table.add_row(*cells)
@@ -406,6 +409,8 @@ def logs(
 ) -> None:
     """Show the last log lines about a connector, and the traces of what has failed. Kafka Connect
     keeps no lines, so only traces come from there."""
+    if watch:
+        clean_up_on_signals()
     known: set[str] = set()
     is_first = True
     try:

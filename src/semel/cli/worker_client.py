@@ -19,7 +19,7 @@ from http.client import HTTPException
 from typing import Any
 
 from semel.errors import ConfigError, SemelError, ServiceError
-from semel.rest.token import VARIABLE, token_for
+from semel.rest.token import VARIABLE, is_local, token_for
 
 URL, USER, PASSWORD, CA = (f"SEMEL_WORKER_{what}" for what in ("URL", "USER", "PASSWORD", "CA"))
 """Variables for what the options do not say."""
@@ -187,8 +187,11 @@ class Client:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        https = urllib.request.HTTPSHandler(context=self.tls)
-        return urllib.request.build_opener(https, _NoRedirects)
+        handlers = [urllib.request.HTTPSHandler(context=self.tls), _NoRedirects()]
+        host = urllib.parse.urlsplit(self.url).hostname or ""
+        if is_local(host):  # a proxy would be sent the token
+            handlers.append(urllib.request.ProxyHandler({}))
+        return urllib.request.build_opener(*handlers)
 
     def _refusal(self, error: urllib.error.HTTPError) -> SemelError:
         text = error.read(_LARGEST).decode(errors="replace")

@@ -49,5 +49,5 @@ def _checked(text: str, wrong: re.Pattern[str]) -> str:
         return text
     number = f"U+{ord(found[0]):04X}"
     if "\ud800" <= found[0] <= "\udfff":
-        raise ValueError(f"is not UTF-8, or has half a character, {number}")
+        raise ValueError(f"is not UTF-8, or has a lone surrogate, {number}")
     raise ValueError(f"has the control character {number}")

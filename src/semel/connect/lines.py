@@ -27,7 +27,11 @@ class RecentLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See :class:`logging.Handler`."""
-        line = line_of(record, 2 * _LONGEST)  # what is cut off later may hold half of a secret
+        try:
+            line = line_of(record, 2 * _LONGEST)  # what is cut off later may hold half of a secret
+        except Exception:  # arguments that do not fit their message
+            self.handleError(record)
+            return
         name = line.pop("connector", "")
         if not name:
             return

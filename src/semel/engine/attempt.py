@@ -103,7 +103,6 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
     def end(used: str) -> None:
         reads = getattr(task, "reads", "")
         tell("dying", f"{used}{f', while it reads {reads}' if reads else ''}; its process ends")
-        abandoned.end_process()
 
     watchdog.stops_with(spec.connector.name, line.stop)
     try:

@@ -116,18 +116,24 @@ def call(limits: Limits, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
 
 def _connected() -> socket.socket:
     """A connection to a process that forks others."""
-    for path in (launch.Standby.forks, *_own):
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            line.connect(path)
-            return line
-        except OSError:  # there is none, or it has died
-            line.close()
+    if (line := _to(launch.Standby.forks)) is not None:
+        return line
     with _lock:
-        if not _own or not Path(_own[-1]).exists():
+        if (line := _to(*_own[-1:])) is None:  # there is none, or it has died
             _own.append(_started())
+            line = _to(_own[-1])
+    if line is None:
+        raise Died
+    return line
+
+
+def _to(path: str = "") -> socket.socket | None:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line.connect(_own[-1])
+    try:
+        line.connect(path)
+    except OSError:
+        line.close()
+        return None
     return line
 
 
@@ -171,7 +177,7 @@ def serve(listener: socket.socket) -> None:
             for name in line.recv(length, socket.MSG_WAITALL).decode().split("\n"):
                 with contextlib.suppress(Exception):  # the call says what is missing
                     importlib.import_module(name)
-            if os.fork() == 0:
+            if os.fork() == 0:  # OSError: too many processes; then the call gets no answer
                 listener.close()
                 try:
                     _answer(line)

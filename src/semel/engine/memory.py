@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+
+from semel import abandoned
 
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """glibc's mallopt(3)."""
@@ -28,6 +31,10 @@ _COMMITS_PER_COLLECTION = 256
 _RESIDENT, _DATA = 1, 5
 _LOOKS = 0.5
 """Seconds between two looks at how much memory a task uses."""
+_TOLD_IN = 1.0
+"""Seconds in which a process that uses too much may say so."""
+_STACKS = 512 * 1024 * 1024
+"""Bytes for the stacks of threads, which count as memory that a process has asked for."""
 _BETWEEN = 10.0
 """Seconds, at least, after which a task that has nothing to do gives memory back again."""
 
@@ -45,7 +52,7 @@ def limit(nbytes: int) -> None:
     gives it no memory."""
     with suppress(OSError, ValueError):  # not on Linux, or the limit is fixed
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (_used(_DATA) + nbytes, most))
+        resource.setrlimit(resource.RLIMIT_DATA, (_used(_DATA) + nbytes + _STACKS, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -61,8 +68,8 @@ def is_guarded() -> bool:
 def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
     """Within a ``with`` statement, let this process use so many bytes more than it does now.
 
-    ``exceeded`` is told how many it uses when there are more, and must end the process. If memory
-    grows so fast that nobody can be told, the system ends it.
+    If it uses more, ``exceeded`` is told how many, and the process ends. If memory grows so fast
+    that nobody can be told, the system ends it.
     """
     over = threading.Event()
     try:
@@ -75,8 +82,11 @@ def guarded(nbytes: int, exceeded: Callable[[str], None]) -> Iterator[None]:
         while not over.wait(_LOOKS):
             used = _used(_RESIDENT)
             if used > most:
-                exceeded(f"uses {used:,} bytes of memory, more than task.max.memory.bytes allows")
-                return
+                text = f"uses {used:,} bytes of memory, more than task.max.memory.bytes allows"
+                try:
+                    abandoned.within(_TOLD_IN, "a last word", partial(exceeded, text))
+                finally:
+                    abandoned.end_process()
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
     limit(8 * nbytes)  # librdkafka asks for a whole batch at once, and dies without a word

@@ -46,6 +46,7 @@ def read(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     most: int,
+    patience: float = _PATIENCE,
 ) -> Read:
     """The committed records in ``[start, end)`` of each partition, up to ``most`` bytes, and up to
     damage of unknown extent: whoever gets there says so.
@@ -55,7 +56,8 @@ def read(
         TransientError: Kafka sends nothing.
         SemelError: the process has died.
     """
-    read, left_out = read_apart(connector, starts, _read, connector, starts, ends, most)
+    given = (connector, starts, ends, most)
+    read, left_out = read_apart(connector, starts, _read, *given, patience=patience)
     for text in left_out:
         log.info("the sample leaves out %s", text)
     return read
@@ -66,6 +68,7 @@ def read_apart(
     starts: Mapping[TopicPartition, int],
     function: Callable[[*Ts], T],
     *arguments: *Ts,
+    patience: float = _PATIENCE,
 ) -> T:
     """What a function answers that reads the batches at these offsets.
 
@@ -73,11 +76,11 @@ def read_apart(
         TransientError: it does not answer in time.
         SemelError: the process has died; or what it raises.
     """
-    limits = expendable.Limits(memory=connector.task_memory, patience=_PATIENCE)
+    limits = expendable.Limits(memory=connector.task_memory, patience=patience)
     try:
         return expendable.call(limits, function, *arguments)
     except TimeoutError:
-        raise TransientError(f"no records were read within {_PATIENCE:.0f} s") from None
+        raise TransientError(f"no records were read within {patience:.0f} s") from None
     except expendable.Died:
         where = ", ".join(f"{tp} from offset {at}" for tp, at in sorted(starts.items())[:3])
         raise SemelError(

@@ -107,6 +107,7 @@ def _serve_calls(forks: socket.socket, listener: socket.socket, *modules: str) -
     for module in modules:
         importlib.import_module(module)
     if os.fork() == 0:
+        os.setpgid(0, 0)  # PySpark's daemon ends its whole group
         listener.close()
         expendable.serve(forks)
         os._exit(0)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 Counts = Mapping[tuple[str, str], int]
 """The number of values by topic and field."""
-OTHERS = "other fields"
+OTHERS = "more fields"
 """What fields are counted as once a topic has too many of them."""
 
 _MOST, _REMEMBERED = 100, 10_000
@@ -146,8 +146,8 @@ class Teller:
 
 def sentence(sink: Sink, topic: str, field: str) -> str:
     """What to say about a field whose values are left out."""
-    what = f"{OTHERS} of topic {topic} have no column" if field == OTHERS else ""
-    return (
-        f"{what or sink.no_column(topic, field)}. Its values reach no column and are counted "
-        "(fields.unknown; ignore accepts that)"
-    )
+    if field == OTHERS:
+        what = f"more fields of topic {topic} have no column. Their"
+    else:
+        what = f"{sink.no_column(topic, field)}. Its"
+    return f"{what} values reach no column and are counted (fields.unknown; ignore accepts that)"

@@ -133,7 +133,6 @@ class Workers(Generic[W]):
 
         def end(used: str) -> None:
             log_there(f"{used}; its process ends")
-            abandoned.end_process()
 
         try:
             with (

@@ -39,7 +39,7 @@ async def forwarded(
     try:
         encrypted = error.url.startswith("https")
         verify = client_context(worker) if encrypted else True
-        async with httpx.AsyncClient(timeout=_TIMEOUT, verify=verify) as client:
+        async with httpx.AsyncClient(timeout=_TIMEOUT, verify=verify, trust_env=False) as client:
             body = await request.body()
             url = error.url + request.scope["raw_path"].decode("ascii")
             asked = client.stream(request.method, url, params=query, headers=headers, content=body)

@@ -120,7 +120,7 @@ class Hosts:
     no page has, names are only checked on loopback addresses, where they cost nobody anything."""
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str], *, needed: bool, origins: bool
+        self, app: ASGIApp, hosts: Collection[str], origins: re.Pattern[str], *, needed: bool
     ) -> None:
         self._app = app
         self._hosts = hosts
@@ -134,13 +134,17 @@ class Hosts:
         server, *_ = scope.get("server") or ("",)
         if not self._is_known(host) and not (self._needed and not is_local(server)):
             wrong = f"{HOSTS} does not name the host {host[:_PATH_SHOWN]!r}"
-        elif origin and not (self._origins or _only_reads(scope)) and _host_of(origin) != host:
+        elif origin and not (_only_reads(scope) or self._knows(origin, host)):
             wrong = "access.control.allow.origin does not name the origin of this request"
         if not wrong:
             await self._app(scope, receive, send)
             return
         log.warning("refused: %s: %s", _request(scope), wrong)
         await JSONResponse({"error_code": 403, "message": wrong}, 403)(scope, receive, send)
+
+    def _knows(self, origin: str, host: str) -> bool:
+        """Whether pages of an origin may change something: the worker's own may."""
+        return _host_of(origin) == host or self._origins.fullmatch(origin) is not None
 
     def _is_known(self, host: str) -> bool:
         """Whether a name is the worker's. No foreign page has a name that is an address."""

@@ -29,7 +29,7 @@ from semel.rest.insight import add_metrics, add_semel
 from semel.rest.jersey import LikeJersey
 from semel.rest.server import RestServer, Site
 from semel.rest.tls import ADMIN, LISTENERS, server_context
-from semel.rest.token import where
+from semel.rest.token import is_local, where
 from semel.rest.users import Users, users
 from semel.runtime import Runtime
 
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 _METHODS = "GET,POST,HEAD"
 _HEADERS = ("X-Requested-With", "Content-Type", "Accept", "Origin", "Authorization")
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
@@ -114,18 +113,20 @@ def _checked(app: ASGIApp, config: RestConfig, known: Users) -> ASGIApp:
     app = Guard(Limit(LikeJersey(app), config.max_request_bytes), known, anonymous)
     if known.are_configured:  # a browser sends no login to another name
         return app
-    origins = bool(config.allowed_origin)
-    return Hosts(app, config.hosts, needed=known.are_asked, origins=origins)
+    return Hosts(app, config.hosts, _origins(config), needed=known.are_asked)
+
+
+def _origins(config: RestConfig) -> re.Pattern[str]:
+    """The origins whose pages may ask, with ``*`` for any characters."""
+    given = filter(None, map(str.strip, config.allowed_origin.split(",")))
+    return re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in given) or "(?!)")
 
 
 def _with_origins(app: ASGIApp, config: RestConfig) -> ASGIApp:
-    origins = [origin.strip() for origin in config.allowed_origin.split(",")]
-    patterns = [re.escape(o).replace(r"\*", ".*") for o in origins if "*" in o and o != "*"]
     methods = config.allowed_methods or _METHODS
     return CORSMiddleware(
         app,
-        allow_origins=origins,
-        allow_origin_regex="|".join(patterns) or None,
+        allow_origin_regex=_origins(config).pattern,
         allow_methods=[method.strip() for method in methods.split(",")],
         allow_headers=_HEADERS,
         allow_credentials=True,
@@ -145,4 +146,4 @@ def _warn(sites: list[Site], known: Users) -> None:
 
 def _is_own(site: Site) -> bool:
     """Whether only this machine can reach it."""
-    return (urlsplit(site.listener).hostname or "") in _LOCAL
+    return is_local(urlsplit(site.listener).hostname or "")

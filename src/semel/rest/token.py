@@ -51,8 +51,9 @@ def worker_token() -> str:
     if given := os.environ.get(VARIABLE, "").strip():
         return given
     file = token_file()
-    with suppress(FileExistsError):
-        _create(file)
+    if not file.exists():
+        with suppress(FileExistsError):
+            _create(file)
     return _read(file)
 
 
@@ -73,11 +74,9 @@ def is_local(host: str) -> bool:
 
 def _create(file: Path) -> None:
     """Raises FileExistsError if it is there. Another process sees it whole, or not at all."""
-    draft = file.with_name(f"{_FILE}.{os.getpid()}")
+    draft = file.with_name(f"{_FILE}.{secrets.token_hex(4)}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            draft.unlink()
         draft.touch(0o600, exist_ok=False)
         draft.write_text(secrets.token_urlsafe(32) + "\n")
         try:

@@ -121,11 +121,14 @@ class ConnectorRun:
         from semel.engine.base import Progress
 
         observe = self.orders.observe
+        fences = records = 0
 
-        def note(progress: Progress) -> None:
-            self._tally.fences += progress.fences - (self.progress.fences if self.progress else 0)
-            if progress.records != (self.progress.records if self.progress else 0):
+        def note(progress: Progress) -> None:  # engines go on counting in the same object
+            nonlocal fences, records
+            self._tally.fences += progress.fences - fences
+            if progress.records != records:
                 self.moved = time.time()
+            fences, records = progress.fences, progress.records
             self.progress = progress
             observe(progress)
 

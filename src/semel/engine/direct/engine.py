@@ -55,7 +55,9 @@ class DirectEngine:
         try:
             return self._run_tasks(placeholder)
         except Fenced as error:
-            raise Fenced(f"{error}{self._by()}") from None
+            if by := self._by():
+                raise Fenced(f"{str(error).rstrip('.')}. {by}") from None
+            raise
         finally:
             placeholder.close()
 
@@ -66,7 +68,7 @@ class DirectEngine:
             return ""
         with suppress(SemelError):
             if who := other_run(run.connector, run.topics, self._name, run.stop.wait, later=True):
-                return f". The other run was started by {who}"
+                return f"The other run was started by {who}"
         return ""
 
     def _run_tasks(self, placeholder: Placeholder) -> Progress:

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.abandoned import Abandoned, within
-from semel.context import kept
+from semel.context import is_over, kept
 from semel.engine.base import Run
 from semel.engine.publish import other_run
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
@@ -95,7 +95,8 @@ class Placeholder:
         if run.orders.share.moves:
             return
         who = other_run(run.connector, run.topics, self._name, self._stop.wait, later=False)
-        log.warning(
+        log.log(
+            logging.INFO if is_over(who) else logging.WARNING,
             "connector %s: consumer group %s still has members of another run%s. This run takes "
             "their place; if the other one is alive, it stops",
             *(run.connector.name, run.connector.group_id, f", started by {who}" if who else ""),
