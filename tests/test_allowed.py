@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.config import read
-from semel.config.allowed import PATHS, PLUGINS
+from semel.config import read, resolved
+from semel.config.allowed import PATHS, PLUGINS, TRUSTED
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 from semel.planning import plan_source
@@ -19,6 +19,10 @@ SOURCE = {
     "topic": "t",
     "bootstrap.servers": "nowhere:1",
     "value.converter": "StringConverter",
+}
+FILES = {
+    "config.providers": "file",
+    "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
 }
 
 
@@ -87,6 +91,23 @@ def refused(home: Path, key: str, value: str, **others: str) -> bool:
         ("value.converter.schema.registry.ssl.truststore.location", "/etc/passwd"),
         ("something.of.a.third.party", "/etc/passwd"),
         ("something.of.a.third.party", "one,/etc/passwd"),
+        ("something.of.a.third.party", "a|/etc/passwd"),
+        ("something.of.a.third.party", "a:/etc/passwd"),
+        ("something.of.a.third.party", "a@/etc/passwd"),
+        ("something.of.a.third.party", "//etc/passwd"),
+        ("something.of.a.third.party", "a,//etc/passwd"),
+        ("something.of.a.third.party", "file:///etc/passwd"),
+        ("something.of.a.third.party", "file:etc/passwd"),
+        ("something.of.a.third.party", "jar:file:/etc/evil.jar!/x"),
+        ("something.of.a.third.party", "unix:///run/docker.sock"),
+        ("something.of.a.third.party", "../secret"),
+        ("something.of.a.third.party", "a/../../secret"),
+        ("something.of.a.third.party", "a|../secret"),
+        ("something.of.a.third.party", "%2e%2e/secret"),
+        ("something.of.a.third.party", "home/link.txt"),
+        ("something.of.a.third.party", "{home}/link.txt"),
+        ("something.of.a.third.party", "x={home}/out/secret"),
+        ("something.of.a.query", "/etc/passwd"),
         ("file", "${{file:/allowed:key}}"),
         ("connection.url", "jdbc:sqlite:/${{env:FILE}}"),
         ("connection.url", "jdbc:sqlite:${{env:FILE}}"),
@@ -122,10 +143,56 @@ def test_what_is_outside_of_the_allowed_folders_is_refused(
         ("iceberg.catalog.uri", "sqlite:///{home}/catalog.db"),
         ("query", "SELECT a /b, '/c' FROM t"),
         ("topics.regex", "orders/.*"),
+        ("transforms.t.query", "SELECT a /b FROM t"),
+        ("consumer.override.ssl.ca.pem", "-----BEGIN CERTIFICATE-----\n/abc/def\n-----END"),
+        ("something.of.a.third.party", "https://host:8080/path?to=1"),
+        ("something.of.a.third.party", "home/lines.txt"),
+        ("something.of.a.third.party", "a/b..c, 1/2"),
+        ("something.of.a.third.party", "yyyy/MM/dd"),
+        ("bootstrap.servers", "a:9092,b:9092"),
     ],
 )
 def test_what_is_inside_of_the_allowed_folders_is_not(key: str, value: str, home: Path) -> None:
     assert not refused(home, key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("connection.url", "jdbc:sqlite:/etc/evil", False),
+        ("something.of.a.third.party", "/etc/group", False),
+        ("consumer.override.sasl.jaas.config", 'x required keyTab="/etc/keytab";', False),
+        ("connection.url", "jdbc:sqlite:{home}/d.sqlite", True),
+        ("connection.url", "jdbc:postgresql://host/database", True),
+        ("connection.password", "/W8cU+", True),
+    ],
+)
+def test_what_a_reference_stands_for_is_judged_when_it_is_resolved(
+    key: str, value: str, allowed: bool, home: Path
+) -> None:
+    value = value.format(home=home)
+    (home / "s.properties").write_text(f"x={value}\n")
+    config = worker(home, **FILES)
+    reference = f"${{file:{home}/s.properties:x}}"
+    run = config.inherited(config.permitted({**SOURCE, key: reference}))
+    if allowed:
+        assert resolved(run)[key] == value
+        return
+    with pytest.raises(ConfigError) as error:
+        resolved(run)
+    assert f"connector c: {key}=" in str(error.value)
+    assert "stands for a path that the worker does not allow" in str(error.value)
+    assert value not in str(error.value)
+
+
+def test_what_the_workers_own_references_stand_for_is_not_judged(home: Path) -> None:
+    (home / "s.properties").write_text("x=/etc/ca.pem\n")
+    own = {"consumer.ssl.ca.location": f"${{file:{home}/s.properties:x}}"}
+    servers = {"bootstrap.servers": SOURCE["bootstrap.servers"]}
+    config = worker(home, **FILES, **own, **servers)
+    run = config.inherited({**SOURCE, "topics": "t", TRUSTED: "file"})
+    assert resolved(run)["consumer.override.ssl.ca.location"] == "/etc/ca.pem"
+    assert "file" not in run[TRUSTED].split(",")
 
 
 def test_a_relative_file_is_in_its_directory(home: Path) -> None:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from semel.config import load, under
-from semel.config.providers import refers
+from semel.config.references import refers
 from semel.context import LOG_FORMAT
 from semel.errors import SemelError
 from semel.gateway import MEMORY, OPTIONS, Jvm, connected, neutral, spark_archive

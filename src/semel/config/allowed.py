@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from semel.config.providers import REFERENCE, refers
+from semel.config.references import REFERENCE, refers
 from semel.errors import Problem
+from semel.redact import names_secret
 
 PATHS = "semel.connectors.allowed.paths"
 PLUGINS = "semel.connectors.allowed.plugins"
+TRUSTED = "semel.connectors.trusted.keys"
+"""The keys with references that a connector has from its worker."""
 
 _NAMES = frozenset(
     {
@@ -27,9 +30,15 @@ _NAMING = (".location", ".keytab", ".file")
 """Keys whose value is a path even if it does not look like one."""
 _FREE = ("query", "doc", "documentation")
 """The last words of keys that hold text."""
-_LOCAL = re.compile(r"(?i)(?:jdbc:)?(?:sqlite|duckdb|file|local|viewfs):(?P<path>[^\s,;?\"']*)")
-_ABSOLUTE = re.compile(r"(?:^|[\s,;=&?\"'(){}\[\]])(?P<path>[/~][\w.~$-][^\s,;&?\"'(){}\[\]]*)")
-_UP = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)")
+_LOCAL = re.compile(
+    r"(?i)(?:jdbc:)?\b(?:sqlite|duckdb|file|local|viewfs|unix):(?P<path>[^\s,;?\"'|]*)"
+)
+_BEFORE = r"[\s,;=&?|!@#^+*<>`\"'(){}\[\]]"
+_ABSOLUTE = re.compile(
+    rf"(?:(?:^|{_BEFORE}|(?<=\W):)/*|:)(?P<path>[/~][\w.~$-][^\s,;&?|<>`\"'(){{}}\[\]]*)"
+)
+_PEM, _JAAS = "-----BEGIN ", "sasl.jaas.config"
+_UP = re.compile(r"(?<![\w.])\.\.(?=[/\\]|$|[\s,;&|:\"'])")
 _FAR = re.compile(r"(?i)[a-z][a-z0-9+.-]+://")
 _CLASSES = re.compile(
     r"connector\.class|(?:key|value|header)\.converter|(?:transforms|predicates)\.[^.]+\.type"
@@ -48,21 +57,36 @@ def roots_of(originals: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(filter(None, given)) or None
 
 
-def outside(connector: Mapping[str, str], roots: Sequence[str]) -> Iterator[Problem]:
+def trusted(originals: Mapping[str, str]) -> set[str]:
+    """The keys whose references a connector has from its worker."""
+    return set(originals.get(TRUSTED, "").split(","))
+
+
+def outside(
+    connector: Mapping[str, str], roots: Sequence[str], names: Collection[str] | None = None
+) -> Iterator[Problem]:
     """The keys that name something outside of the folders, or settings of Spark, which could load
-    anything."""
-    for name, value in connector.items():
+    anything. ``names`` are the keys whose references have been resolved, if only they matter."""
+    for name in connector if names is None else names:
+        value = connector[name]
         if name.startswith("spark."):
             message = f"{name} is for the worker's configuration, because {PATHS} is set"
             yield Problem(name, message, value)
             continue
-        why = _outside(name, value, connector, roots)
+        why = _outside(name, value, connector, roots, is_resolved=names is not None)
         if why:
             message = f"{name}: {why}. The worker's {PATHS} allows {', '.join(roots)}"
             yield Problem(name, message, value)
 
 
-def _outside(name: str, value: str, connector: Mapping[str, str], roots: Sequence[str]) -> str:
+def _outside(
+    name: str,
+    value: str,
+    connector: Mapping[str, str],
+    roots: Sequence[str],
+    *,
+    is_resolved: bool,
+) -> str:
     names_path = name in _NAMES or name.endswith(_NAMING)
     text = REFERENCE.sub("", value).strip()
     if refers(value) and (names_path or _LOCAL.match(text)):
@@ -72,16 +96,27 @@ def _outside(name: str, value: str, connector: Mapping[str, str], roots: Sequenc
     found = [match["path"] for match in _LOCAL.finditer(text)]
     if names_path and text and not found and not _FAR.match(text):
         found = [text]
-    elif name.rpartition(".")[2] not in _FREE:
+    elif _may_name(name, text, is_resolved=is_resolved):
         found += [match["path"] for match in _ABSOLUTE.finditer(text)]
-        if not names_path and _UP.search(text):
+        if not names_path and (_UP.search(text) or _UP.search(unquote(text))):
             return f"{value!r} leads out of its folder"
+        if "/" in text and not _FAR.match(text) and os.path.lexists(text):
+            found.append(text)
     wrong = [
         path
         for path in filter(None, found)
         if not all(is_below(_local(p), roots) for p in (path, unquote(path)))  # URLs may be escaped
     ]
     return f"{wrong[0]!r} is not an allowed folder" if wrong else ""
+
+
+def _may_name(name: str, text: str, *, is_resolved: bool) -> bool:
+    """Whether what looks like a path in a value is one: texts, and passwords that references stand
+    for, may hold anything."""
+    if name.rpartition(".")[2] in _FREE:
+        return _ABSOLUTE.fullmatch(text) is not None
+    is_secret = is_resolved and names_secret(name) and not name.endswith(_JAAS)
+    return not is_secret and not text.startswith(_PEM)
 
 
 def _local(path: str) -> str:

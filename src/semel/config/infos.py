@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from semel.config.definition import Definition, Type, default_text, definitions, text_of
-from semel.config.providers import refers
 from semel.config.reading import given_names, parsed, whole
+from semel.config.references import refers
 from semel.errors import Problem
 from semel.redact import redacted, setting
 

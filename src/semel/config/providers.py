@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from semel.config.allowed import outside, roots_of, trusted
 from semel.config.characters import check_value
+from semel.config.references import REFERENCE, refers
 from semel.errors import ConfigError, Problem, Unresolvable
 from semel.patterns import compiled
 from semel.redact import hide
 
 PROVIDERS = "config.providers"
-REFERENCE = re.compile(r"\$\{([^}:]*:[^}]*)\}")
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _BUILT_IN = {
     "file": f"{_PACKAGE}FileConfigProvider",
@@ -68,6 +69,8 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
         elsewhere: the connector will run elsewhere: what cannot be resolved here is noted.
 
     Raises:
+        ConfigError: names each key whose reference stands for a path that the worker does not
+            allow.
         Unresolvable: names each key whose references cannot be resolved, and why.
     """
     values, references, unresolved = dict(raw), {}, {}
@@ -80,11 +83,19 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
             unresolved[key] = f"{key}={text}: {error}"
         if values[key] != text:
             references[key] = text
+    title = f"connector {raw['name']}: " if raw.get("name") else ""
     if unresolved and not elsewhere:
-        title = f"connector {raw['name']}: " if raw.get("name") else ""
         raise Unresolvable(
             *(Problem(key, why, raw[key]) for key, why in unresolved.items()), title=title
         )
+    roots = roots_of(raw)
+    if roots is not None:
+        judged = references.keys() - trusted(raw)
+        wrong = sorted({p.key for p in outside(values, roots, judged)})
+        if wrong:
+            why = "stands for a path that the worker does not allow"
+            problems = (Problem(key, f"{key}={raw[key]} {why}", raw[key]) for key in wrong)
+            raise ConfigError(*problems, title=title)
     return Resolved(values, references, unresolved)
 
 
@@ -92,11 +103,6 @@ def unresolved(raw: Mapping[str, str]) -> Resolved:
     """The configuration as it is: nothing is read for its references, and each is noted."""
     why = "is not resolved to validate it"
     return Resolved(raw, {}, {key: f"{key}={raw[key]} {why}" for key in _referring(raw)})
-
-
-def refers(text: str) -> bool:
-    """Whether a value has a reference."""
-    return REFERENCE.search(text, 0, text.rfind("}") + 1) is not None
 
 
 def _referring(raw: Mapping[str, str]) -> list[str]:

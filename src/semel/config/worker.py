@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from semel.config.allowed import PATHS, PLUGINS, outside, unlisted
+from semel.config.allowed import PATHS, PLUGINS, TRUSTED, outside, unlisted
 from semel.config.clients import is_from_outside
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
@@ -144,7 +144,7 @@ class WorkerConfig(RestConfig):
         """
         given = self.originals
         given = given.given if isinstance(given, Resolved) else given
-        alone = (PROVIDERS, MODULES, PATHS)
+        alone = (PROVIDERS, MODULES, PATHS, TRUSTED)
         own = {n: v for n, v in connector.items() if not n.startswith(alone)}
         # A request may read and import only what the worker allows.
         found: dict[str, str] = {PROVIDERS: "", MODULES: ",".join(self.modules)}
@@ -164,6 +164,7 @@ class WorkerConfig(RestConfig):
                     found[f"{client}.override.{name}"] = value
         if self.allowed_paths:
             found[PATHS] = ",".join(self.allowed_paths)
+            found[TRUSTED] = ",".join(found.keys() - own.keys())
         if not self.topic_creation:
             own[f"{TOPIC_CREATION}enable"] = "false"
         if f"{main}.override.bootstrap.servers" not in {**found, **own}:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from semel import converters, records, transforms
 from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Failure
+from semel.converters.semantic import plain
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
 from semel.engine.unplaced import Counts, Unplaced, sum_of
@@ -296,6 +297,8 @@ class Pipeline:
         if "timestamp" in raw.column_names and (self.wants_timestamp or self.replaces):
             origin[records.TIMESTAMP] = raw.column("timestamp")
         headers = one_array(raw.column("headers")) if self.wants_headers else None
+        if self._transforms or self._wants.takes_text:  # they know fields that are described only
+            keys, values = plain(keys), plain(values)
         return ConnectRecords(topic, pa.table(origin), keys, values, headers), apart
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:

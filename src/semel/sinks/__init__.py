@@ -10,7 +10,7 @@ from importlib import import_module
 
 from semel import aliases
 from semel.config import ConnectorConfig
-from semel.config.providers import refers
+from semel.config.references import refers
 from semel.errors import misconfigured
 from semel.extras import entries
 from semel.sinks import jdbc

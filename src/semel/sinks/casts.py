@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.converters.json.columns import clock_times, without_nanoseconds
+from semel.converters.json.columns import clock_times
 from semel.converters.json.floats import is_faithful
+from semel.converters.semantic import without_nanoseconds
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """What :func:`cast` raises when some value does not fit."""

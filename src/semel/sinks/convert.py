@@ -139,15 +139,25 @@ def _from_json(
     """JSON in its known type, or else in the wanted one, or each value in its own."""
     reader = nested or (nested_as(target) if is_.is_nested(target) else None)
     if reader is not None and not is_.is_string(target):
-        try:
-            parsed = pa.chunked_array([reader.read(text.combine_chunks())], reader.type)
-        except Unreadable as error:
-            raise pa.ArrowInvalid(str(error)) from None
-        return convert(parsed, target)
+        return convert(read_nested(text, reader), target)
     parts = [(rows, one_array(_of_one_kind(found, target))) for rows, found in kinds_of(text)]
     joined = pa.concat_arrays([found for _, found in parts])
     rows = pa.concat_arrays([rows for rows, _ in parts])
     return pa.chunked_array([place(joined, rows, len(text))], target)
+
+
+def read_nested(json: pa.ChunkedArray, reader: Nested) -> pa.ChunkedArray:
+    """JSON in its known type.
+
+    Raises:
+        ArrowInvalid: some value is not of that type.
+    """
+    text = one_array(json)
+    text = text.storage if isinstance(text.type, pa.JsonType) else text
+    try:
+        return pa.chunked_array([reader.read(text)], reader.type)
+    except Unreadable as error:
+        raise pa.ArrowInvalid(str(error)) from None
 
 
 def _of_one_kind(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:

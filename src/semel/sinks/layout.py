@@ -10,7 +10,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.nested import Nested, nested_of
+from semel.converters.json.nested import Nested, is_typed, nested_of
+from semel.converters.semantic import described
 from semel.errors import ConfigError, misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
 
@@ -54,6 +55,8 @@ class Layout:
     key: list[str]
     nested: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
     """How to read columns of JSON, where that is known."""
+    typed: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
+    """Those of them whose JSON does not show what it holds: times, decimals, bytes."""
 
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no
@@ -99,7 +102,8 @@ def layout(
                 f"fields {folded[fold(name)]} and {name} of topic {records.topic} are one column "
                 "in lower case. Set quote.sql.identifiers=always"
             )
-        columns.setdefault(fold(name), source.column(name))
+        field = source.schema.field(name)
+        columns.setdefault(fold(name), described(source.column(name), field))
     if config.pk_mode == "record_value":
         key = [fold(n) for n in config.pk_fields] or list(columns)
         missing = [n for n in key if n not in columns]
@@ -116,7 +120,9 @@ def layout(
         columns[column] = source.column(metadata)
     schema = source.schema
     readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
-    return Layout(columns, key, {name: found for name, found in readers.items() if found})
+    nested = {name: found for name, found in readers.items() if found}
+    typed = {n: found for n, found in nested.items() if is_typed(schema.field(folded[n]))}
+    return Layout(columns, key, nested, typed)
 
 
 def not_from_values(config: Keyed) -> frozenset[str]:
@@ -180,7 +186,10 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
                 f"pk.fields={','.join(config.pk_fields)}: keys of topic {topic} have no field "
                 f"{missing[0]}; they have {', '.join(fields)}"
             )
-        return {name: pc.struct_field(keys, name) for name in config.pk_fields or fields}
+        return {
+            name: described(pc.struct_field(keys, name), keys.type.field(name))
+            for name in config.pk_fields or fields
+        }
     if len(config.pk_fields) != 1:
         raise ConfigError(
             f"pk.mode=record_key: keys of topic {topic} are of type {keys.type}, so pk.fields must "

@@ -14,14 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.sinks.search.documents import (
-    deletes,
-    documents,
-    properties,
-    requests,
-    text,
-    upserts,
-)
+from semel.sinks.jsontext import documents, text
+from semel.sinks.search.documents import deletes, properties, requests, upserts
 
 
 def written(values: pa.Array) -> list[Any]:

@@ -14,6 +14,7 @@ from semel.converters.avro.schema import (
     Array,
     Decimal,
     Enum,
+    Field,
     Fixed,
     Map,
     Node,
@@ -43,8 +44,9 @@ def _read(node: Node, cursor: Cursor) -> pa.Array:
         case Primitive():
             return node.finish(_primitive(node, cursor))
         case Record():
-            arrays = [f.filled(_read(f.node, cursor)) for f in node.fields]
-            return struct_array(arrays, [f.arrow for f in node.fields], len(cursor))
+            arrays = [_field(f, cursor) for f in node.fields]
+            fields = [f.arrow for f in node.fields]
+            return node.finish(struct_array(arrays, fields, len(cursor)))
         case Union():
             return _union(node, cursor)
         case Decimal():
@@ -61,6 +63,13 @@ def _read(node: Node, cursor: Cursor) -> pa.Array:
         case Map():
             return _map(node.entry, cursor)
     raise AssertionError(node)
+
+
+def _field(field: Field, cursor: Cursor) -> pa.Array:
+    try:
+        return field.filled(_read(field.node, cursor))
+    except ValueError as error:
+        raise ValueError(f"field {field.name}: {error}") from None
 
 
 def struct_array(arrays: list[pa.Array], fields: list[pa.Field], length: int) -> pa.Array:

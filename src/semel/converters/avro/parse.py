@@ -22,9 +22,8 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.json.columns import JSON
-from semel.converters.json.connect_schema import CONNECT, DEBEZIUM, LOGICAL
 from semel.converters.schema_sizes import check_size
+from semel.converters.semantic import DECIMAL, facts_of, semantic
 
 _NAMED = ("record", "error", "enum", "fixed")
 _AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}
@@ -96,7 +95,8 @@ class _Parser:
         if kind in PRIMITIVES:
             return _primitive(kind, schema)
         if kind == "array":
-            return Array(self.node(schema["items"], space))
+            items = self.node(schema["items"], space)
+            return Array(items, _facts(schema, {"type": "array", "items": _connect(items)}))
         if kind == "map":
             return Map(self.node(schema["values"], space))
         if kind in _NAMED:
@@ -135,7 +135,11 @@ class _Parser:
             if len(set(names)) < len(names):
                 raise SchemaError(f"record {full} has a field twice: {', '.join(names)}")
             entry = schema.get("connect.internal.type") == "MapEntry" and len(fields) == 2
-            node = Record(full, fields, entry)
+            name = schema.get("connect.name", full)
+            known = semantic(name, pa.struct([(n, pa.null()) for n in names]))
+            described = {"type": "struct", "fields": [{"field": n} for n in names]}
+            facts = _facts({**schema, "connect.name": name}, described)
+            node = Record(full, fields, entry, known, facts)
         self._named[full] = node
         return node
 
@@ -173,26 +177,43 @@ def _full(name: str, space: str | None) -> str:
 
 
 def _primitive(kind: str, schema: Mapping[str, Any]) -> Node:
-    logical, connect = schema.get("logicalType"), schema.get("connect.name")
-    if kind == "bytes":
-        return _decimal(schema, None) or Primitive(kind)
+    logical, name = schema.get("logicalType"), schema.get("connect.name")
+    decimal = _decimal(schema, None) if kind == "bytes" else None
+    if decimal is not None:
+        return decimal
+    known, facts = semantic(name, PRIMITIVES[kind]), _facts(schema, {"type": _CONNECT[kind]})
+    if known is not None and known.wire == PRIMITIVES[kind]:
+        return Primitive(kind, None if known.type == known.wire else known.type, known, facts)
     if kind in _WIDTHS:
-        found = LOGICAL.get(connect or "") or _AVROS.get(logical or "")
+        found = _AVROS.get(logical or "")
         if found is not None and found.bit_width == _WIDTHS[kind].bit_width:
             return Primitive(kind, found)
         if kind == "int" and schema.get("connect.type") in _NARROW:
             return Primitive(kind, _NARROW[schema["connect.type"]])
-        return Primitive(kind)
-    if kind == "string" and connect == DEBEZIUM + "data.Json":
-        return Primitive(kind, JSON)
-    if kind == "string" and connect == DEBEZIUM + "time.ZonedTimestamp":
-        return Primitive(kind, pa.timestamp("us", "UTC"))
     return Primitive(kind)
+
+
+_CONNECT = {"int": "int32", "long": "int64", "float": "float32", "double": "float64"}
+_CONNECT |= {kind: kind for kind in ("boolean", "bytes", "string", "null")}
+
+
+def _connect(node: Node) -> Mapping[str, Any]:
+    """As much of Kafka Connect's schema of a node as its semantic type may need."""
+    own = json.loads(node.facts) if node.facts else {}
+    kind = _CONNECT[node.kind] if isinstance(node, Primitive) else ""
+    return {"type": kind, **own}
+
+
+def _facts(schema: Mapping[str, Any], described: Mapping[str, Any]) -> str:
+    """The facts of a schema with this type, as JSON."""
+    name, parameters = schema.get("connect.name"), schema.get("connect.parameters")
+    found = facts_of({**described, "name": name, "parameters": parameters})
+    return "" if found is None or "name" not in found else json.dumps(found)
 
 
 def _decimal(schema: Mapping[str, Any], size: int | None) -> Decimal | None:
     parameters = schema.get("connect.parameters") or {}
-    if schema.get("connect.name") != CONNECT + "Decimal" and schema.get("logicalType") != "decimal":
+    if schema.get("connect.name") != DECIMAL and schema.get("logicalType") != "decimal":
         return None
     scale = schema.get("scale", parameters.get("scale", 0))
     precision = schema.get("precision", parameters.get("connect.decimal.precision", 38))

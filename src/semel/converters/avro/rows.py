@@ -148,7 +148,7 @@ class Reader:
             found = self._take(self._long())
         elif kind == "string":
             found = self._text()
-            if node.logical is not None:
+            if node.known is not None:
                 self._check(node, found)
         return found
 
@@ -211,7 +211,7 @@ def _struct(node: Record, values: Sequence[Any]) -> pa.Array:
     if not arrays:
         return pa.array([None if v is None else {} for v in values], pa.struct([]))
     fields = [f.arrow for f in node.fields]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask(values))
+    return node.finish(pa.StructArray.from_arrays(arrays, fields=fields, mask=mask(values)))
 
 
 def _union(node: Union, values: Sequence[Any]) -> pa.Array:
@@ -239,6 +239,8 @@ def plain(node: Node, value: Any) -> Any:
     if value is None:
         return None
     match node:
+        case Record() if node.known is not None and pa.types.is_string(node.type):
+            return arrow(node, [value])[0].as_py()
         case Record():
             return {f.name: plain(f.node, v) for f, v in zip(node.fields, value, strict=True)}
         case Union():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.columns import JSON, without_nanoseconds
+from semel.converters.json.columns import JSON
+from semel.converters.semantic import FACTS, Semantic
 
 PRIMITIVES = {
     "null": pa.null(),
@@ -46,6 +48,12 @@ class Node:
     def parts(self) -> Sequence[Node]:
         return ()
 
+    @property
+    def facts(self) -> str:
+        """What a column must know of the semantic type, as JSON; see
+        :mod:`semel.converters.semantic`."""
+        return ""
+
     @cached_property
     def columnar(self) -> bool:
         """Whether values can be read in columns: not those of recursive types."""
@@ -55,10 +63,12 @@ class Node:
 @dataclass(frozen=True)
 class Primitive(Node):
     """``logical`` is the type that the number or the text stands for, if that is not ``kind``
-    itself."""
+    itself, and ``known`` the semantic type."""
 
     kind: str
     logical: pa.DataType | None = None
+    known: Semantic | None = None
+    facts: str = ""
 
     @property
     def type(self) -> pa.DataType:
@@ -84,13 +94,9 @@ class Primitive(Node):
 
     def finish(self, values: pa.Array) -> pa.Array:
         """Convert values of the physical type to the logical one."""
-        if self.logical is None:
-            return values
-        if self.logical == JSON:
-            return pa.ExtensionArray.from_storage(JSON, values)
-        if pa.types.is_string(self.physical):
-            return _zoned(values)
-        return values.cast(self.logical)
+        if self.known is not None:
+            return self.known.of(values)
+        return values if self.logical is None else values.cast(self.logical)
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,9 @@ class Field:
     @property
     def arrow(self) -> pa.Field:
         kind = self.node.type
-        return pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+        nullable = isinstance(self.node, Union) or pa.types.is_null(kind)
+        known = {FACTS: self.node.facts.encode()} if self.node.facts else None
+        return pa.field(self.name, kind, nullable, known)
 
     def filled(self, values: pa.Array) -> pa.Array:
         """Kafka Connect's ``Struct.get`` returns a field's default for null."""
@@ -169,15 +177,21 @@ class Field:
 
 @dataclass(frozen=True)
 class Record(Node):
-    """Fields in their order."""
+    """Fields in their order. ``known`` is the semantic type that they make up."""
 
     name: str
     fields: tuple[Field, ...]
     is_entry: bool = False
+    known: Semantic | None = None
+    facts: str = ""
 
     @cached_property
     def type(self) -> pa.DataType:
-        return pa.struct([f.arrow for f in self.fields])
+        return self.known.type if self.known else pa.struct([f.arrow for f in self.fields])
+
+    def finish(self, values: pa.Array) -> pa.Array:
+        """Convert structs of the fields to what they make up."""
+        return values if self.known is None else self.known.of(values)
 
     @cached_property
     def smallest(self) -> int:
@@ -193,6 +207,12 @@ class Array(Node):
     """Items, or the entries of a map whose keys are not text."""
 
     item: Node
+    known_as: str = ""
+
+    @property
+    def facts(self) -> str:
+        inner = self.item.facts
+        return self.known_as or (json.dumps({"items": json.loads(inner)}) if inner else "")
 
     @property
     def entries(self) -> Record | None:
@@ -261,6 +281,10 @@ class Union(Node):
     def parts(self) -> Sequence[Node]:
         return self.branches
 
+    @property
+    def facts(self) -> str:
+        return self.branches[self.values[0]].facts if len(self.values) == 1 else ""
+
 
 @dataclass(frozen=True)
 class Recursion(Node):
@@ -294,12 +318,3 @@ def _default(node: Node, given: Any) -> pa.Scalar | None:
     if isinstance(node, Primitive) and node.type != JSON:
         return node.finish(pa.array([given], node.physical))[0]
     return pa.scalar(given, node.type) if isinstance(node, Enum) else None
-
-
-def _zoned(values: pa.Array) -> pa.Array:
-    """ISO 8601 with a zone, to UTC. Digits finer than a microsecond are cut."""
-    utc = pa.timestamp("us", "UTC")
-    try:
-        return values.cast(utc)
-    except pa.ArrowInvalid:
-        return without_nanoseconds(values.cast(pa.timestamp("ns", "UTC"))).cast(utc)

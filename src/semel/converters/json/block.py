@@ -18,6 +18,7 @@ from semel.converters.json import duck
 from semel.converters.json.columns import Column
 from semel.converters.json.floats import Written, unfaithful
 from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
+from semel.converters.semantic import name_in
 from semel.records import DATA_EXCEPTION, one_array
 
 BLOCK_BYTES = 256 * 1024 * 1024
@@ -245,6 +246,9 @@ def misfit(value: str, column: Column) -> str:
     wanted = column.type
     if column.raw:
         return "cannot be kept as JSON"
+    name = name_in(column.nested)
+    if name:
+        return f"is no {name}"
     if t.is_integer(wanted):
         whole = kind(value) == "a number" and value.lstrip("-").isdigit()
         return f"is out of range for {wanted}" if whole else "is not a whole number"

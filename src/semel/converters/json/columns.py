@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json import duck
+from semel.converters.semantic import time_of_day, without_nanoseconds
 
 JSON = pa.json_()
 
@@ -64,7 +65,8 @@ class Column:
     default: str | None = None
     """JSON text that stands for a missing or null value."""
     nested: Mapping[bytes, bytes] | None = None
-    """What is known of the JSON inside; see :mod:`semel.converters.json.nested`."""
+    """Metadata of the field: what is known of the JSON inside, see
+    :mod:`semel.converters.json.nested`, or of its type, see :mod:`semel.converters.semantic`."""
 
     @property
     def raw(self) -> bool:
@@ -167,13 +169,6 @@ def _timestamp(wanted: pa.DataType) -> tuple[Reading, ...]:
     )
 
 
-def without_nanoseconds(timestamps: pa.Array) -> pa.Array:
-    """The value in microseconds. Arrow's own cast truncates towards 1970, which rounds earlier
-    times up."""
-    cut = pc.floor_temporal(timestamps, unit="microsecond")
-    return cut.cast(pa.timestamp("us", timestamps.type.tz))
-
-
 def _same(array: pa.Array) -> pa.Array:
     return array
 
@@ -200,20 +195,6 @@ def _epoch_milliseconds(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
         return milliseconds.cast(pa.timestamp(wanted.unit, "UTC")).cast(wanted)
 
     return finish
-
-
-def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
-    """Numbers as times of the unit. Arrow accepts any number, but these must be within a day."""
-    times = numbers.cast(pa.int32() if unit.bit_width == 32 else pa.int64()).cast(unit)
-    extremes = pc.min_max(numbers).as_py()
-    if extremes["min"] is not None:
-        day = _DAY[unit.unit]
-        if extremes["min"] < 0 or extremes["max"] >= day:
-            raise pa.ArrowInvalid("no time of a day")
-    return times
-
-
-_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 def clock_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
-from semel.converters.json.columns import JSON, Column, Reading, column, time_of_day
-
-CONNECT = "org.apache.kafka.connect.data."
-DEBEZIUM = "io.debezium."
-
-_PRIMITIVES = {
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "float32": pa.float32(),
-    "double": pa.float64(),
-    "float64": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
-}
-
-LOGICAL = {
-    CONNECT + "Date": pa.date32(),
-    CONNECT + "Time": pa.time32("ms"),
-    CONNECT + "Timestamp": pa.timestamp("ms", "UTC"),
-    DEBEZIUM + "time.Date": pa.date32(),
-    DEBEZIUM + "time.Time": pa.time32("ms"),
-    DEBEZIUM + "time.MicroTime": pa.time64("us"),
-    DEBEZIUM + "time.NanoTime": pa.time64("ns"),
-    DEBEZIUM + "time.Timestamp": pa.timestamp("ms"),
-    DEBEZIUM + "time.MicroTimestamp": pa.timestamp("us"),
-    DEBEZIUM + "time.NanoTimestamp": pa.timestamp("ns"),
-}
-"""Numbers in their unit. Debezium's timestamps are wall clock time without a zone."""
+from semel.converters.json.columns import JSON, Column, Reading, column
+from semel.converters.semantic import (
+    DECIMAL,
+    PRIMITIVES,
+    Semantic,
+    decimal_type,
+    facts_of,
+    metadata,
+    semantic,
+    semantic_struct,
+)
 
 
 class SchemaError(ValueError):
@@ -106,7 +86,7 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool) -> Column:
     text = None if default is None else json.dumps(default)
     wanted, readings = _type(name, schema)
     whole = not readings and _is_nested(schema)
-    nested = {SCHEMA: json.dumps(schema).encode()} if whole else None
+    nested = {SCHEMA: json.dumps(schema).encode()} if whole else metadata(facts_of(schema))
     return Column(name, wanted, readings, required, text, nested)
 
 
@@ -125,14 +105,13 @@ def _is_nested(schema: Any) -> bool:
 
 def _is_whole(schema: Any) -> bool:
     kind = schema.get("type") if isinstance(schema, dict) else None
-    return _is_nested(schema) or (isinstance(kind, str) and kind in _PRIMITIVES)
+    return _is_nested(schema) or (isinstance(kind, str) and kind in PRIMITIVES)
 
 
 def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
-    kind, logical = schema.get("type"), schema.get("name")
+    kind = schema.get("type")
     if not isinstance(kind, str):
         raise SchemaError(f"field {name}: unknown type {json.dumps(kind)[:80]}")
-    logical = logical if isinstance(logical, str) else None
     if kind == "array":
         items = _object(schema.get("items"), f"field {name}: the items of an array")
         item, readings = _type(name, items)
@@ -140,43 +119,65 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
             return JSON, ()
         return pa.list_(item), tuple(r.in_list(item) for r in readings)
     if kind in ("struct", "map"):
-        return JSON, ()
-    if kind not in _PRIMITIVES:
+        found = semantic_struct(schema) if kind == "struct" else None
+        return (JSON, ()) if found is None else (found.type, (_written(found),))
+    if kind not in PRIMITIVES:
         raise SchemaError(f"field {name}: unknown type {json.dumps(kind)}")
-    primitive = _PRIMITIVES[kind]
-    if logical == CONNECT + "Decimal":
+    primitive = PRIMITIVES[kind]
+    if schema.get("name") == DECIMAL and kind == "bytes":
         return _decimal(name, schema)
-    if logical in LOGICAL and pa.types.is_integer(primitive):
-        wanted = LOGICAL[logical]
-        return wanted, (Reading(primitive, _in_unit(wanted), r"-?\d+\Z"),)
-    if logical == DEBEZIUM + "time.ZonedTimestamp" and kind == "string":
-        zoned = column(name, pa.timestamp("us", "UTC"))
-        return zoned.type, tuple(r for r in zoned.readings if not pa.types.is_integer(r.parsed))
-    if logical == DEBEZIUM + "data.Json" and kind == "string":
-        return JSON, (Reading(pa.string(), _as_json, '"'),)
+    known = semantic(schema.get("name"), primitive)
+    if known is not None and known.type != primitive:
+        return known.type, (_written(known, primitive),)
     plain = column(name, primitive)
     return plain.type, tuple(plain.readings)
+
+
+def _written(known: Semantic, wire: pa.DataType | None = None) -> Reading:
+    """How values of a semantic type are written in JSON."""
+    wire = wire or known.wire
+    if pa.types.is_integer(wire):
+        pattern = r"-?\d+\Z"
+    else:
+        pattern = r"\{" if pa.types.is_struct(wire) else '"'
+    parsed = _in_json(wire)
+    return Reading(parsed, lambda a: known.read(_from_json(a, known.wire)), pattern)
+
+
+def _in_json(wire: pa.DataType) -> pa.DataType:
+    """The type of the JSON of a type: bytes are base64, maps are lists of pairs."""
+    if pa.types.is_struct(wire):
+        return pa.struct([(f.name, _in_json(f.type)) for f in wire])
+    if pa.types.is_map(wire):
+        return pa.list_(pa.list_(pa.float64()))
+    return pa.string() if wire == pa.binary() else wire
+
+
+def _from_json(array: pa.Array, wire: pa.DataType) -> pa.Array:
+    if pa.types.is_struct(wire):
+        parts = [_from_json(a, f.type) for a, f in zip(array.flatten(), wire, strict=True)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(wire), mask=mask)
+    if pa.types.is_map(wire):
+        pairs = array.flatten()
+        if not pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py() and len(pairs):
+            raise ValueError("a map whose entries are not pairs")
+        keys, items = pairs.flatten()[::2], pairs.flatten()[1::2]
+        lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+        mask = array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(
+            offsets, keys.cast(wire.key_type), items, type=wire, mask=mask
+        )
+    return duck.from_base64(array) if wire == pa.binary() else array
 
 
 def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
     parameters = _object(schema.get("parameters") or {}, f"field {name}: parameters")
     try:
-        scale = int(parameters["scale"])
-        precision = int(parameters.get("connect.decimal.precision", 38))
-        wanted = pa.decimal128(min(max(precision, 1), 38), scale)
+        wanted = decimal_type(parameters)
     except (KeyError, TypeError, ValueError) as error:
         raise SchemaError(f"field {name}: a Decimal needs a whole number as scale") from error
     encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, wanted), r'"')
     (number,) = column(name, wanted).readings
     return wanted, (encoded, replace(number, pattern=r"-?\d"))
-
-
-def _in_unit(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    if pa.types.is_time(wanted):
-        return lambda array: time_of_day(array, wanted)
-    width = pa.int32() if wanted.bit_width == 32 else pa.int64()
-    return lambda array: array.cast(width).cast(wanted)
-
-
-def _as_json(array: pa.Array) -> pa.Array:
-    return pa.ExtensionArray.from_storage(JSON, array)

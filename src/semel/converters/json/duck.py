@@ -192,16 +192,13 @@ def uuids(text: pa.Array) -> pa.Array:
 def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
     """Kafka Connect's Decimal: base64 of the unscaled value, two's complement, big-endian."""
     unscaled = from_base64(text)
-    lengths = pc.binary_length(unscaled)
-    if pc.any(pc.equal(lengths, 0)).as_py():
-        raise ValueError("a Decimal of no bytes")
-    if (pc.max(lengths).as_py() or 0) > 15:
-        return _long_decimals(unscaled, wanted)
-    number = "('0x' || hex(v))::HUGEINT"
-    bits = "8 * octet_length(v)"
-    negative = f"{number} >= (1::HUGEINT << ({bits} - 1)::INT)"
-    signed = f"{number} - CASE WHEN {negative} THEN 1::HUGEINT << ({bits})::INT ELSE 0 END"
-    whole = _query([f"({signed})::HUGEINT AS d"], unscaled)["d"].combine_chunks()
+    if _has_long(unscaled):
+        scaled = [
+            None if number is None else Decimal(f"{number}E{-wanted.scale}")
+            for number in _numbers(unscaled)
+        ]
+        return pa.array(scaled, wanted)
+    whole = _query([f"{_NUMBER} AS d"], unscaled)["d"].combine_chunks()
     if whole.type != pa.decimal128(38, 0):
         raise TypeError(f"DuckDB returns HUGEINT as {whole.type}")
     scaled = pa.Array.from_buffers(
@@ -210,14 +207,35 @@ def unscaled_decimals(text: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
     return scaled.cast(wanted)
 
 
-def _long_decimals(unscaled: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
-    numbers = [
-        None
-        if value is None
-        else Decimal(f"{int.from_bytes(value, 'big', signed=True)}E{-wanted.scale}")
+def unscaled_texts(unscaled: pa.Array) -> pa.Array:
+    """Numbers in big-endian two's complement as decimal digits."""
+    if _has_long(unscaled):
+        texts = [None if number is None else str(number) for number in _numbers(unscaled)]
+        return pa.array(texts, pa.string())
+    return _column(f"({_NUMBER})::VARCHAR", unscaled)
+
+
+_UNSIGNED = "('0x' || hex(v))::HUGEINT"
+_BITS = "(8 * octet_length(v))::INT"
+_NUMBER = (
+    f"({_UNSIGNED} - CASE WHEN {_UNSIGNED} >= (1::HUGEINT << ({_BITS} - 1)) "
+    f"THEN 1::HUGEINT << {_BITS} ELSE 0 END)::HUGEINT"
+)
+
+
+def _has_long(unscaled: pa.Array) -> bool:
+    """Whether some of these numbers are too long for DuckDB."""
+    least, greatest = pc.min_max(pc.binary_length(unscaled)).as_py().values()
+    if least == 0:
+        raise ValueError("a Decimal of no bytes")
+    return (greatest or 0) > 15
+
+
+def _numbers(unscaled: pa.Array) -> list[int | None]:
+    return [
+        None if value is None else int.from_bytes(value, "big", signed=True)
         for value in unscaled.to_pylist()
     ]
-    return pa.array(numbers, wanted)
 
 
 def strings(text: pa.Array) -> pa.Array:
@@ -228,6 +246,11 @@ def strings(text: pa.Array) -> pa.Array:
 def numbers(values: pa.Array) -> pa.Array:
     """Each finite number as JSON."""
     return _column("to_json(v)::VARCHAR", values)
+
+
+def hexadecimal(values: pa.Array) -> pa.Array:
+    """Bytes as hexadecimal digits."""
+    return _column("hex(v)", values)
 
 
 def base64_strings(values: pa.Array) -> pa.Array:

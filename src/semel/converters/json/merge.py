@@ -13,6 +13,7 @@ import pyarrow as pa
 from semel.converters.base import Failure
 from semel.converters.json.columns import CONNECT
 from semel.converters.json.text import place
+from semel.converters.semantic import FACTS
 from semel.records import DATA_EXCEPTION
 
 
@@ -84,7 +85,7 @@ def _same_values(one: pa.Field, other: pa.Field) -> bool:
     ours, theirs = one.metadata or {}, other.metadata or {}
     if CONNECT in ours and CONNECT in theirs and ours != theirs:
         return _same_schema(json.loads(ours[CONNECT]), json.loads(theirs[CONNECT]))
-    return _same_types(one.type, other.type)
+    return ours.get(FACTS) == theirs.get(FACTS) and _same_types(one.type, other.type)
 
 
 def _same_types(one: pa.DataType, other: pa.DataType) -> bool:

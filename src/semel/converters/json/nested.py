@@ -22,6 +22,7 @@ from semel.converters.json.connect_schema import SchemaError, item_column, struc
 from semel.converters.json.infer import NULL, as_column
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
+from semel.converters.semantic import DECIMAL, TYPES, plain
 
 
 class Nested(ABC):
@@ -145,6 +146,17 @@ def nested_of(field: pa.Field) -> Nested | None:
     return _of_arrow(known[ARROW]) if ARROW in known else None
 
 
+def is_typed(field: pa.Field) -> bool:
+    """Whether the JSON of a field has parts whose type only their schema tells."""
+    text = (field.metadata or {}).get(CONNECT)
+    return text is not None and _names_types(text)
+
+
+@lru_cache(maxsize=1000)
+def _names_types(text: bytes) -> bool:
+    return any(name.encode() in text for name in (DECIMAL, *TYPES))
+
+
 def nested_as(wanted: pa.DataType) -> Nested | None:
     """The reader of JSON for a nested type."""
     return nested_of(column(NAME, wanted).arrow_field)
@@ -186,7 +198,7 @@ def _struct(columns: Sequence[Column]) -> Nested | None:
 
 
 def _inner(column: Column) -> Nested | None:
-    return nested_of(column.arrow_field) if column.nested else _Value(column)
+    return nested_of(column.arrow_field) if column.raw and column.nested else _Value(column)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
@@ -194,6 +206,7 @@ def _stored(kind: pa.DataType) -> pa.DataType:
 
 
 def _storage(array: pa.Array) -> pa.Array:
+    array = plain(array)
     return array.storage if array.type == JSON else array
 
 

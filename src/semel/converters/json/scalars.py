@@ -21,6 +21,7 @@ from semel.converters.json.infer import (
     without_dates,
 )
 from semel.converters.json.text import syntax_error
+from semel.converters.semantic import FACTS, Described
 from semel.records import DATA_EXCEPTION
 
 NAME = "value"
@@ -36,7 +37,8 @@ class ScalarReader:
 
     def __init__(self, column: Column) -> None:
         self._objects = ObjectReader([column])
-        self.type = column.type
+        self._facts = (column.nested or {}).get(FACTS)
+        self.type = column.type if self._facts is None else Described(column.type, self._facts)
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Read a string array without nulls; what cannot be read is null and a failure."""
@@ -50,7 +52,10 @@ class ScalarReader:
         )
         found = {f.index: f for f in failures}
         found |= {row: Failure(row, DATA_EXCEPTION, why) for row, why in reasons.items()}
-        return pc.struct_field(block, NAME), [found[row] for row in sorted(found)]
+        values = pc.struct_field(block, NAME)
+        if self._facts is not None:
+            values = pa.ExtensionArray.from_storage(self.type, values)
+        return values, [found[row] for row in sorted(found)]
 
 
 def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:

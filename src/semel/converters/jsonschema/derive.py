@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.json.connect_schema import CONNECT, DEBEZIUM
+from semel.converters.semantic import CONNECT, DEBEZIUM
 
 Schema = dict[str, Any]
 

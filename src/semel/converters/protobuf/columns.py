@@ -52,7 +52,7 @@ def _inside(node: Node, cursor: Cursor) -> pa.Array:
     """Convert messages to the values that they represent."""
     match node:
         case Message():
-            return _message(node, cursor)
+            return node.finish(_message(node, cursor))
         case Known():
             return known_values.of(node, _message(node.message, cursor), cursor)
         case Wrapped():
@@ -69,7 +69,7 @@ def _message(node: Message, cursor: Cursor) -> pa.StructArray:
         if isinstance(column, Oneof):
             arrays.append(_oneof(column, found, cursor, begins))
         else:
-            arrays.append(_field(column, found, cursor, begins))
+            arrays.append(column.finish(_field(column, found, cursor, begins)))
     if not arrays:
         return pa.array([{}] * len(cursor), pa.struct([]))
     return pa.StructArray.from_arrays(arrays, fields=[c.arrow for c in node.columns])
@@ -84,7 +84,7 @@ def _oneof(
         if here is not None:
             counts[here.rows] += 1
     cursor.doubt(counts > 1)  # the last one counts
-    arrays = [_field(field, found, cursor, begins) for field in oneof.fields]
+    arrays = [field.finish(_field(field, found, cursor, begins)) for field in oneof.fields]
     mask = pa.array(counts == 0)
     fields = [f.arrow for f in oneof.fields]
     if not arrays:
@@ -123,7 +123,11 @@ def _field(field: Field, found: Mapping[int, Found], cursor: Cursor, begins: Lon
         return _spread(field, here, absent, cursor)
     values = _values(field.node, here, cursor)
     values = place(values, pa.array(here.rows), count)
-    return values if field.explicit else pc.fill_null(values, pa.scalar(field.default, field.type))
+    return (
+        values
+        if field.explicit
+        else pc.fill_null(values, pa.scalar(field.default, field.node.type))
+    )
 
 
 def _spread(field: Field, here: Found, absent: npt.NDArray[np.bool_], cursor: Cursor) -> pa.Array:

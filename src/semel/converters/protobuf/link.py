@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, OneofDescriptor
@@ -28,6 +29,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
+from semel.converters.semantic import TYPES, Semantic, facts_of, semantic
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
 """The type of decimals, and the precision and scale of those that declare none."""
@@ -45,6 +47,10 @@ _KINDS = {
     for number in FieldDescriptorProto.Type.values()
 }
 _NARROW = {"int8": pa.int8(), "int16": pa.int16()}
+_STRUCTS = {
+    name.rpartition(".")[2]: name for name, known in TYPES.items() if pa.types.is_struct(known.wire)
+}
+"""Kafka Connect's converter drops the package of a nested message."""
 _NARROWED = ("int32", "sint32", "sfixed32")
 
 
@@ -127,7 +133,12 @@ class Linked:
             plain = map_entry or name in WRAPPERS or name in (*_LOGICAL, DECIMAL)
             fields = [(f, self._field(f, plain)) for f in declared.fields]
             self._open.discard(name)
-            self._made[name] = Message(name, self._columns(declared, fields))
+            columns = self._columns(declared, fields)
+            names = pa.struct([(column.name, pa.null()) for column in columns])
+            full = name if name in TYPES else _STRUCTS.get(name.rpartition(".")[2])
+            known = semantic(full, names)
+            facts = None if known is None else {"name": str(full), "parameters": {}}
+            self._made[name] = Message(name, columns, known, facts)
         return self._made[name]
 
     def _columns(
@@ -173,8 +184,11 @@ class Linked:
         )
         always = found.is_message and not repeated and oneof is None
         always = always and (plain or (reading.struct_for_nulls and _has_struct(node)))
+        known, facts = _semantic(field, node)
         return replace(
             found,
+            known=known,
+            facts=facts,
             explicit=explicit and not always,
             required=field.is_required,
             always=always,
@@ -242,6 +256,22 @@ def _parameters(field: FieldDescriptor) -> Mapping[str, str]:
     kind = GetMessageClass(pool.FindMessageTypeByName("google.protobuf.FieldOptions"))
     options = kind.FromString(field.GetOptions().SerializeToString())
     return dict(options.Extensions[meta].params)
+
+
+def _semantic(
+    field: FieldDescriptor, node: Node
+) -> tuple[Semantic | None, Mapping[str, Any] | None]:
+    """The semantic type of a scalar, and what columns must know of it."""
+    parameters = _parameters(field)
+    name = parameters.get("connect.name")
+    if name is None or not isinstance(node, Scalar):
+        return None, None
+    wire = "bytes" if node.kind == "bytes" else str(node.type)
+    known = semantic(name, node.type)
+    if known is None or known.wire != node.type:
+        return None, None
+    others = {key: value for key, value in parameters.items() if not key.startswith("connect.")}
+    return known, facts_of({"type": wire, "name": name, "parameters": others})
 
 
 def _has_struct(node: Node) -> bool:

@@ -31,7 +31,7 @@ def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
                 _column(column, [None if v is None else v[n] for v in values])
                 for n, column in enumerate(node.columns)
             ]
-            return _struct(columns, [c.arrow for c in node.columns], values)
+            return node.finish(_struct(columns, [c.arrow for c in node.columns], values))
         case Wrapped():
             return _column(node.value, values)
         case Map():
@@ -56,8 +56,9 @@ def _column(column: Field | Oneof, values: Sequence[Any]) -> pa.Array:
     if column.repeated and not column.is_map:
         flat = [each for v in values for each in v or ()]
         items = arrow(column.node, flat)
-        return pa.ListArray.from_arrays(offsets(values), items, mask=mask(values))
-    return arrow(column.node, values)
+        lists = pa.ListArray.from_arrays(offsets(values), items, mask=mask(values))
+        return column.finish(lists)
+    return column.finish(arrow(column.node, values))
 
 
 def _struct(columns: list[pa.Array], fields: list[pa.Field], values: Sequence[Any]) -> pa.Array:
@@ -71,6 +72,8 @@ def plain(node: Node, value: Any) -> Any:
     if value is None:
         return None
     match node:
+        case Message() if node.known is not None and pa.types.is_string(node.type):
+            return arrow(node, [value])[0].as_py()
         case Message():
             return {c.name: _plain_column(c, v) for c, v in zip(node.columns, value, strict=True)}
         case Wrapped():

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
+from semel.converters.semantic import Semantic, metadata
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""
@@ -130,20 +131,42 @@ class Field:
     oneof: str | None = None
     default: Any = None
     """What stands for it where it is absent: a number, a text, bytes."""
+    known: Semantic | None = None
+    facts: Mapping[str, Any] | None = None
+    """The semantic type of a scalar; see :mod:`semel.converters.semantic`."""
 
     @property
     def is_map(self) -> bool:
         return isinstance(self.node, Map)
 
+    @property
+    def is_list(self) -> bool:
+        return self.repeated and not self.is_map
+
     @cached_property
     def type(self) -> pa.DataType:
-        if self.repeated and not self.is_map:
-            return pa.list_(self.node.type)
-        return self.node.type
+        one = self.node.type if self.known is None else self.known.type
+        return pa.list_(one) if self.is_list else one
 
     @property
     def arrow(self) -> pa.Field:
-        return pa.field(self.name, self.type, self.nullable)
+        facts = self.node.facts if isinstance(self.node, Message) else self.facts
+        if facts is not None and self.is_list:
+            facts = {"items": facts}
+        return pa.field(self.name, self.type, self.nullable, metadata(facts))
+
+    def finish(self, values: pa.Array) -> pa.Array:
+        """Convert scalars to what they stand for."""
+        if self.known is None:
+            return values
+        try:
+            if not self.is_list:
+                return self.known.of(values)
+            items = self.known.of(values.values)
+            gone = values.is_null() if values.null_count else None
+            return pa.ListArray.from_arrays(values.offsets, items, mask=gone)
+        except ValueError as error:
+            raise ValueError(f"field {self.name}: {error}") from None
 
     @property
     def is_message(self) -> bool:
@@ -164,14 +187,21 @@ class Oneof:
 
 @dataclass(frozen=True, eq=False)
 class Message(Node):
-    """Fields by their numbers, and the columns that are made of them."""
+    """Fields by their numbers, and the columns that are made of them. ``known`` is the semantic
+    type that they make up."""
 
     name: str
     columns: tuple[Field | Oneof, ...]
+    known: Semantic | None = None
+    facts: Mapping[str, Any] | None = None
 
     @cached_property
     def type(self) -> pa.DataType:
-        return pa.struct([c.arrow for c in self.columns])
+        return self.known.type if self.known else pa.struct([c.arrow for c in self.columns])
+
+    def finish(self, values: pa.Array) -> pa.Array:
+        """Convert structs of the fields to what they make up."""
+        return values if self.known is None else self.known.of(values)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:

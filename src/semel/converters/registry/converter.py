@@ -229,7 +229,8 @@ def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
     except Exception as error:  # whatever foreign bytes break
         half = len(group.rows) // 2
         if not half:
-            why = f"it cannot be read: {type(error).__name__}: {error}"
+            why = str(error).splitlines()[0] if isinstance(error, ValueError) else ""
+            why = why or f"it cannot be read: {type(error).__name__}: {error}"
             yield group, Contents(pa.nulls(0), pa.array([], pa.int64()), {0: why})
             return
         order = np.arange(len(group.rows))

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from semel.converters.semantic import Described
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.types import column, sql_type
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.semantic import new_type, stored
 from semel.targets import Target
 
 # A name is looked up once: COPY needs the schema in which the search path finds the table.
@@ -127,7 +129,7 @@ def create(
 ) -> None:
     """CREATE TABLE with a primary key; two tasks may do it at once."""
     lines = [
-        f"{quote(f.name)} {sql_type(f.type, in_key=f.name in key)}"
+        f"{quote(f.name)} {_type(connection, f.type, in_key=f.name in key)}"
         + (" NOT NULL" if f.name in key else "")
         for f in fields
     ]
@@ -143,8 +145,20 @@ def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> No
     for field in fields:
         connection.execute(
             f"ALTER TABLE {name.quoted} ADD COLUMN IF NOT EXISTS "
-            f"{quote(field.name)} {sql_type(field.type)}"
+            f"{quote(field.name)} {_type(connection, field.type)}"
         )
+
+
+def _type(connection: Connection, kind: pa.DataType, *, in_key: bool = False) -> str:
+    def there(name: str) -> bool:
+        found = connection.query(f"SELECT to_regtype({literal(name)}) IS NOT NULL AS there")
+        return bool(found.column("there")[0].as_py())
+
+    items = kind.items if isinstance(kind, Described) else None
+    if items is not None:
+        return f"{_type(connection, items)}[]"
+    known = new_type(kind, "PostgreSQL", there, in_key=in_key)
+    return known or sql_type(stored(kind), in_key=in_key)
 
 
 def serialise(connection: Connection, name: Name) -> None:

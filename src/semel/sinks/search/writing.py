@@ -29,18 +29,11 @@ from semel.records import (
 )
 from semel.sinks.casts import without_json
 from semel.sinks.changes import Changes, last_of_each
+from semel.sinks.jsontext import documents, moments, text
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search import streams
 from semel.sinks.search.config import SearchConfig
-from semel.sinks.search.documents import (
-    creates,
-    deletes,
-    documents,
-    moments,
-    text,
-    updates,
-    upserts,
-)
+from semel.sinks.search.documents import creates, deletes, updates, upserts
 
 GENERATION = 10**15
 """Each new generation adds this to versions, so that records that are read again are newer; see

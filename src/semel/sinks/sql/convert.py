@@ -5,7 +5,6 @@ PostgreSQL's server casts texts that Arrow cannot read, except those that it wou
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,8 +14,10 @@ import pyarrow.compute as pc
 
 from semel.converters.json.text import place
 from semel.records import one_array
+from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.fitting import kinds_of, only_null
+from semel.sinks.jsontext import check_finite
 from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
 __all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of"]
@@ -43,8 +44,6 @@ _LOST: dict[str, Sequence[tuple[str, str]]] = {
     "interval": [_FINER],
 }
 """Forms of text, by type, that the server would shorten or round."""
-
-_local = threading.local()
 
 
 class Converted(NamedTuple):
@@ -156,15 +155,10 @@ def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Each value as JSON text; null remains null."""
     if isinstance(values.type, pa.JsonType):
         return _storage(values).cast(pa.string())
-    if not hasattr(_local, "session"):
-        import duckdb
-
-        _local.session = duckdb.connect(config={"threads": 1})
-        _local.session.execute("SET TimeZone = 'UTC'")
-    relation = _local.session.from_arrow(pa.table({"v": values}))
-    written = relation.project("CAST(to_json(v) AS VARCHAR) AS v").to_arrow_table()
-    text = written.column("v").cast(pa.string())
-    return pc.if_else(one_array(values).is_null(), pa.scalar(None, pa.string()), text)
+    array = one_array(values)
+    check_finite(array)
+    written = pc.if_else(array.is_valid(), jsontext.text(array), pa.scalar(None, pa.string()))
+    return pa.chunked_array([written], pa.string())
 
 
 def text_of(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -23,6 +23,7 @@ from semel.sinks.sql.convert import Converted, convert
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
+from semel.sinks.sql.semantic import new_type, stored
 
 STAGE = "semel_stage"
 KEPT = "semel_kept"
@@ -216,7 +217,8 @@ class Dialect(Database):
 
     def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
         """A new column's name and type."""
-        return f"{quote(field.name)} {self.column_type(field.type, in_key=in_key)}"
+        kind = new_type(field.type, self.system, lambda _: False, in_key=in_key)
+        return f"{quote(field.name)} {kind or self.column_type(stored(field.type), in_key=in_key)}"
 
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
         lines = [

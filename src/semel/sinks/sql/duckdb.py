@@ -45,6 +45,8 @@ _ARROW = {
     "HUGEINT": pa.decimal128(38, 0),
     "UUID": pa.string(),
     "INTERVAL": pa.string(),
+    "BIT": pa.string(),
+    "TIME WITH TIME ZONE": pa.string(),
 }
 """Columns that converters are asked for in another type than DuckDB's own Arrow type."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json.nested import Nested
 from semel.records import (
     OFFSET,
     ORIGIN,
@@ -20,11 +22,13 @@ from semel.records import (
 )
 from semel.sinks.casts import named
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
-from semel.sinks.fitting import UNFIT, unfit_rows
+from semel.sinks.convert import read_nested
+from semel.sinks.fitting import UNFIT, only_null, unfit_rows
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted, convert
+from semel.sinks.sql.semantic import formed
 
 Convert = Callable[[pa.ChunkedArray, Column], Converted]
 Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
@@ -89,7 +93,7 @@ def prepare(
         keys = layout(config, {}, records, deletes=True)
         for name in key:  # convert them together, so that equal keys stay equal
             columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
-    arrays, staged = converted(records, table, columns, key, convert)
+    arrays, staged = converted(records, table, columns, key, convert, arranged.typed)
     count = records.rows.num_rows
     rows = Rows(
         pa.table({n: v.slice(0, count) for n, v in arrays.items()}),
@@ -123,9 +127,10 @@ def converted(
     columns: Mapping[str, pa.ChunkedArray],
     key: Sequence[str],
     convert: Convert = convert,
+    typed: Mapping[str, Nested] | None = None,
 ) -> tuple[dict[str, pa.ChunkedArray], frozenset[str]]:
     """Columns in the types that COPY takes, without those that the server fills in; and which of
-    them are staged.
+    them are staged. ``typed`` reads columns of JSON whose types JSON does not show.
 
     Raises:
         RowsRejected: records that do not fit, with the column, the value and the reason.
@@ -140,10 +145,11 @@ def converted(
         if values.null_count and name in key:
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
                 problems.setdefault(index, f"column {name} of the key is null")
+        fit = partial(_fit, column=column, convert=convert, inside=(typed or {}).get(name))
         try:
-            arrays[name], must_cast = convert(values, column)
+            arrays[name], must_cast = fit(values)
         except UNFIT:
-            unfit = _unfit(values, column, convert)
+            unfit = unfit_rows(values, fit)
             if not unfit:  # continuing would leave the column out
                 raise
             for index, reason in unfit:
@@ -165,8 +171,12 @@ def converted(
     return arrays, frozenset(staged)
 
 
-def _unfit(values: pa.ChunkedArray, column: Column, convert: Convert) -> list[tuple[int, str]]:
-    return unfit_rows(values, lambda some: convert(some, column))
+def _fit(
+    values: pa.ChunkedArray, column: Column, convert: Convert, inside: Nested | None
+) -> Converted:
+    if inside is not None and not only_null(values):
+        values = read_nested(values, inside)
+    return convert(formed(values, column), column)
 
 
 def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:

@@ -67,7 +67,8 @@ class SqlView(TableView):
             yield from found.to_batches()
 
     def _held(self, table: Table, records: Records, given: Layout) -> Held:
-        arrays, _ = converted(records, table, given.columns, given.key, self._instant.fit)
+        fit = self._instant.fit
+        arrays, _ = converted(records, table, given.columns, given.key, fit, given.typed)
         unlike = {
             n: f"the audit cannot compare values of type {table.columns[n].type}"
             for n in arrays

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from semel.sinks.sql.columns import Column, is_binary, is_text
 from semel.sinks.sql.dialect import column
+from semel.sinks.sql.semantic import SPATIAL
 
 _KEY_LENGTH = 255  # of four bytes each: an index takes 3072 bytes in all
 
@@ -36,7 +37,7 @@ _UNSIGNED = {
     "int": pa.uint32(),
     "bigint": pa.uint64(),
 }
-_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit"}
+_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit", *SPATIAL}
 _FLOATS = {"float": 6, "double": 15}
 """Decimal digits that these types keep of any number."""
 
@@ -154,16 +155,10 @@ def check(values: pa.ChunkedArray, column: Column) -> None:
             raise pa.ArrowInvalid(f"it is not a member of {column.type}")
 
 
-_SPATIAL = {
-    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
-    *("multipolygon", "geometrycollection", "geomcollection", "vector"),
-}
-
-
 def shown(column: Column, value: str) -> str | None:
     """An expression that differs where values of a column differ; None if there is none."""
     kind = column.type.partition("(")[0].partition(" ")[0]
-    if kind in _SPATIAL:
+    if kind in SPATIAL or kind == "vector":
         return None
     if kind in _BINARY:
         return f"HEX({value})"

@@ -19,6 +19,7 @@ from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.dialect import KEPT, STAGE, Dialect, listed, no_rows, table
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.semantic import stored
 from semel.sinks.sql.sqlserver.client import Session
 from semel.sinks.sql.sqlserver.config import SqlServerConfig, login
 from semel.sinks.sql.sqlserver.errors import translated
@@ -336,7 +337,7 @@ class SqlServer(Dialect):
         return new_type(kind, in_key=in_key)
 
     def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
-        checked = "" if in_key else json_check(field)
+        checked = "" if in_key else json_check(field.with_type(stored(field.type)))
         return super().definition(field, in_key=in_key) + checked
 
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:

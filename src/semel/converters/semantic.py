@@ -1,0 +1,354 @@
+"""Semantic types: what the name of a schema says of a value beyond its type.
+
+Kafka Connect and Debezium name their schemas: an int64 named ``io.debezium.time.MicroTimestamp`` is
+a time. :data:`TYPES` says how each is read. All converters go by it, wherever a value is: on its
+own, in a field, a list or a map.
+
+A time has an Arrow type of its own. Others keep the type of what was sent, and the metadata of
+their field says what they are (:data:`FACTS`): transforms see them as Kafka Connect does, and a
+column gets the type and the form that the store has for them. :func:`described` makes a column of
+such a field, whose type (:class:`Described`) then holds the facts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+CONNECT = "org.apache.kafka.connect.data."
+DEBEZIUM = "io.debezium."
+DECIMAL = CONNECT + "Decimal"
+FACTS = b"semel.semantic"
+"""Metadata of a field: its schema's name and parameters, or those of a list's items, as JSON."""
+
+PRIMITIVES = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+UTC = pa.timestamp("us", "UTC")
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_MOST_DIGITS, _FINEST = 131_072, 16_383
+"""The digits that PostgreSQL allows before and after the point of a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Semantic:
+    """How values of a semantic type are read.
+
+    ``wire`` is the Arrow type of what is sent, ``type`` that of the values, if it differs. ``read``
+    converts whole arrays; it raises ValueError if a value cannot be converted. ``told`` says that
+    columns must know the type: Arrow has none for it.
+    """
+
+    wire: pa.DataType
+    type: pa.DataType
+    read: Callable[[pa.Array], pa.Array]
+    told: bool = False
+
+    def of(self, values: pa.Array) -> pa.Array:
+        """Convert what was sent; a struct's fields may be in any order."""
+        if not pa.types.is_struct(self.wire):
+            return self.read(values)
+        given = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
+        parts = [given[f.name].cast(f.type) for f in self.wire]
+        mask = values.is_null() if values.null_count else None
+        return self.read(pa.StructArray.from_arrays(parts, fields=list(self.wire), mask=mask))
+
+
+def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
+    """Numbers as times of the unit. Arrow accepts any number, but these must be within a day."""
+    times = numbers.cast(pa.int32() if unit.bit_width == 32 else pa.int64()).cast(unit)
+    least, greatest = pc.min_max(numbers).as_py().values()
+    if least is not None and (least < 0 or greatest >= _DAY[unit.unit]):
+        raise pa.ArrowInvalid("no time of a day")
+    return times
+
+
+def without_nanoseconds(timestamps: pa.Array) -> pa.Array:
+    """The value in microseconds. Arrow's own cast truncates towards 1970, which rounds earlier
+    times up."""
+    cut = pc.floor_temporal(timestamps, unit="microsecond")
+    return cut.cast(pa.timestamp("us", timestamps.type.tz))
+
+
+def _moments(text: pa.Array) -> pa.Array:
+    """ISO 8601 with a zone, to UTC. Digits finer than a microsecond are cut off."""
+    try:
+        return text.cast(UTC)
+    except pa.ArrowInvalid:
+        return without_nanoseconds(text.cast(pa.timestamp("ns", "UTC"))).cast(UTC)
+
+
+def times_in_utc(text: pa.Array) -> pa.Array:
+    """Times of day with a zone, ``10:20:30.5+02:00``, in UTC."""
+    moments = _moments(pc.binary_join_element_wise("1970-01-02T", text, "")).cast(pa.int64())
+    days = pc.multiply(pc.divide(moments, _DAY["us"]), _DAY["us"])
+    return pc.subtract(moments, days).cast(pa.time64("us"))
+
+
+def _iso_dates(text: pa.Array) -> pa.Array:
+    """``2024-02-29Z``. Debezium always writes UTC; another zone would name another day."""
+    return pc.replace_substring_regex(text, r"Z$", "").cast(pa.date32())
+
+
+def _variable_scale(values: pa.Array) -> pa.Array:
+    """Decimals with a scale of their own, as text in plain digits."""
+    from semel.converters.json.duck import unscaled_texts
+
+    scales, unscaled = values.flatten()
+    there = values.is_valid()
+    if pc.any(pc.and_(there, pc.or_(scales.is_null(), unscaled.is_null()))).as_py():
+        raise ValueError("a VariableScaleDecimal without scale or value")
+    digits = unscaled_texts(unscaled)
+    bare = pc.ascii_ltrim(digits, characters="-")
+    found = pa.nulls(len(values), pa.string())
+    for scale in pc.unique(scales.drop_null()).to_pylist():
+        if not -_MOST_DIGITS <= scale <= _FINEST:
+            raise ValueError(f"a scale of {scale}")
+        mine = pc.equal(scales, scale)
+        if scale > 0:
+            padded = pc.utf8_lpad(bare, scale + 1, "0")
+            whole = pc.utf8_slice_codeunits(padded, 0, -scale)
+            written = pc.binary_join_element_wise(
+                whole, pc.utf8_slice_codeunits(padded, -scale), "."
+            )
+        else:
+            zeros = pc.binary_join_element_wise(bare, "0" * -scale, "")
+            written = pc.if_else(pc.equal(bare, "0"), bare, zeros)
+        found = pc.if_else(mine, written, found)
+    sign = pc.if_else(pc.starts_with(digits, "-"), "-", "")
+    return pc.if_else(there, pc.binary_join_element_wise(sign, found, ""), None)
+
+
+def _sparse(values: pa.Array) -> pa.Array:
+    """Sparse vectors in pgvector's form: ``{1:0.5,7:2}/9``."""
+    dimensions, vectors = values.flatten()
+    there = values.is_valid()
+    if pc.any(pc.and_(there, pc.or_(dimensions.is_null(), vectors.is_null()))).as_py():
+        raise ValueError("a sparse vector without dimensions or vector")
+    pairs = vectors.cast(pa.list_(pa.struct([("key", pa.int16()), ("value", pa.float64())])))
+    keys, items = pairs.flatten().flatten()
+    each = pc.binary_join_element_wise(keys.cast(pa.string()), items.cast(pa.string()), ":")
+    lengths = pc.fill_null(pc.list_value_length(pairs), 0).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    inside = pc.binary_join(pa.ListArray.from_arrays(offsets, each), ",")
+    text = pc.binary_join_element_wise("{", inside, "}/", dimensions.cast(pa.string()), "")
+    return pc.if_else(there, text, None)
+
+
+def _geometries(values: pa.Array) -> pa.Array:
+    wkb = values.field("wkb") if values.type.get_field_index("x") < 0 else values.field("x")
+    if pc.any(pc.and_(values.is_valid(), wkb.is_null())).as_py():
+        raise ValueError("a geometry without its bytes or coordinates")
+    return values
+
+
+def _number(wire: pa.DataType, kind: pa.DataType) -> Semantic:
+    """A number that counts units of time."""
+    if pa.types.is_time(kind):
+        return Semantic(wire, kind, lambda a: time_of_day(a, kind))
+    return Semantic(wire, kind, lambda a: a.cast(wire).cast(kind))
+
+
+def _same(wire: pa.DataType) -> Semantic:
+    return Semantic(wire, wire, lambda a: a, told=True)
+
+
+def _text(kind: pa.DataType, read: Callable[[pa.Array], pa.Array]) -> Semantic:
+    return Semantic(pa.string(), kind, read)
+
+
+_GEOMETRY = pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
+_POINT = pa.struct([("x", pa.float64()), ("y", pa.float64()), *_GEOMETRY])
+_VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
+_SPARSE = pa.struct([("dimensions", pa.int16()), ("vector", pa.map_(pa.int16(), pa.float64()))])
+
+TYPES: Mapping[str, Semantic] = {
+    CONNECT + "Date": _number(pa.int32(), pa.date32()),
+    CONNECT + "Time": _number(pa.int32(), pa.time32("ms")),
+    CONNECT + "Timestamp": _number(pa.int64(), pa.timestamp("ms", "UTC")),
+    **{
+        DEBEZIUM + name: semantic
+        for name, semantic in {
+            "time.Date": _number(pa.int32(), pa.date32()),
+            "time.Time": _number(pa.int32(), pa.time32("ms")),
+            "time.MicroTime": _number(pa.int64(), pa.time64("us")),
+            "time.NanoTime": _number(pa.int64(), pa.time64("ns")),
+            # Without a zone: what a clock on the wall shows.
+            "time.Timestamp": _number(pa.int64(), pa.timestamp("ms")),
+            "time.MicroTimestamp": _number(pa.int64(), pa.timestamp("us")),
+            "time.NanoTimestamp": _number(pa.int64(), pa.timestamp("ns")),
+            "time.IsoDate": _text(pa.date32(), _iso_dates),
+            "time.IsoTime": _text(pa.time64("us"), times_in_utc),
+            "time.IsoTimestamp": _text(
+                pa.timestamp("us"), lambda a: _moments(a).cast(pa.timestamp("us"))
+            ),
+            "time.ZonedTimestamp": _text(UTC, _moments),
+            "time.ZonedTime": _same(pa.string()),
+            "time.Interval": _same(pa.string()),
+            "time.MicroDuration": _same(pa.int64()),
+            "time.NanoDuration": _same(pa.int64()),
+            "time.Year": _same(pa.int32()),
+            "data.Bits": _same(pa.binary()),
+            "data.Enum": _same(pa.string()),
+            "data.EnumSet": _same(pa.string()),
+            "data.Json": _text(pa.json_(), lambda a: pa.ExtensionArray.from_storage(pa.json_(), a)),
+            "data.Ltree": _same(pa.string()),
+            "data.Tsvector": _same(pa.string()),
+            "data.Uuid": _same(pa.string()),
+            "data.VariableScaleDecimal": Semantic(
+                _VARIABLE, pa.string(), _variable_scale, told=True
+            ),
+            "data.Xml": _same(pa.string()),
+            "data.DoubleVector": _same(pa.list_(pa.float64())),
+            "data.FloatVector": _same(pa.list_(pa.float32())),
+            "data.SparseDoubleVector": Semantic(_SPARSE, pa.string(), _sparse, told=True),
+            "data.geometry.Geometry": Semantic(_GEOMETRY, _GEOMETRY, _geometries, told=True),
+            "data.geometry.Geography": Semantic(_GEOMETRY, _GEOMETRY, _geometries, told=True),
+            "data.geometry.Point": Semantic(_POINT, _POINT, _geometries, told=True),
+        }.items()
+    },
+}
+"""Every semantic type but Kafka Connect's ``Decimal``, whose Arrow type its parameters choose."""
+
+
+def semantic(name: object, wire: pa.DataType) -> Semantic | None:
+    """The semantic type of a schema's name, if this is how it is sent."""
+    found = TYPES.get(name) if isinstance(name, str) else None
+    return found if found is not None and _sent_as(wire, found.wire) else None
+
+
+def _sent_as(wire: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type is the wanted one, or narrower; structs need the wanted fields."""
+    if pa.types.is_struct(wanted):
+        names = {f.name for f in wire} if pa.types.is_struct(wire) else set()
+        return names == {f.name for f in wanted}
+    if pa.types.is_integer(wanted) and pa.types.is_integer(wire):
+        return True
+    if pa.types.is_list(wanted) and pa.types.is_list(wire):
+        return bool(pa.types.is_floating(wire.value_type))
+    return bool(wire == wanted)
+
+
+def decimal_type(parameters: Mapping[str, Any]) -> pa.DataType:
+    """The type of Kafka Connect's ``Decimal``.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has no usable scale.
+    """
+    precision = int(parameters.get("connect.decimal.precision", 38))
+    return pa.decimal128(min(max(precision, 1), 38), int(parameters["scale"]))
+
+
+def facts_of(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a column must know of a schema in Kafka Connect's form; None if that is nothing."""
+    known = TYPES.get(str(schema.get("name")))
+    if known is not None and known.told and _sent_as(_wire(schema), known.wire):
+        return {"name": schema["name"], "parameters": schema.get("parameters") or {}}
+    items = schema.get("items")
+    inner = facts_of(items) if isinstance(items, Mapping) else None
+    return {"items": inner} if inner else None
+
+
+def _wire(schema: Mapping[str, Any]) -> pa.DataType:
+    """The Arrow type of a schema in Kafka Connect's form, as far as it matters here."""
+    kind = schema.get("type")
+    if kind == "struct":
+        names = [f.get("field") for f in schema.get("fields") or () if isinstance(f, Mapping)]
+        return pa.struct([(str(name), pa.null()) for name in names])
+    items = schema.get("items")
+    if kind == "array" and isinstance(items, Mapping):
+        return pa.list_(_wire(items))
+    return PRIMITIVES.get(str(kind), pa.null())
+
+
+def semantic_struct(schema: Mapping[str, Any]) -> Semantic | None:
+    """The semantic type of a struct's schema in Kafka Connect's form, if it has one."""
+    return semantic(schema.get("name"), _wire(schema))
+
+
+def metadata(facts: Mapping[str, Any] | None) -> Mapping[bytes, bytes] | None:
+    """The metadata of a field with these facts."""
+    return {FACTS: json.dumps(facts).encode()} if facts else None
+
+
+def name_in(known: Mapping[bytes, bytes] | None) -> str:
+    """The name of the semantic type that a field's metadata tells; empty if it tells none."""
+    facts = (known or {}).get(FACTS)
+    return "" if facts is None else str(_parsed(facts).get("name", ""))
+
+
+class Described(pa.ExtensionType):  # type: ignore[misc]
+    """The type of a column whose values are more than their Arrow type says."""
+
+    def __init__(self, storage: pa.DataType, facts: bytes) -> None:
+        self.serialized = facts
+        super().__init__(storage, FACTS.decode())
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return self.serialized
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Described:
+        return cls(storage, serialized)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Described, (self.storage_type, self.serialized)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        return _parsed(self.serialized)
+
+    @property
+    def name(self) -> str:
+        """The schema's name, without ``io.debezium.``; empty for a list of described items."""
+        return str(self._facts.get("name", "")).removeprefix(DEBEZIUM)
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The schema's parameters."""
+        found: Mapping[str, str] = self._facts.get("parameters", {})
+        return found
+
+    @property
+    def items(self) -> Described | None:
+        """The type of a list's items."""
+        inner = self._facts.get("items")
+        if not inner or not pa.types.is_list(self.storage_type):
+            return None
+        return Described(self.storage_type.value_type, json.dumps(inner).encode())
+
+
+@lru_cache(maxsize=1000)
+def _parsed(facts: bytes) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(facts)
+    return found
+
+
+def described(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """The values of a field as a column whose type holds its facts, if it has any."""
+    facts = (field.metadata or {}).get(FACTS)
+    if facts is None or pa.types.is_null(values.type):
+        return values
+    kind = Described(values.type, facts)
+    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, c) for c in values.chunks], kind)
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """A described array as its values are."""
+    return values.storage if isinstance(values.type, Described) else values

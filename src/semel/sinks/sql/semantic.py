@@ -1,0 +1,307 @@
+"""Semantic types in SQL databases: the types of new columns, and values in the form that a column
+takes. See :mod:`semel.converters.semantic`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.converters.semantic import Described, plain, times_in_utc
+from semel.records import one_array
+from semel.sinks.sql.columns import Column, is_binary, is_number
+
+_UNBOUNDED = 2**31 - 1
+"""The length of Debezium's bits if the column's type has none."""
+_WIDEST_BIT = 64
+"""The bits of MySQL's widest BIT."""
+_MEMBERS = {"enum": 65_535, "set": 64}
+
+New = str | Callable[[Mapping[str, str]], str | None]
+
+
+def _length(parameters: Mapping[str, str]) -> int | None:
+    text = parameters.get("length", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) < _UNBOUNDED else None
+
+
+def _bits(parameters: Mapping[str, str]) -> str:
+    length = _length(parameters)
+    return f"bit({length})" if length else "bit varying"
+
+
+def _bits_of_mysql(parameters: Mapping[str, str]) -> str | None:
+    length = _length(parameters) or 0
+    return f"BIT({length})" if 0 < length <= _WIDEST_BIT else None
+
+
+def _members(kind: str) -> Callable[[Mapping[str, str]], str | None]:
+    def made(parameters: Mapping[str, str]) -> str | None:
+        allowed = parameters.get("allowed", "")
+        members = allowed.split(",") if allowed else []
+        if not 0 < len(members) <= _MEMBERS[kind] or any(m != m.rstrip(" ") for m in members):
+            return None
+        quoted = ",".join("'" + member.replace("'", "''") + "'" for member in members)
+        return f"{kind}({quoted})"
+
+    return made
+
+
+_MYSQL, _MARIADB = "MySQL", "MariaDB"
+_DURATION = {"PostgreSQL": "interval", "DuckDB": "INTERVAL"}
+
+NEW: Mapping[str, Mapping[str, New]] = {
+    "data.Bits": {"PostgreSQL": _bits, _MYSQL: _bits_of_mysql, "DuckDB": "BIT"},
+    "data.Enum": {_MYSQL: _members("enum")},
+    "data.EnumSet": {_MYSQL: _members("set")},
+    "data.Ltree": {"PostgreSQL": "ltree"},
+    "data.Tsvector": {"PostgreSQL": "tsvector"},
+    "data.Uuid": {"PostgreSQL": "uuid", "DuckDB": "UUID"},
+    "data.VariableScaleDecimal": {"PostgreSQL": "numeric", _MYSQL: "DECIMAL(65, 30)"},
+    "data.Xml": {"PostgreSQL": "xml", "SQL Server": "XML"},
+    # A halfvec, which Debezium's sink makes of a FloatVector, would round.
+    "data.DoubleVector": {"PostgreSQL": "vector"},
+    "data.FloatVector": {"PostgreSQL": "vector"},
+    "data.SparseDoubleVector": {"PostgreSQL": "sparsevec"},
+    "data.geometry.Geometry": {"PostgreSQL": "geometry", _MYSQL: "GEOMETRY"},
+    "data.geometry.Geography": {"PostgreSQL": "geography", _MYSQL: "GEOMETRY"},
+    "data.geometry.Point": {"PostgreSQL": "point", _MYSQL: "POINT"},
+    "time.Interval": _DURATION,
+    "time.MicroDuration": _DURATION,
+    "time.NanoDuration": _DURATION,
+    "time.Year": {_MYSQL: "YEAR"},
+    "time.ZonedTime": {
+        "PostgreSQL": "timetz",
+        _MYSQL: "TIME(6)",
+        "SQL Server": "TIME(6)",
+        "DuckDB": "TIMETZ",
+    },
+}
+"""The types of new columns, by system, where the Arrow type does not decide them."""
+
+_OF_EXTENSIONS = {"ltree", "vector", "sparsevec", "geometry", "geography"}
+_NOT_IN_KEYS = {"point", "xml", "geometry", "geography", "vector", "sparsevec"}
+
+
+def new_type(
+    kind: pa.DataType, system: str, exists: Callable[[str], bool], *, in_key: bool
+) -> str | None:
+    """The type of a new column for a semantic type; None if its Arrow type decides. ``exists``
+    tells whether the database has a type, which an extension may have brought."""
+    if not isinstance(kind, Described):
+        return None
+    named = NEW.get(kind.name, {}).get(_MYSQL if system == _MARIADB else system)
+    found = named if isinstance(named, str) or named is None else named(kind.parameters)
+    if found is None or (in_key and found.lower() in _NOT_IN_KEYS):
+        return None
+    return None if found in _OF_EXTENSIONS and not exists(found) else found
+
+
+def stored(kind: pa.DataType) -> pa.DataType:
+    """A type without what is known beyond it."""
+    return kind.storage_type if isinstance(kind, Described) else kind
+
+
+def formed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Values of a semantic type in the form that a column takes; others as they are.
+
+    Raises:
+        ArrowInvalid: some value has no such form.
+    """
+    kind = values.type
+    if not isinstance(kind, Described):
+        return values
+    array = one_array(values)
+    found = plain(array)
+    target = column.base or column.type.partition("(")[0].lower()
+    items = kind.items
+    if items is not None and column.element is not None:
+        inner = pa.chunked_array([pa.ExtensionArray.from_storage(items, found.flatten())])
+        whole = _lists_like(found, one_array(formed(inner, column.element)))
+        return pa.chunked_array([whole])
+    form = _FORMS.get(kind.name)
+    return pa.chunked_array([found if form is None else form(found, kind, column, target)])
+
+
+def _lists_like(lists: pa.Array, items: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(offsets, items, mask=mask)
+
+
+def _bit_values(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    """Bits come as bytes, the lowest first."""
+    if not is_binary(found.type):
+        return found
+    arrow = column.copied if column.copied is not None else column.arrow
+    numeric = is_number(column.arrow) or pa.types.is_boolean(column.arrow)
+    if is_binary(arrow) and target != "bit":
+        return found
+    if target == "bit" and is_binary(arrow):  # MySQL's, whose bytes begin with the highest
+        return _big_endian(found, (_declared(column) + 7) // 8)
+    texts = _bit_texts(found, kind, column, target)
+    return _whole_numbers(texts) if numeric else texts
+
+
+def _declared(column: Column) -> int:
+    inside = column.type.partition("(")[2].rstrip(")")
+    return int(inside) if inside.isdigit() else 1
+
+
+def _reversed(found: pa.Array, size: int) -> np.ndarray:
+    """The bytes of each value, the highest first, in ``size`` bytes."""
+    rows = np.zeros((len(found), size), np.uint8)
+    _, offsets, data = found.cast(pa.binary()).buffers()
+    ends = np.frombuffer(offsets, np.int32)[found.offset : found.offset + len(found) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    starts, lengths = ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64)
+    valid = found.is_valid().to_numpy(zero_copy_only=False)
+    lengths = np.where(valid, lengths, 0)
+    for at in range(int(lengths.max(initial=0))):
+        there = lengths > at
+        given = content[starts[there] + at]
+        if at < size:
+            rows[there, size - 1 - at] = given
+        elif given.any():
+            raise pa.ArrowInvalid("it has more bits than the column")
+    return rows
+
+
+def _big_endian(found: pa.Array, size: int) -> pa.Array:
+    rows = _reversed(found, size)
+    made = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(size), len(found), [None, pa.py_buffer(rows.tobytes())]
+    ).cast(pa.binary())
+    return pc.if_else(found.is_valid(), made, None)
+
+
+def _bit_texts(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    """Bits as zeros and ones, the highest first: as many as there are in the column, or as their
+    source has."""
+    length = _declared(column) if target == "bit" and column.base else _length(kind.parameters)
+    longest = pc.max(pc.binary_length(found)).as_py() or 0
+    size = longest if length is None else max(longest, (length + 7) // 8)
+    digits = np.unpackbits(_reversed(found, size), axis=1)
+    width = digits.shape[1]
+    if length is not None and digits[:, : width - length].any():
+        raise pa.ArrowInvalid(f"it has more than {length} bits")
+    kept = digits[:, width - length :] if length is not None else digits
+    count = kept.shape[1]
+    offsets = pa.py_buffer((np.arange(len(found) + 1) * count).astype(np.int32))
+    letters = pa.py_buffer((kept + ord("0")).astype(np.uint8).tobytes())
+    texts = pa.StringArray.from_buffers(len(found), offsets, letters)
+    if length is None:  # an end of zeros is not known
+        texts = pc.ascii_ltrim(texts, characters="0")
+        texts = pc.if_else(pc.equal(texts, ""), "0", texts)
+    return pc.if_else(found.is_valid(), texts, None)
+
+
+def _whole_numbers(texts: pa.Array) -> pa.Array:
+    numbers = [None if t is None else int(t, 2) for t in texts.to_pylist()]
+    try:
+        return pa.array(numbers, pa.int64())
+    except OverflowError:
+        raise pa.ArrowInvalid("it has more than 63 bits") from None
+
+
+def _zoned_times(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    is_time = column.copied is not None and pa.types.is_time(column.copied)
+    zoned = target in ("timetz", "time with time zone")
+    return times_in_utc(found) if is_time and not zoned else found
+
+
+def _durations(unit: str) -> Callable[[pa.Array, Described, Column, str], pa.Array]:
+    def made(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+        if target != "interval":
+            return found
+        spans = found.cast(pa.duration(unit))
+        if column.base:
+            return spans
+        micros = spans.cast(pa.duration("us"), safe=False).cast(pa.int64()).cast(pa.string())
+        return pc.binary_join_element_wise(micros, " microseconds", "")
+
+    return made
+
+
+_ISO = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?[\d.]+)S$"
+
+
+def _intervals(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    if target != "interval" or column.base:
+        return found
+    spelt = r"\1 years \2 months \3 days \4 hours \5 minutes \6 seconds"  # for DuckDB
+    return pc.replace_substring_regex(found, _ISO, spelt)
+
+
+def _vectors(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    if target not in ("vector", "halfvec"):
+        return found
+    texts = _lists_like(found, found.flatten().cast(pa.string()))
+    return pc.binary_join_element_wise("[", pc.binary_join(texts, ","), "]", "")
+
+
+def _geometries(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
+    fields = dict(zip([f.name for f in found.type], found.flatten(), strict=True))
+    wkb, srid = fields["wkb"], pc.fill_null(fields["srid"], 0)
+    if target in ("geometry", "geography") and column.base:
+        return _extended(wkb, srid)
+    if target == "point" and column.base and "x" in fields:
+        x, y = (fields[n].cast(pa.string()) for n in ("x", "y"))
+        return pc.binary_join_element_wise("(", pc.binary_join_element_wise(x, y, ","), ")", "")
+    if is_binary(column.arrow) and target in SPATIAL:  # the form in which MySQL stores them
+        before = _fixed(srid.cast(pa.int32()).to_numpy().astype("<u4"), 4)
+        return pc.binary_join_element_wise(before, wkb, b"")
+    return wkb if is_binary(column.arrow) else found
+
+
+SPATIAL = {
+    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
+    *("multipolygon", "geometrycollection", "geomcollection"),
+}
+"""MySQL's spatial types."""
+
+
+def _fixed(numbers: np.ndarray, size: int) -> pa.Array:
+    buffers = [None, pa.py_buffer(numbers.tobytes())]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(numbers), buffers).cast(
+        pa.binary()
+    )
+
+
+_HAS_SRID = 0x20000000
+
+
+def _extended(wkb: pa.Array, srid: pa.Array) -> pa.Array:
+    """PostGIS's hexadecimal form, which holds the reference system, too."""
+    from semel.converters.json.duck import hexadecimal
+
+    texts = hexadecimal(wkb)
+    little = pc.equal(pc.utf8_slice_codeunits(texts, 0, 2), "01")
+    if not pc.all(pc.fill_null(little, True)).as_py():
+        raise pa.ArrowInvalid("its bytes do not begin with those of the lowest value")
+    kind = np.array(
+        [0 if t is None else int.from_bytes(t[1:5], "little") for t in wkb.to_pylist()], np.int64
+    )
+    numbers = srid.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.int64)
+    flagged = kind & _HAS_SRID != 0
+    kinds = hexadecimal(_fixed(np.where(numbers > 0, kind | _HAS_SRID, kind).astype("<u4"), 4))
+    systems = hexadecimal(_fixed(numbers.astype("<u4"), 4))
+    systems = pc.if_else(pa.array((numbers > 0) & ~flagged), systems, "")
+    return pc.binary_join_element_wise("01", kinds, systems, pc.utf8_slice_codeunits(texts, 10), "")
+
+
+_FORMS: Mapping[str, Callable[[pa.Array, Described, Column, str], pa.Array]] = {
+    "data.Bits": _bit_values,
+    "data.DoubleVector": _vectors,
+    "data.FloatVector": _vectors,
+    "data.geometry.Geometry": _geometries,
+    "data.geometry.Geography": _geometries,
+    "data.geometry.Point": _geometries,
+    "time.Interval": _intervals,
+    "time.MicroDuration": _durations("us"),
+    "time.NanoDuration": _durations("ns"),
+    "time.ZonedTime": _zoned_times,
+}
