@@ -68,6 +68,6 @@ def test_a_trace_comes_with_its_line(kept: RecentLines) -> None:
 def test_a_call_with_wrong_arguments_does_not_fail(
     kept: RecentLines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log.warning("connector orders: %d", "one")
+    kept.emit(logging.makeLogRecord({"msg": "connector orders: %d", "args": ("one",)}))
     assert kept.of("orders", None, 10) == []
     assert "Logging error" in capsys.readouterr().err

@@ -204,7 +204,7 @@ def _answer(line: socket.socket) -> None:
         result = request.call(*request.arguments)
     except SemelError as error:
         failure = Failure.of(error)
-    except MemoryError:
+    except (MemoryError, SystemError):  # a C library may hide the one in the other
         return
     except Exception as error:
         failure = Failure.of(SemelError(f"{type(error).__name__}: {error}"))
