@@ -354,31 +354,29 @@ def test_the_sql_of_a_page_runs(name: str, reader: Reader, database: str) -> Non
 
 
 @pytest.mark.integration
-def test_kafkas_quick_start_of_connect_runs_with_a_worker(kafka: Kafka, tmp_path: Path) -> None:
-    """Step 6 of Kafka's documentation, with the files that Kafka ships; the topic is missing."""
+def test_kafkas_quick_start_of_connect_runs_with_a_worker_and_the_services(
+    services_directory: Path, tmp_path: Path
+) -> None:
+    """Step 6 of Kafka's documentation, with the files that Kafka ships: it creates no topic."""
+    kafka, where = f"localhost:{free_port()}", services_directory / "connect"
     reader = Reader(
-        tmp_path,
-        {
-            "localhost:9092": kafka.bootstrap_servers,
-            "localhost:8083": f"{LOOPBACK}:{free_port()}",
-            "connect-test": f"connect-test-{uuid.uuid4().hex[:8]}",
-            "local-file": f"file-{uuid.uuid4().hex[:8]}",
-            "connect.offsets": str(tmp_path / "connect.offsets"),
-        },
+        tmp_path, {"localhost:9092": kafka, "localhost:8083": f"{LOOPBACK}:{free_port()}"}
     )
     (tmp_path / "config").mkdir()
     reader.write("config/connect-standalone.properties", STANDALONE.format(schemas="true"))
     reader.write("config/connect-file-source.properties", FILE_SOURCE)
     reader.write("config/connect-file-sink.properties", FILE_SINK)
     try:
+        reader.shell(f"semel services up --kafka-port {kafka.partition(':')[2]} --dir {where}")
         reader.shell(KAFKAS_QUICK_START)
         copied = tmp_path / "test.sink.txt"
         wait_until(lambda: copied.exists() and copied.read_text() == "foo\nbar\n")
         reader.shell("echo 'Another line' >> test.txt")
         wait_until(lambda: copied.read_text() == "foo\nbar\nAnother line\n")
+        assert [record.value for record in consume(kafka, "connect-test")] == [
+            b'{"schema":{"type":"string","optional":false},"payload":"%s"}' % line
+            for line in (b"foo", b"bar", b"Another line")
+        ]
     finally:
         reader.end()
-    assert [r.value for r in consume(kafka.bootstrap_servers, reader.here("connect-test"))] == [
-        b'{"schema":{"type":"string","optional":false},"payload":"%s"}' % line
-        for line in (b"foo", b"bar", b"Another line")
-    ]
+        reader.shell(f"semel services down --dir {where}")
