@@ -43,16 +43,21 @@ class Newcomer:
         self._other = dict(addresses) | {"orders": f"orders{uuid.uuid4().hex[:8]}"}
 
     def write(self, name: str, text: str) -> None:
-        (self.directory / self._here(name)).write_text(self._here(text))
+        (self.directory / self.here(name)).write_text(self.here(text))
 
     def semel(self, line: str) -> str:
         """Run a line of a page that begins with ``semel``; return what it prints."""
-        return self._run(sys.executable, "-m", *shlex.split(self._here(line), comments=True))
+        return self._run(sys.executable, "-m", *shlex.split(self.here(line), comments=True))
 
     def python(self, program: str) -> str:
-        return self._run(sys.executable, "-c", self._here(program))
+        return self._run(sys.executable, "-c", self.here(program))
 
-    def _here(self, text: str) -> str:
+    def meets(self, written: str, real: str) -> None:
+        """Note another address of the pages, and the one of the service."""
+        self._other[written] = real
+
+    def here(self, text: str) -> str:
+        """A text of a page with what is here."""
         for written, real in self._other.items():
             text = text.replace(written, real)
         return text
