@@ -56,18 +56,21 @@ class Victim:
     def __init__(self, port: int, process: subprocess.Popen[str], folder: Path) -> None:
         self.folder = folder
         self._process = process
-        self._url = f"http://{LOOPBACK}:{port}"
+        self.url = f"http://{LOOPBACK}:{port}"
 
     def send(
         self, path: str, body: Any, token: str = "read", method: str = "PUT"
     ) -> httpx.Response:
         return httpx.request(
             method,
-            self._url + path,
+            self.url + path,
             content=body if isinstance(body, bytes) else json.dumps(body),
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
             timeout=PATIENCE,
         )
+
+    def get(self, path: str, token: str = "read") -> httpx.Response:
+        return self.send(path, b"", token, "GET")
 
     def validate(self, config: dict[str, str]) -> httpx.Response:
         return self.send(f"/connector-plugins/{config['connector.class']}/config/validate", config)
@@ -80,7 +83,7 @@ class Victim:
         return {value["name"]: value["errors"] for value in values if value["errors"]}
 
     def is_well(self) -> bool:
-        healthy = httpx.get(f"{self._url}/health", timeout=PATIENCE).status_code == 200
+        healthy = httpx.get(f"{self.url}/health", timeout=PATIENCE).status_code == 200
         return healthy and self._process.poll() is None
 
 
