@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, MEDIUM, Type, connector_class_key, key
 from semel.sinks.files.format_keys import FormatKeys
 from semel.sinks.table_keys import exclude_key, include_key
+from semel.sinks.unavailable import placeholder_key
 
 
 def _duration(milliseconds: int) -> None:
@@ -318,3 +319,4 @@ class FilesKeys(FormatKeys):
         group="Store",
         display="HDFS Authentication Kerberos",
     )
+    placeholder: str = placeholder_key()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, connector_class_key, key
+from semel.sinks.unavailable import placeholder_key
 
 
 @dataclass(frozen=True)
@@ -131,3 +132,4 @@ class IcebergKeys:
         importance=MEDIUM,
         group="Writes",
     )
+    placeholder: str = placeholder_key()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, MEDIUM, Type, connector_class_key, key
+from semel.sinks.unavailable import placeholder_key
 
 
 @dataclass(frozen=True)
@@ -315,3 +316,4 @@ class SearchKeys:
         group="Kerberos",
         display="Kerberos User Principal",
     )
+    placeholder: str = placeholder_key()
