@@ -62,19 +62,18 @@ def all_of_each(changes: Changes) -> Survivors:
     return Survivors(np.sort(order[survives]), order[gone] - changes.count, {})
 
 
-def last_of_each(
-    changes: Changes, optional: Mapping[str, pa.ChunkedArray], *, revives: bool
-) -> Survivors:
+def last_of_each(changes: Changes, given: Mapping[str, np.ndarray], *, revives: bool) -> Survivors:
     """For upserts and updates: the last change of each key, in the order of the keys if those are
     numbers (neighbours in an index are quicker to find), else in the order of the changes.
 
-    A null in an ``optional`` column leaves alone what an earlier change of the key has written
-    there, so its value comes from the last row that has one. Without ``revives`` a row after a
+    ``given`` says, for some columns, which rows give a value. Where one does not, it leaves alone
+    what an earlier change of the key has written there: the value comes from the last row that
+    gives one. Without ``revives`` a row after a
     tombstone of its key finds nothing to update.
     """
     numeric = all(_is_numeric(k.type) for k in changes.keys)
     only_rows = changes.count == len(changes.keys[0])
-    if numeric and only_rows and not optional and len(changes.keys) == 1:
+    if numeric and only_rows and not given and len(changes.keys) == 1:
         numbers = _numbers(changes.keys[0])
         if (numbers[1:] > numbers[:-1]).all():
             return Survivors(None, _NONE, {})
@@ -88,10 +87,10 @@ def last_of_each(
         groups = groups[np.argsort(last[groups])]
     latest = {}
     after = np.arange(len(order)) > _spread(last_delete, starts, len(order))
-    for name, values in optional.items():
-        given = np.zeros(len(order), dtype=bool)
-        given[: changes.count] = values.is_valid().to_numpy()
-        at = _last_of_each_group(given[order] & after, starts)[groups]
+    for name, rows in given.items():
+        there = np.zeros(len(order), dtype=bool)
+        there[: changes.count] = rows
+        at = _last_of_each_group(there[order] & after, starts)[groups]
         latest[name] = np.where(at >= 0, order[at], -1)
     return Survivors(last[groups], gone, latest)
 

@@ -53,7 +53,7 @@ IGNORED = {
     "trim.sensitive.log": "values are not logged",
     "mssql.use.merge.holdlock": "no MERGE is used",
     "dialect.sqlserver.identity.insert": "set where records bring an IDENTITY column's values",
-    "dialect.postgres.postgis.schema": "geometry types are not converted",
+    "dialect.postgres.postgis.schema": "the search path finds PostGIS's types",
     "timestamp.fields.list": "fields keep their converter's types: a timestamp column takes text; "
     "turn numbers into times in a transform",
     "timestamp.precision.mode": "it belongs to timestamp.fields.list",

@@ -19,6 +19,7 @@ from semel.sinks.table_keys import (
     table_name_format_key,
     user_key,
 )
+from semel.sinks.unavailable import placeholder_key
 
 PARAMETER = "The same as the parameter of this name in connection.url."
 """Documents a key that is named after a parameter of the JDBC driver."""
@@ -131,3 +132,4 @@ class JdbcKeys:
         aliases=("use.time.zone", "database.time_zone"),
         group="Data Mapping",
     )
+    placeholder: str = placeholder_key()

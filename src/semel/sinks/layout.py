@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +15,7 @@ from semel.converters.json.nested import Nested, is_typed, nested_of
 from semel.converters.semantic import described
 from semel.errors import ConfigError, misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
+from semel.sinks.unavailable import PLACEHOLDER, unavailable
 
 KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
 
@@ -29,6 +31,9 @@ class Keyed(Protocol):
 
     @property
     def folds_names(self) -> bool: ...
+
+    @property
+    def placeholder(self) -> str: ...
 
     def takes(self, topic: str, field: str) -> bool: ...
 
@@ -57,6 +62,12 @@ class Layout:
     """How to read columns of JSON, where that is known."""
     typed: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
     """Those of them whose JSON does not show what it holds: times, decimals, bytes."""
+    placeholder: str = PLACEHOLDER
+
+    def unavailable(self) -> dict[str, np.ndarray]:
+        """The rows whose values the source could not tell, by column; see
+        :mod:`semel.sinks.unavailable`."""
+        return unavailable(self.columns, self.key, self.placeholder)
 
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no
@@ -122,7 +133,7 @@ def layout(
     readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
     nested = {name: found for name, found in readers.items() if found}
     typed = {n: found for n, found in nested.items() if is_typed(schema.field(folded[n]))}
-    return Layout(columns, key, nested, typed)
+    return Layout(columns, key, nested, typed, config.placeholder)
 
 
 def not_from_values(config: Keyed) -> frozenset[str]:

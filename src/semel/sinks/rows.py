@@ -16,6 +16,7 @@ from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, column_type, convert, holds_json, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
 from semel.sinks.rereading import Held
+from semel.sinks.unavailable import refusals
 
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
 CHANGE_TIMESTAMP = "__semel_timestamp"
@@ -108,8 +109,7 @@ def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
         kept = last_of_each(facts, {}, revives=True).rows
         last = changes if kept is None else changes.take(pa.array(kept))
         return last.append_column(CHANGE_ANEW, pa.repeat(pa.scalar(False), last.num_rows))
-    deletions = pc.if_else(deletes, True, None)
-    left = last_of_each(facts, {CHANGE_DELETES: deletions}, revives=True)
+    left = last_of_each(facts, {CHANGE_DELETES: deletes.to_numpy()}, revives=True)
     last = changes if left.rows is None else changes.take(pa.array(left.rows))
     return last.append_column(CHANGE_ANEW, pa.array(left.latest[CHANGE_DELETES] >= 0))
 
@@ -140,7 +140,7 @@ def fitted(
     Raises:
         RowsRejected: records that do not fit.
     """
-    problems: dict[int, str] = {}
+    problems = refusals(given.unavailable(), given.placeholder)
     fitted = []
     for field in columns:
         values, nested = given.columns.get(field.name), given.nested.get(field.name)

@@ -26,6 +26,7 @@ from semel.sinks.table_keys import (
     table_mapping_key,
     table_name_format_key,
 )
+from semel.sinks.unavailable import placeholder_key
 
 CLASSES = ("delta", "semel.delta.DeltaSink")
 
@@ -67,6 +68,7 @@ class DeltaConfig(RoutedConfig):
         "Tombstones delete; needs insert.mode=upsert and pk.mode=record_key."
     )
     auto_create: bool = auto_create_key()
+    placeholder: str = placeholder_key()
     auto_evolve: bool = auto_evolve_key()
     partition_by: tuple[str, ...] = key(
         "partition.by",

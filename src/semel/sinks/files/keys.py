@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from semel.config import HIGH, LOW, Type, connector_class_key, key
 from semel.sinks.files.format_keys import FormatKeys
 from semel.sinks.table_keys import exclude_key, include_key
+from semel.sinks.unavailable import placeholder_key
 
 
 def _duration(milliseconds: int) -> None:
@@ -218,3 +219,4 @@ class FilesKeys(FormatKeys):
         "Authenticate to webhdfs:// with Kerberos.",
         importance=HIGH,
     )
+    placeholder: str = placeholder_key()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, connector_class_key, key
+from semel.sinks.unavailable import placeholder_key
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,4 @@ class IcebergKeys:
         at_least=0,
         type=Type.INT,
     )
+    placeholder: str = placeholder_key()

@@ -82,7 +82,7 @@ def _try(connection: Connection, batch: Prepared) -> list[Rejected]:
     found = []
     if batch.deletes is not None and batch.deletes.count:
         found += _refused(connection, batch, batch.deletes, delete)
-    for rows in by_given_columns(batch.rows, batch.table):
+    for rows in by_given_columns(batch.rows):
         found += _refused(connection, batch, rows, put)
     return found
 

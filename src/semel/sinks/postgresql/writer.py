@@ -32,7 +32,7 @@ def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: b
         stage = stage_rows(connection, table, deletes)
         connection.execute(f"{delete(prepared, deletes, stage)}; {connection.emptied(stage)}")
     straight = prepared.mode == "insert" or (prepared.mode == "upsert" and fresh)
-    for rows in by_given_columns(prepared.rows, table):
+    for rows in by_given_columns(prepared.rows):
         names = rows.columns.column_names
         if not names:
             connection.execute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, connector_class_key, key
+from semel.sinks.unavailable import placeholder_key
 
 
 @dataclass(frozen=True)
@@ -214,3 +215,4 @@ class SearchKeys:
     kerberos_principal: str = key(
         "kerberos.user.principal", "", "Not available.", importance=LOW, group="Kerberos"
     )
+    placeholder: str = placeholder_key()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json import duck
+from semel.converters.json.nested import is_typed, nested_of
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.records import (
@@ -29,11 +31,14 @@ from semel.records import (
 )
 from semel.sinks.casts import without_json
 from semel.sinks.changes import Changes, last_of_each
+from semel.sinks.convert import read_nested
+from semel.sinks.fitting import UNFIT, only_null, unfit_rows
 from semel.sinks.jsontext import documents, moments, text
 from semel.sinks.layout import provenance_conflict
 from semel.sinks.search import streams
 from semel.sinks.search.config import SearchConfig
 from semel.sinks.search.documents import creates, deletes, updates, upserts
+from semel.sinks.unavailable import in_objects, refusals, unavailable, without
 
 GENERATION = 10**15
 """Each new generation adds this to versions, so that records that are read again are newer; see
@@ -85,6 +90,7 @@ class Writer:
                 rows, gone = _last(rows, gone)
         elif not self.config.makes_ids:
             _check_distinct(topic, rows)
+        rows = self._told(self._typed(rows))
         if unwritten := without_json(rows.select(value_columns(rows.column_names))):
             raise RowsRejected([rejected(rows, *row) for row in sorted(unwritten.items())])
         if self.config.merges:
@@ -121,6 +127,40 @@ class Writer:
         places = pa.concat_tables([places for _, places in changes])
         order = pa.array(np.lexsort([places.column(OFFSET), places.column(PARTITION)]))
         return [Part(index, lines.take(order), places.take(order), False)]
+
+    def _typed(self, rows: pa.Table) -> pa.Table:
+        """The rows with JSON in its own types, where only its schema tells them."""
+        for place, field in enumerate(rows.schema):
+            reader = nested_of(field) if is_typed(field) else None
+            if reader is None or only_null(rows.column(place)):
+                continue
+            read = partial(read_nested, reader=reader)
+            try:
+                made = read(rows.column(place))
+            except UNFIT:
+                unfit = unfit_rows(rows.column(place), read)
+                raise RowsRejected(
+                    [rejected(rows, row, f"field {field.name}: {why}") for row, why in unfit]
+                ) from None
+            rows = rows.set_column(place, field.name, made)
+        return rows
+
+    def _told(self, rows: pa.Table) -> pa.Table:
+        """The rows, with nulls for what their source could not tell if they leave fields out."""
+        placeholder = self.config.placeholder
+        names = value_columns(rows.column_names)
+        if self.passes and names == ["value"] and _is_binary(rows, "value"):
+            held = in_objects(rows.column("value").cast(pa.string()), placeholder)
+            gone = {"value": held} if held.any() else {}
+        else:
+            gone = unavailable({n: rows.column(n) for n in names}, (), placeholder)
+        if gone and not (self.config.merges and self.sparse and "value" not in gone):
+            reasons = refusals(gone, placeholder)
+            raise RowsRejected([rejected(rows, row, why) for row, why in sorted(reasons.items())])
+        for name, held in gone.items():
+            made = without(rows.column(name), held)
+            rows = rows.set_column(rows.column_names.index(name), name, made)
+        return rows
 
     def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
         """A document's fields.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,7 @@ from semel.sinks.layout import Layout, layout
 from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted, convert
 from semel.sinks.sql.semantic import formed
+from semel.sinks.unavailable import refusals, without
 
 Convert = Callable[[pa.ChunkedArray, Column], Converted]
 Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
@@ -38,19 +39,22 @@ Compare = Callable[["Table", "Rows"], Mapping[str, pa.ChunkedArray]]
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows in the types that COPY takes; the columns named by ``staged`` hold text that the server
-    must cast. ``places`` say where the records behind them were read."""
+    must cast. ``places`` say where the records behind them were read. ``given`` says, for some
+    columns, which rows give a value: the others leave the column as it is."""
 
     columns: pa.Table
     staged: frozenset[str]
     places: pa.Table
     count: int
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def take(self, indices: np.ndarray | None) -> Rows:
         """Some of the rows; all of them for None."""
         if indices is None:
             return self
         at = pa.array(indices)
-        return Rows(self.columns.take(at), self.staged, self.places.take(at), len(indices))
+        given = {name: rows[indices] for name, rows in self.given.items()}
+        return Rows(self.columns.take(at), self.staged, self.places.take(at), len(indices), given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,11 @@ def prepare(
     """
     topic, key, mode = records.topic, arranged.key, config.mode
     columns, tombstones = dict(arranged.columns), None
+    gone = arranged.unavailable()
+    if gone and mode == "insert":
+        reasons = refusals(gone, arranged.placeholder)
+        raise RowsRejected([rejected(records.rows, n, why) for n, why in sorted(reasons.items())])
+    columns |= {name: without(columns[name], rows) for name, rows in gone.items()}
     if config.delete_enabled and records.tombstones is not None and records.tombstones.num_rows:
         tombstones = records.tombstones
         keys = layout(config, {}, records, deletes=True)
@@ -95,12 +104,8 @@ def prepare(
             columns[name] = pa.chunked_array(columns[name].chunks + keys.columns[name].chunks)
     arrays, staged = converted(records, table, columns, key, convert, arranged.typed)
     count = records.rows.num_rows
-    rows = Rows(
-        pa.table({n: v.slice(0, count) for n, v in arrays.items()}),
-        staged,
-        places(records.rows),
-        count,
-    )
+    made = pa.table({n: v.slice(0, count) for n, v in arrays.items()})
+    rows = Rows(made, staged, places(records.rows), count, given_in(made, table, gone))
     if not key or (mode == "insert" and tombstones is None):
         return Prepared(topic, table, mode, key, rows)
     compared = {n: arrays[n] for n in key}
@@ -112,7 +117,7 @@ def prepare(
     if mode == "insert":
         left = all_of_each(changes)
     else:
-        left = last_of_each(changes, optional(rows, table), revives=mode == "upsert")
+        left = last_of_each(changes, rows.given, revives=mode == "upsert")
     deletes = None
     if tombstones is not None:
         gone = pa.table({n: arrays[n].slice(count) for n in key})
@@ -179,30 +184,36 @@ def _fit(
     return convert(formed(values, column), column)
 
 
-def optional(rows: Rows, table: Table) -> dict[str, pa.ChunkedArray]:
-    """The columns with a default in which some rows have a null.
+def given_in(
+    columns: pa.Table, table: Table, gone: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Which rows give a value, for the columns in which some do not: those that are ``gone``, and
+    nulls in columns with a default.
 
     Such a null means "not given": it does not override the default, nor what a row holds already.
     """
-    return {
-        name: values
-        for name, values in zip(rows.columns.column_names, rows.columns.columns, strict=True)
-        if values.null_count and table.columns[name].has_default
-    }
+    found = {}
+    for name, values in zip(columns.column_names, columns.columns, strict=True):
+        if name in gone:
+            found[name] = ~gone[name]
+        if values.null_count and table.columns[name].has_default:
+            valid = values.is_valid().to_numpy()
+            found[name] = valid & found.get(name, True)
+    return found
 
 
-def by_given_columns(rows: Rows, table: Table) -> Iterator[Rows]:
-    """The rows, split by the optional columns in which they lack a value, without those columns."""
+def by_given_columns(rows: Rows) -> Iterator[Rows]:
+    """The rows, split by the columns in which they give no value, without those columns."""
     if not rows.count:
         return
-    nullable = optional(rows, table)
-    given = np.zeros(rows.count, dtype=np.int64)
-    for bit, values in enumerate(nullable.values()):
-        given |= values.is_valid().to_numpy().astype(np.int64) << bit
-    for pattern in np.unique(given) if nullable else [0]:
-        absent = [n for bit, n in enumerate(nullable) if not pattern >> bit & 1]
-        part = rows if (given == pattern).all() else rows.take(np.flatnonzero(given == pattern))
-        yield Rows(part.columns.drop_columns(absent), part.staged, part.places, part.count)
+    patterns = np.zeros(rows.count, dtype=np.int64)
+    for there in rows.given.values():
+        _, patterns = np.unique(patterns * 2 + there, return_inverse=True)
+    for pattern in np.unique(patterns):
+        mine = patterns == pattern
+        part = rows if mine.all() else rows.take(np.flatnonzero(mine))
+        absent = [name for name, there in part.given.items() if not there[0]]
+        yield replace(part, columns=part.columns.drop_columns(absent))
 
 
 def places(source: pa.Table) -> pa.Table:
@@ -223,10 +234,11 @@ def _order(
 
 
 def _latest(rows: Rows, left: Survivors) -> Rows:
-    """The rows that are left, with each optional column's value from the row that has it."""
+    """The rows that are left, with each value from the row that gives it."""
     reduced = rows.take(left.rows)
-    columns = reduced.columns
+    columns, given = reduced.columns, {}
     for name, at in left.latest.items():
         values = rows.columns.column(name).take(pa.array(at, mask=at < 0))
         columns = columns.set_column(columns.column_names.index(name), name, values)
-    return Rows(columns, reduced.staged, reduced.places, reduced.count)
+        given[name] = at >= 0
+    return replace(reduced, columns=columns, given=given)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.ledger import OffsetRange
-from semel.records import Records
+from semel.records import Records, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
@@ -21,6 +21,7 @@ from semel.sinks.sql.columns import Table
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.ledger_tables import Ledger
 from semel.sinks.sql.names import Name
+from semel.sinks.unavailable import refusals, without
 
 Ranges = Sequence[OffsetRange]
 
@@ -86,7 +87,13 @@ class TableView(ABC):
         arranged = layout(self._config, {}, records, deletes=False)
         provenance = set(self._connector.provenance_columns.values())
         given = {n: v for n, v in arranged.columns.items() if n not in provenance}
-        return self._held(table, records, replace(arranged, columns=given))
+        gone = replace(arranged, columns=given).unavailable()
+        if gone and self._config.mode == "insert":
+            reasons = refusals(gone, arranged.placeholder)
+            raise RowsRejected([rejected(records.rows, n, why) for n, why in reasons.items()])
+        given |= {name: without(given[name], rows) for name, rows in gone.items()}
+        held = self._held(table, records, replace(arranged, columns=given))
+        return replace(held, optional=held.optional | gone.keys())
 
     def _table(self, topic: str) -> Table | None:
         if topic not in self._tables:

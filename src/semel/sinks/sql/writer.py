@@ -16,7 +16,7 @@ def write(dialect: Dialect, prepared: Prepared) -> None:
 def put(dialect: Dialect, prepared: Prepared, rows: Rows) -> None:
     """Insert, upsert or update rows."""
     target = prepared.table
-    for part in by_given_columns(rows, target):
+    for part in by_given_columns(rows):
         if not part.columns.column_names:
             dialect.insert_defaults(target.name, part.count)
         elif prepared.mode == "insert":

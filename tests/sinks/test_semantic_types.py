@@ -1,0 +1,507 @@
+"""Semantic types of Kafka Connect and Debezium: what docs/converters.md says of each is true."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import re
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from adbc_driver_postgresql import dbapi
+from deltalake import DeltaTable
+
+from semel.config import ConnectorConfig, read
+from semel.converters.json.envelope import PayloadReader
+from semel.converters.semantic import DECIMAL, TYPES, Described, facts_of
+from semel.engine.pipeline import Pipeline
+from semel.jars import resolve
+from semel.lab.embedded.mariadb import MariaDB
+from semel.lab.jars import DEBEZIUM_POSTGRES
+from semel.records import Commit, RowsRejected
+from semel.sinks import create
+from semel.sinks.delta.convert import column_type as delta_type
+from semel.sinks.iceberg.schema import column_type as iceberg_type
+from semel.sinks.postgresql.types import sql_type
+from semel.sinks.sql.duckdb import Duckdb
+from semel.sinks.sql.mysql.types import new_type as mysql_type
+from semel.sinks.sql.semantic import new_type, stored
+from semel.sinks.sql.sqlite import Sqlite
+from semel.sinks.sql.sqlserver.types import new_type as sqlserver_type
+from tests import databases
+
+DOCS = Path(__file__).parents[2] / "docs" / "converters.md"
+CONNECT = "org.apache.kafka.connect.data."
+ID = {"field": "id", "type": "int64", "optional": False}
+
+
+def b64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+WKB = b"\1\1\0\0\0" + struct.pack("<dd", 1.5, -2.0)
+GEOMETRY = [
+    {"field": "wkb", "type": "bytes", "optional": False},
+    {"field": "srid", "type": "int32", "optional": True},
+]
+UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+MOMENT = dt.datetime(2024, 2, 29, 8, 20, 30, 500_000)
+STRUCT: dict[str, Mapping[str, Any]] = {
+    "io.debezium.data.VariableScaleDecimal": {
+        "fields": [
+            {"field": "scale", "type": "int32", "optional": False},
+            {"field": "value", "type": "bytes", "optional": False},
+        ]
+    },
+    "io.debezium.data.SparseDoubleVector": {
+        "fields": [
+            {"field": "dimensions", "type": "int16", "optional": False},
+            {
+                "field": "vector",
+                "type": "map",
+                "keys": {"type": "int16", "optional": False},
+                "values": {"type": "double", "optional": False},
+                "optional": False,
+            },
+        ]
+    },
+    "io.debezium.data.geometry.Geometry": {"fields": GEOMETRY},
+    "io.debezium.data.geometry.Geography": {"fields": GEOMETRY},
+    "io.debezium.data.geometry.Point": {
+        "fields": [
+            {"field": "x", "type": "double", "optional": False},
+            {"field": "y", "type": "double", "optional": False},
+            {"field": "wkb", "type": "bytes", "optional": True},
+            {"field": "srid", "type": "int32", "optional": True},
+        ]
+    },
+    "io.debezium.data.DoubleVector": {"items": {"type": "double", "optional": False}},
+    "io.debezium.data.FloatVector": {"items": {"type": "float", "optional": False}},
+}
+PARAMETERS = {
+    DECIMAL: {"scale": "2", "connect.decimal.precision": "10"},
+    "io.debezium.data.Bits": {"length": "16"},
+    "io.debezium.data.Enum": {"allowed": "a,b's"},
+    "io.debezium.data.EnumSet": {"allowed": "a,b,c"},
+}
+WIRES = {
+    pa.int32(): "int32",
+    pa.int64(): "int64",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+}
+
+
+def kind_of(name: str) -> str:
+    if name == DECIMAL:
+        return "bytes"
+    wire = TYPES[name].wire
+    return WIRES.get(wire) or ("struct" if pa.types.is_struct(wire) else "array")
+
+
+def schema_of(name: str, **parameters: str) -> dict[str, Any]:
+    """A schema as Debezium makes it."""
+    found = {"type": kind_of(name), "name": name, "optional": True, **STRUCT.get(name, {})}
+    given = parameters or PARAMETERS.get(name)
+    return {**found, "parameters": given} if given else found
+
+
+def arrow_of(name: str) -> pa.DataType:
+    """The type of a field's column, as a converter and a sink's layout make it."""
+    schema = {"type": "struct", "fields": [{"field": "v", **schema_of(name)}]}
+    kind = PayloadReader(json.dumps(schema)).type.field("v").type
+    facts = facts_of(schema_of(name))
+    return kind if facts is None else Described(kind, json.dumps(facts).encode())
+
+
+def in_table(name: str) -> list[str]:
+    """The cells of a type in the documentation's table."""
+    kind = arrow_of(name)
+    plain = stored(kind)
+    postgresql = new_type(kind, "PostgreSQL", lambda _: True, in_key=False) or sql_type(plain)
+    mysql = new_type(kind, "MySQL", lambda _: True, in_key=False)
+    sqlserver = new_type(kind, "SQL Server", lambda _: True, in_key=False)
+    duckdb = new_type(kind, "DuckDB", lambda _: True, in_key=False)
+    lakes = [str(delta_type(kind)), str(iceberg_type(kind))]
+    return [
+        f"`{name.removeprefix(CONNECT).removeprefix('io.debezium.')}`",
+        kind_of(name),
+        str(plain),
+        postgresql,
+        (mysql or mysql_type(plain, in_key=False)).lower(),
+        (sqlserver or sqlserver_type(plain, in_key=False)).partition(" COLLATE")[0].lower(),
+        Sqlite.column_type(object.__new__(Sqlite), plain).lower(),
+        (duckdb or Duckdb.column_type(object.__new__(Duckdb), plain)).lower(),
+        lakes[0] if lakes[0] == lakes[1] else " / ".join(lakes),
+    ]
+
+
+def test_the_documentation_has_each_type_as_it_is() -> None:
+    section = DOCS.read_text().partition("## Semantic types\n")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in section.splitlines()
+        if line.startswith("| `") and line.count("|") == 10
+    ]
+    assert rows == [in_table(name) for name in (DECIMAL, *TYPES)]
+
+
+@pytest.mark.integration
+def test_every_semantic_type_of_debezium_has_a_reading() -> None:
+    names: set[str] = set()
+    for path in resolve(DEBEZIUM_POSTGRES):
+        if path.name.startswith("debezium-"):
+            with zipfile.ZipFile(path) as jar:
+                for entry in jar.namelist():
+                    if re.fullmatch(r"io/debezium/(.+/)?(data|time)/[^$]+\.class", entry):
+                        found = re.findall(rb"io\.debezium\.(?:data|time)\.[\w.]+", jar.read(entry))
+                        names |= {name.decode() for name in found}
+    assert {"io.debezium.time.MicroTimestamp", "io.debezium.data.Ltree"} <= names
+    # A change event itself.
+    assert names - {"io.debezium.data.Envelope"} == {n for n in TYPES if "debezium" in n}
+
+
+class Case(NamedTuple):
+    """A value as it is sent, and what each store has of it."""
+
+    name: str
+    sent: Any
+    postgresql: Any
+    mariadb: Any
+    sqlite: Any
+    duckdb: Any
+    lake: Any
+
+
+def same(name: str, sent: Any, value: Any, **others: Any) -> Case:
+    stores = dict.fromkeys(("postgresql", "mariadb", "sqlite", "duckdb", "lake"), value)
+    return Case(name, sent, **{**stores, **others})
+
+
+D = "io.debezium.data."
+T = "io.debezium.time."
+POINT = {"x": 1.5, "y": -2.0, "wkb": b64(WKB), "srid": None}
+PLACE = {"wkb": b64(WKB), "srid": 4326}
+CASES = [
+    same(DECIMAL, b64((12345).to_bytes(2, "big")), Decimal("123.45"), sqlite=123.45),
+    same(CONNECT + "Date", 19782, dt.date(2024, 2, 29), sqlite="2024-02-29"),
+    same(
+        D + "Bits",
+        b64((258).to_bytes(2, "little")),
+        "0000000100000010",
+        mariadb=b"\x01\x02",
+        sqlite=b"\x02\x01",
+        lake=b"\x02\x01",
+    ),
+    same(D + "Uuid", UUID, UUID),
+    same(D + "Enum", "b's", "b's"),
+    same(D + "EnumSet", "a,c", "a,c"),
+    same(D + "Xml", "<a/>", "<a/>"),
+    same(D + "Tsvector", "'a':1 'b':2", "'a':1 'b':2"),
+    same(D + "Ltree", "a.b", "a.b"),
+    same(D + "Json", '{"a": 1}', '{"a": 1}', postgresql='{"a": 1}'),
+    same(
+        D + "VariableScaleDecimal",
+        {"scale": 3, "value": b64((-123456).to_bytes(3, "big", signed=True))},
+        "-123.456",
+        postgresql=Decimal("-123.456"),
+        mariadb=Decimal("-123.456"),
+    ),
+    same(D + "DoubleVector", [0.5, 2.0], "[0.5,2.0]", postgresql="[0.5,2]", lake=[0.5, 2.0]),
+    same(D + "FloatVector", [0.5, 0.25], "[0.5,0.25]", lake=[0.5, 0.25]),
+    same(
+        D + "SparseDoubleVector", {"dimensions": 5, "vector": [[1, 0.5], [3, 2]]}, "{1:0.5,3:2}/5"
+    ),
+    same(
+        D + "geometry.Point",
+        POINT,
+        json.dumps(POINT, separators=(",", ":")),
+        postgresql="(1.5,-2)",
+        mariadb=b"\0\0\0\0" + WKB,
+        lake={**POINT, "wkb": WKB},
+    ),
+    same(
+        D + "geometry.Geometry",
+        PLACE,
+        json.dumps(PLACE, separators=(",", ":")),
+        postgresql=json.dumps(PLACE),
+        mariadb=(4326).to_bytes(4, "little") + WKB,
+        lake={"wkb": WKB, "srid": 4326},
+    ),
+    same(
+        T + "Interval",
+        "P1Y2M3DT4H5M6.78S",
+        "P1Y2M3DT4H5M6.78S",
+        postgresql="1 year 2 mons 3 days 04:05:06.78",
+        duckdb="1 year 2 months 3 days 04:05:06.78",
+    ),
+    same(
+        T + "MicroDuration",
+        90_000_001,
+        90_000_001,
+        postgresql="00:01:30.000001",
+        duckdb="00:01:30.000001",
+    ),
+    same(
+        T + "NanoDuration", 1_000_000, 1_000_000, postgresql="00:00:00.001", duckdb="00:00:00.001"
+    ),
+    same(T + "Year", 2024, 2024),
+    same(
+        T + "ZonedTime",
+        "10:20:30.5+02:00",
+        "10:20:30.5+02",
+        mariadb=dt.timedelta(hours=8, minutes=20, seconds=30.5),
+        sqlite="10:20:30.5+02:00",
+        lake="10:20:30.5+02:00",
+    ),
+    same(
+        T + "ZonedTimestamp",
+        "2024-02-29T10:20:30.5+02:00",
+        MOMENT.replace(tzinfo=dt.UTC),
+        mariadb=MOMENT,
+        sqlite="2024-02-29 08:20:30.500000Z",
+        duckdb="2024-02-29 08:20:30.5+00",
+    ),
+    same(T + "Timestamp", 1_709_194_830_500, MOMENT, sqlite="2024-02-29 08:20:30.500000"),
+    same(T + "MicroTimestamp", 1_709_194_830_500_000, MOMENT, sqlite="2024-02-29 08:20:30.500000"),
+    same(
+        T + "NanoTimestamp", 1_709_194_830_500_000_000, MOMENT, sqlite="2024-02-29 08:20:30.500000"
+    ),
+    same(T + "IsoDate", "2024-02-29Z", dt.date(2024, 2, 29), sqlite="2024-02-29"),
+    same(T + "IsoTimestamp", "2024-02-29T08:20:30.5Z", MOMENT, sqlite="2024-02-29 08:20:30.500000"),
+    same(
+        T + "IsoTime",
+        "08:20:30.5Z",
+        dt.time(8, 20, 30, 500_000),
+        mariadb=dt.timedelta(hours=8, minutes=20, seconds=30.5),
+        sqlite="08:20:30.500000",
+        lake="08:20:30.500000",
+    ),
+]
+
+
+def names(cases: Sequence[Case]) -> list[str]:
+    return [f"c{n}" for n in range(len(cases))]
+
+
+def envelope(cases: Sequence[Case], **payload: Any) -> bytes:
+    fields = [{"field": f"c{n}", **schema_of(c.name)} for n, c in enumerate(cases)]
+    values = {f"c{n}": c.sent for n, c in enumerate(cases)}
+    return record([ID, *fields], {"id": 1, **values, **payload})
+
+
+def record(fields: Sequence[Mapping[str, Any]], payload: Mapping[str, Any]) -> bytes:
+    schema = {"type": "struct", "fields": fields}
+    return json.dumps({"schema": schema, "payload": payload}).encode()
+
+
+def written(config: Mapping[str, str], values: Sequence[bytes]) -> dict[int, str]:
+    """Commit records; returns the reasons of those that are bad."""
+    base = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t"}
+    connector = read(ConnectorConfig, {**base, "auto.create": "true", **config})
+    sink = create(connector)
+    pipeline = Pipeline(connector, sink, target=sink.schema)
+    bad: dict[int, str] = {}
+    try:
+        sink.prepare(["t"])
+        while True:
+            kept = [n for n in range(len(values)) if n not in bad]
+            raw = {
+                "key": pa.nulls(len(kept), pa.binary()),
+                "value": pa.array([values[n] for n in kept], pa.binary()),
+                "partition": pa.array([0] * len(kept), pa.int32()),
+                "offset": pa.array(kept, pa.int64()),
+                "timestamp": pa.array([0] * len(kept), pa.timestamp("ms", "UTC")),
+            }
+            made = pipeline.convert("t", pa.table(raw))
+            bad |= {kept[f.index]: f.message for f in made.failed}
+            if made.failed:
+                continue
+            try:
+                sink.write(Commit([part for part in made.parts if part.count]))
+                return bad
+            except RowsRejected as refusal:
+                bad |= {r.offset: r.message for r in refusal.rejected}
+    finally:
+        sink.close()
+
+
+def asked(database: str, *statements: str) -> list[Any]:
+    """The rows of the last statement."""
+    with dbapi.connect(database, autocommit=True) as session, session.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.mark.integration
+def test_postgresql_has_each_value_in_a_column_of_its_type(database: str) -> None:
+    asked(database, "CREATE EXTENSION ltree")
+    asked(database, "CREATE EXTENSION vector")
+    config = {"connector.class": "postgresql", "connection.url": database}
+    assert written(config, [envelope(CASES)]) == {}
+    (found,) = asked(database, f"SELECT {', '.join(f'{n}::text' for n in names(CASES))} FROM t")
+    assert dict(zip(names(CASES), found, strict=True)) == {
+        n: in_text(c.postgresql) for n, c in zip(names(CASES), CASES, strict=True)
+    }
+
+
+@pytest.mark.integration
+def test_mariadb_has_each_value_in_a_column_of_its_type(mariadb: MariaDB) -> None:
+    url = mariadb.create_database("semantic")
+    try:
+        config = {"connector.class": "mysql", "connection.url": url}
+        assert written(config, [envelope(CASES)]) == {}
+        (found,) = databases.query(url, f"SELECT {', '.join(names(CASES))} FROM t")
+        assert databases.query(url, "SELECT c2 + 0 FROM t") == [(258,)]
+    finally:
+        mariadb.drop_database("semantic")
+    assert dict(zip(names(CASES), found, strict=True)) == {
+        n: c.mariadb for n, c in zip(names(CASES), CASES, strict=True)
+    }
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_file_has_each_value_in_a_column_of_its_type(kind: str, tmp_path: Path) -> None:
+    url = f"jdbc:{kind}:{tmp_path / 'db'}"
+    config = {"connector.class": kind, "connection.url": url}
+    assert written(config, [envelope(CASES)]) == {}
+    as_text = kind == "duckdb"
+    chosen = [f"{n}::VARCHAR" if as_text else n for n in names(CASES)]
+    (found,) = databases.query(url, f"SELECT {', '.join(chosen)} FROM t")
+    wanted = [getattr(c, kind) for c in CASES]
+    if as_text:
+        wanted = [in_text(value) for value in wanted]
+    assert dict(zip(names(CASES), found, strict=True)) == dict(
+        zip(names(CASES), wanted, strict=True)
+    )
+
+
+def in_text(value: Any) -> str:
+    """A value as SQL shows it."""
+    if isinstance(value, dt.datetime) and value.tzinfo:
+        return f"{in_text(value.replace(tzinfo=None))}+00"
+    if isinstance(value, (dt.datetime, dt.time)) and value.microsecond:
+        return str(value).rstrip("0")
+    return str(value)
+
+
+def test_a_lake_has_each_value_in_a_column_of_its_type(tmp_path: Path) -> None:
+    config = {"connector.class": "delta", "delta.table.path": str(tmp_path)}
+    assert written(config, [envelope(CASES)]) == {}
+    (found,) = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().select(names(CASES)).to_pylist()
+    assert found == {n: c.lake for n, c in zip(names(CASES), CASES, strict=True)}
+
+
+def test_only_a_record_whose_value_is_no_value_of_its_type_is_bad(tmp_path: Path) -> None:
+    variable = schema_of(D + "VariableScaleDecimal")
+    wrong: list[tuple[str, Any]] = [
+        (D + "VariableScaleDecimal", {"scale": 2_000_000_000, "value": b64(b"\1")}),
+        (D + "VariableScaleDecimal", {"scale": 1, "value": ""}),
+        (D + "VariableScaleDecimal", {"scale": None, "value": b64(b"\1")}),
+        (D + "VariableScaleDecimal", "NaN"),
+        (T + "MicroTime", 86_400_000_000),
+        (T + "Timestamp", 300_000 * 31_556_952_000),
+        (T + "ZonedTimestamp", "infinity"),
+        (T + "ZonedTimestamp", "2024-02-29T10:20:30"),
+        (T + "IsoDate", "2024-02-30Z"),
+        (T + "ZonedTime", 7),
+        (D + "geometry.Geometry", {"wkb": None, "srid": 1}),
+        (D + "SparseDoubleVector", {"dimensions": 1, "vector": [[1]]}),
+    ]
+    right = {c.name: c.sent for c in CASES} | {T + "MicroTime": 1}
+    values = []
+    for name, value in wrong:
+        field = {"field": "v", **schema_of(name)}
+        values += [record([ID, field], {"id": 1, "v": sent}) for sent in (right[name], value)]
+    for number in range(0, len(values), 2):
+        config = {"connector.class": "delta", "delta.table.path": str(tmp_path / f"{number}")}
+        bad = written(config, values[number : number + 2])
+        assert list(bad) == [1], (wrong[number // 2], bad)
+        assert "v" in bad[1]
+    assert variable["name"] == D + "VariableScaleDecimal"
+
+
+BITS = {"length": "9"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "value"),
+    [
+        (b"", "000000000"),
+        (b"\2", "000000010"),
+        (b"\2\1", "100000010"),
+        (b"\2\1\0", "100000010"),
+        (b"\2\2", None),
+        (b"\2\1\1", None),
+    ],
+)
+def test_bits_of_any_number_of_bytes_are_their_value_or_refused(
+    sent: bytes, value: str | None, tmp_path: Path
+) -> None:
+    url = f"jdbc:duckdb:{tmp_path / 'db'}"
+    databases.query(url, "CREATE TABLE t (id BIGINT, v BIT)")
+    config = {"connector.class": "duckdb", "connection.url": url}
+    field = {"field": "v", **schema_of(D + "Bits", **BITS)}
+    good = record([ID, field], {"id": 1, "v": b64(b"\1")})
+    given = record([ID, field], {"id": 2, "v": b64(sent)})
+    assert list(written(config, [good, given])) == ([] if value else [1])
+    found = databases.query(url, "SELECT v::VARCHAR FROM t ORDER BY id")
+    assert found == [("000000001",), (value,)][: 2 if value else 1]
+
+
+NESTED = [
+    {"field": "at", "type": "int64", "name": T + "MicroTimestamp", "optional": True},
+    {"field": "amount", **schema_of(DECIMAL)},
+    {"field": "any", **schema_of(D + "VariableScaleDecimal")},
+    {"field": "raw", "type": "bytes", "optional": True},
+]
+INSIDE = {
+    "at": 1_709_194_830_500_000,
+    "amount": b64((12345).to_bytes(2, "big")),
+    "any": {"scale": 1, "value": b64(b"\5")},
+    "raw": b64(b"\0\xff"),
+}
+SHOWN = {"at": "2024-02-29T08:20:30.500000", "amount": 123.45, "any": "0.5", "raw": "AP8="}
+
+
+def test_semantic_types_are_read_in_structs_lists_and_maps(tmp_path: Path) -> None:
+    item = {"type": "struct", "fields": NESTED, "optional": True}
+    fields = [
+        ID,
+        {"field": "one", **item},
+        {"field": "many", "type": "array", "items": item, "optional": True},
+        {
+            "field": "named",
+            "type": "map",
+            "keys": {"type": "string", "optional": False},
+            "values": item,
+            "optional": True,
+        },
+        {
+            "field": "times",
+            "type": "array",
+            "items": {"type": "string", "name": T + "ZonedTimestamp", "optional": True},
+            "optional": True,
+        },
+    ]
+    payload = {"one": INSIDE, "many": [INSIDE], "named": {"a": INSIDE}}
+    times = {"times": ["2024-02-29T10:20:30.5+02:00"]}
+    value = record(fields, {"id": 1, **payload, **times})
+    url = f"jdbc:sqlite:{tmp_path / 'db'}"
+    assert written({"connector.class": "sqlite", "connection.url": url}, [value]) == {}
+    (found,) = databases.query(url, "SELECT one, many, named, times FROM t")
+    moment = "2024-02-29T08:20:30.500000Z"
+    assert [json.loads(v) for v in found] == [SHOWN, [SHOWN], {"a": SHOWN}, [moment]]
+    lake = {"connector.class": "delta", "delta.table.path": str(tmp_path)}
+    assert written(lake, [value]) == {}
+    (row,) = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
+    inside = {"at": MOMENT, "amount": Decimal("123.45"), "any": "0.5", "raw": b"\0\xff"}
+    assert (row["one"], row["many"], dict(row["named"])) == (inside, [inside], {"a": inside})
