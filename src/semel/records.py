@@ -130,13 +130,15 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A converted record that the sink cannot take, by its origin."""
+    """A converted record that the sink cannot take, by its origin. With ``left_out`` the sink's own
+    configuration chooses to leave it out where ``errors.tolerance`` is ``none``."""
 
     topic: str
     partition: int
     offset: int
     exception: str
     message: str
+    left_out: bool = False
 
 
 class RowsRejected(Exception):

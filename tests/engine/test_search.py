@@ -270,6 +270,33 @@ def test_a_document_that_the_server_refuses_stops_the_connector_after_what_came_
     sink.close()
 
 
+def test_documents_are_left_out_by_the_users_choice_and_counted(
+    topic: MakeTopic, produce: Produce, configure: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = topic()
+    bad = json.dumps({"id": 50, "text": {"an": "object"}}).encode()
+    produce(source, [*records(50), bad, *records(50, start=50)])
+    keys = {"schema.ignore": "true", "behavior.on.malformed.documents": "warn"}
+    config = configure(source, keys)
+    caught_up(config)
+    report = assert_nothing_lost_nothing_twice(config, range(100))
+    assert [(p.filtered, p.failed) for p in report.partitions] == [(1, 0)]
+    assert f"{source}-0 offset 50 is left out (behavior.on.malformed.documents=warn)" in caplog.text
+
+
+def test_a_bad_record_stops_the_connector_where_documents_are_left_out_by_choice(
+    topic: MakeTopic, produce: Produce, configure: Configure
+) -> None:
+    source = topic()
+    refused = json.dumps({"id": 50, "text": {"an": "object"}}).encode()
+    produce(source, [*records(20), refused, *records(5, start=20), b"{", *records(5, start=25)])
+    keys = {"schema.ignore": "true", "behavior.on.malformed.documents": "ignore"}
+    config = configure(source, keys)
+    with pytest.raises(BadRecord, match=f"{source}-0 offset 26 failed in VALUE_CONVERTER"):
+        caught_up(config)
+    assert_nothing_lost_nothing_twice(config, range(25))
+
+
 def test_without_provenance_the_audit_goes_by_counts(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -3,14 +3,19 @@ changes neither the rows nor the bad records."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import itertools
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +32,8 @@ from semel.sinks.sql.columns import Column
 from semel.sinks.sql.convert import convert
 from tests import databases
 from tests.engine.harness import some
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.target import Target
 
 ID = {"field": "id", "type": "int64"}
 FIELDS: dict[str, Sequence[tuple[Mapping[str, Any], Any]]] = {
@@ -59,16 +66,23 @@ FIELDS: dict[str, Sequence[tuple[Mapping[str, Any], Any]]] = {
         ({"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}, {"a": 1}),
     ],
 }
+FOUNDER = {
+    "n": ({"type": "double"}, 1.5),
+    "at": ({"type": "int64"}, 7),
+    "words": ({"type": "string"}, "x"),
+}
 
 
 @st.composite
 def values(draw: st.DrawFn, *, enveloped: bool) -> list[bytes]:
-    """Records whose fields have whatever type and value."""
-    found = []
-    for number in range(draw(st.integers(2, 7))):
+    """Records whose fields have whatever type and value, after one that gives columns their types
+    where the target has none yet."""
+    found: list[Any] = []
+    for number in range(draw(st.integers(3, 8))):
         fields, payload = [ID], {"id": number}
-        for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True)):
-            kind, value = draw(st.sampled_from(FIELDS[name]))
+        drawn = draw(st.lists(st.sampled_from(sorted(FIELDS)), unique=True)) if number else FIELDS
+        for name in drawn:
+            kind, value = draw(st.sampled_from(FIELDS[name])) if number else FOUNDER[name]
             fields.append({"field": name, "optional": True, **kind})
             payload[name] = value
         schema = {"type": "struct", "fields": fields}
@@ -78,11 +92,11 @@ def values(draw: st.DrawFn, *, enveloped: bool) -> list[bytes]:
 
 @st.composite
 def batches(draw: st.DrawFn, count: int) -> list[list[int]]:
-    """The numbers of records cut into pieces, in any order of pieces."""
-    cuts = draw(st.sets(st.integers(1, count - 1)) if count > 1 else st.just(set()))
-    edges = [0, *sorted(cuts), count]
+    """The numbers of records cut into pieces, in any order of pieces after the first record."""
+    cuts = draw(st.sets(st.integers(2, count - 1)))
+    edges = [1, *sorted(cuts), count]
     pieces = [list(range(*span)) for span in itertools.pairwise(edges)]
-    return draw(st.permutations(pieces))
+    return [[0], *draw(st.permutations(pieces))]
 
 
 def committed(
@@ -125,8 +139,8 @@ def _commit(
             bad |= {r.offset for r in refusal.rejected}
 
 
-Store = Callable[[], tuple[Mapping[str, str], Callable[[], list[Any]]]]
-"""Makes an empty table; returns a configuration for it, and what reads its rows."""
+Store = tuple[Mapping[str, str], Callable[[], list[Any]]]
+"""An empty target: the configuration of a sink that writes to it, and what reads its rows."""
 BASE = {
     "name": "c",
     "bootstrap.servers": "nowhere:9092",
@@ -143,41 +157,147 @@ TRANSFORMED = {
 COLUMNS = {
     "sqlite": "id BIGINT, n DECIMAL(10, 2), at TIMESTAMP, words TEXT",
     "duckdb": 'id BIGINT, n DECIMAL(10, 2), "at" TIMESTAMPTZ, words VARCHAR',
+    "postgresql": "id bigint, n numeric, at timestamp, words text",
+    "mariadb": "id BIGINT, n DECIMAL(10, 2), at DATETIME(6), words TEXT",
 }
-
-
-def in_file(kind: str) -> Store:
-    def make() -> tuple[Mapping[str, str], Callable[[], list[Any]]]:
-        url = f"jdbc:{kind}:{Path(tempfile.mkdtemp()) / 'db'}"
-        databases.query(url, f"CREATE TABLE t ({COLUMNS[kind]})")
-        config = {**BASE, "connector.class": kind, "connection.url": url}
-        return config, lambda: databases.query(url, "SELECT * FROM t ORDER BY id")
-
-    return make
-
-
-def delta() -> tuple[Mapping[str, str], Callable[[], list[Any]]]:
-    path = Path(tempfile.mkdtemp())
-    columns = [
+ARROW = pa.schema(
+    [
         pa.field("id", pa.int64()),
         pa.field("n", pa.decimal128(10, 2)),
         pa.field("at", pa.timestamp("us", "UTC")),
         pa.field("words", pa.string()),
     ]
-    DeltaTable.create(str(path / "t"), pa.schema(columns))
-    config = {**BASE, "connector.class": "delta", "delta.table.path": str(path)}
+)
+_fresh = itertools.count()
+
+
+def sql(request: pytest.FixtureRequest, kind: str) -> Store:
+    url, name = f"jdbc:{kind}:{Path(tempfile.mkdtemp()) / 'db'}", f"t{next(_fresh)}"
+    if kind == "postgresql":
+        url = request.getfixturevalue("database")
+        with closing(Target(url)) as target:
+            target.execute(f"CREATE TABLE {name} ({COLUMNS[kind]})")
+    else:
+        if kind == "mariadb":
+            url = request.getfixturevalue("mariadb").create_database(f"each_{name}")
+        databases.query(url, f"CREATE TABLE {name} ({COLUMNS[kind]})")
+    config = {"connector.class": kind, "connection.url": url, "table.name.format": name}
 
     def rows() -> list[Any]:
-        found = DeltaTable(str(path / "t")).to_pyarrow_table()
-        return found.sort_by("id").select(["id", "n", "at", "words"]).to_pylist()
+        moment = '"at"' if kind == "duckdb" else "at"  # AT is a word of DuckDB's
+        statement = f"SELECT id, n, CAST({moment} AS CHAR(40)), words FROM {name} ORDER BY id"
+        if kind != "postgresql":
+            return databases.query(url, statement)
+        with closing(Target(url)) as target:
+            return target.tuples(statement)
 
     return config, rows
 
 
-STORES: dict[str, Store] = {
-    "sqlite": in_file("sqlite"),
-    "duckdb": in_file("duckdb"),
+def delta(_request: pytest.FixtureRequest, _kind: str) -> Store:
+    path = Path(tempfile.mkdtemp())
+    DeltaTable.create(str(path / "t"), ARROW)
+    return {"connector.class": "delta", "delta.table.path": str(path)}, lambda: _sorted(
+        DeltaTable(str(path / "t")).to_pyarrow_table()
+    )
+
+
+def iceberg(_request: pytest.FixtureRequest, _kind: str) -> Store:
+    warehouse = Warehouse(Path(tempfile.mkdtemp()))
+    warehouse.catalog.create_namespace("db")
+    warehouse.catalog.create_table("db.t", ARROW)
+    return warehouse.config(), lambda: _sorted(warehouse.arrow())
+
+
+def files(_request: pytest.FixtureRequest, kind: str) -> Store:
+    """Files, by folders of what a record holds."""
+    path, (format_, partitioner) = tempfile.mkdtemp(), kind.split("-")
+    config = {
+        "connector.class": "files",
+        "path": path,
+        "format": format_,
+        "partitioner.class": partitioner,
+        "partition.field.name": "n",
+        "path.format": "YYYY-MM-dd-HH",
+        "timestamp.extractor": "RecordField",
+        "timestamp.field": "at",
+    }
+
+    def rows() -> list[Any]:
+        found = []
+        for file in Path(path, "t").rglob(f"*.{format_}*"):
+            found += [(file.parent.name, _given(row)) for row in _read(file, format_)]
+        return sorted(found, key=str)
+
+    return config, rows
+
+
+def _given(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row holds: whether a file has a column for a null depends on its other records."""
+    return {n: _number(v) for n, v in row.items() if v not in (None, "")}
+
+
+def _number(value: Any) -> Any:
+    """CSV has no types: 7 may be written as 7.0."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return value
+
+
+def _read(file: Path, format_: str) -> list[Any]:
+    if format_ == "parquet":
+        return pq.read_table(file, partitioning=None).to_pylist()
+    if format_ == "avro":
+        with file.open("rb") as opened:
+            return list(fastavro.reader(opened))
+    opener = gzip.open if file.suffix == ".gz" else open
+    with opener(file, "rt") as opened:
+        if format_ == "csv":
+            return list(csv.DictReader(opened))
+        return [json.loads(line) for line in opened]
+
+
+def search(request: pytest.FixtureRequest, kind: str) -> Store:
+    server = request.getfixturevalue(kind)
+    index = f"t-{next(_fresh)}"
+    properties = {
+        "id": {"type": "long"},
+        "n": {"type": "double"},
+        "at": {"type": "date"},
+        "words": {"type": "text"},
+    }
+    server.request("PUT", f"/{index}", {"mappings": {"properties": properties}})
+    config = {
+        "connector.class": kind,
+        "connection.url": server.url,
+        "key.ignore": "true",
+        "index.name.format": index,
+        "read.timeout.ms": "600000",
+    }
+
+    def rows() -> list[Any]:
+        server.request("POST", f"/{index}/_refresh")
+        found = server.request("POST", f"/{index}/_search", {"size": 1000})
+        return sorted((h["_source"] for h in found["hits"]["hits"]), key=lambda r: r["id"])
+
+    return config, rows
+
+
+def _sorted(found: pa.Table) -> list[Any]:
+    return found.sort_by("id").select(ARROW.names).to_pylist()
+
+
+STORES: dict[str, Callable[[pytest.FixtureRequest, str], Store]] = {
+    **dict.fromkeys(COLUMNS, sql),
     "delta": delta,
+    "iceberg": iceberg,
+    **{
+        f"{format_}-{by}": files
+        for format_ in ("parquet", "json", "csv", "avro")
+        for by in ("none", "field", "time")
+    },
+    "opensearch": search,
+    "elasticsearch": search,
 }
 
 
@@ -188,14 +308,14 @@ STORES: dict[str, Store] = {
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_cut_of_a_batch_gives_the_same_rows_and_bad_records(
-    store: str, keys: Mapping[str, str], data: st.DataObject
+    store: str, keys: Mapping[str, str], request: pytest.FixtureRequest, data: st.DataObject
 ) -> None:
     given_ = data.draw(values(enveloped=not keys))
-    alone_config, alone = STORES[store]()
-    bad = committed({**alone_config, **keys}, given_, [[n] for n in range(len(given_))])
-    config, rows = STORES[store]()
+    alone_config, alone = STORES[store](request, store)
+    bad = committed({**BASE, **alone_config, **keys}, given_, [[n] for n in range(len(given_))])
+    config, rows = STORES[store](request, store)
     order = data.draw(batches(len(given_)))
-    assert (committed({**config, **keys}, given_, order), rows()) == (bad, alone())
+    assert (committed({**BASE, **config, **keys}, given_, order), rows()) == (bad, alone())
 
 
 def test_json_of_several_kinds_is_judged_value_by_value() -> None:

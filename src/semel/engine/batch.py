@@ -18,6 +18,9 @@ from semel.ledger import Advance, LogId, TopicPartition, of_logs
 from semel.quoting import one_line
 from semel.records import Commit, DeadLetter, Records, Rejected
 
+Refused = Mapping[tuple[str, int, int], Rejected]
+"""Records that the sink has refused, by topic, partition and offset."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -87,7 +90,7 @@ class Batcher:
         letters = [letter for _, bad, _ in made for letter in bad]
         letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
         if letters and self._connector.errors_tolerance == "none":
-            return self._cut(polls, positions, until, letters)
+            return self._cut(polls, positions, until, letters, left_out(refused))
         records = [parts for parts, _, _ in made]
         read = _sum(polls)
         written = _written(polls, records)
@@ -96,18 +99,20 @@ class Batcher:
         return Batch(moved, Commit([*chain.from_iterable(records)], letters))
 
     def convert(
-        self, poll: RawRecords, refused: Mapping[tuple[str, int, int], Rejected]
+        self, poll: RawRecords, refused: Refused
     ) -> tuple[Sequence[Records], list[DeadLetter], Counts]:
         """Convert one topic's records, grouped by target; ``refused`` and bad ones become dead
-        letters. The third is the number of values that reach no column."""
+        letters, except those that are left out by choice. The third is the number of values that
+        reach no column."""
         letters = []
+        tolerates = self._connector.errors_tolerance == "all"
         if refused:
             places = zip(poll.partitions.tolist(), poll.offsets.tolist(), strict=True)
             hits = [refused.get((poll.topic, p, o)) for p, o in places]
             letters = [
                 poll.letter(i, "TASK_PUT", hit.exception, one_line(hit.message))
                 for i, hit in enumerate(hits)
-                if hit is not None
+                if hit is not None and (tolerates or not hit.left_out)
             ]
             poll = poll.only(np.array([hit is None for hit in hits], dtype=bool))
         raw = poll.raw(
@@ -129,6 +134,7 @@ class Batcher:
         positions: Mapping[TopicPartition, int],
         until: dict[TopicPartition, int],
         letters: Sequence[DeadLetter],
+        chosen: Refused,
     ) -> Batch:
         """Everything before the first bad record of each partition; the connector ends there."""
         first: dict[TopicPartition, int] = {}
@@ -139,7 +145,7 @@ class Batcher:
                 first[tp] = min(letter.offset, first.get(tp, letter.offset))
             kept = [_before(poll, first) for poll in polls]
             kept = [poll for poll in kept if len(poll.offsets)]
-            converted = [self.convert(poll, {}) for poll in kept]
+            converted = [self.convert(poll, chosen) for poll in kept]
             # A transform may raise for a record in one batch that it accepted in another.
             letters = [letter for _, bad, _ in converted for letter in bad]
             if not letters:
@@ -148,6 +154,11 @@ class Batcher:
         moved = advances({**until, **first}, positions, _sum(kept), _written(kept, records), {})
         moved = with_unplaced(moved, [found for _, _, found in converted])
         return Batch(moved, Commit([*chain.from_iterable(records)]), stop=stop)
+
+
+def left_out(refused: Refused) -> Refused:
+    """Those that the sink's configuration chooses to leave out: they do not stop the connector."""
+    return {where: hit for where, hit in refused.items() if hit.left_out}
 
 
 def with_unplaced(moved: Sequence[Advance], counts: Iterable[Counts]) -> list[Advance]:

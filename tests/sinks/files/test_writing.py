@@ -334,8 +334,15 @@ def test_fields_make_folders_as_hive_names_them(folder: Folder) -> None:
     }
     assert "t/city=Köln/place.n=1/t+0+0000000000-0000000004.parquet" in files
     assert [r["id"] for r in folder.read()] == [1, 2, 3, 4, 5]
-    with pytest.raises(ConfigError, match=r"partition.field.name=no: values of topic t have no"):
-        put(folder, records([{"id": 6}], offsets=[5]), {**keys, "partition.field.name": "no"})
+
+
+def test_a_field_that_a_whole_batch_lacks_is_null_as_where_other_records_have_it(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {"partitioner.class": "field", "partition.field.name": "no"}
+    (file,) = put(folder, records([{"id": 6}]), keys)
+    assert file.startswith("t/no=__HIVE_DEFAULT_PARTITION__/")
+    assert "partition.field.name=no: records of topic t have no such field" in caplog.text
 
 
 @pytest.mark.parametrize(

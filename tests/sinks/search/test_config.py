@@ -153,8 +153,6 @@ def test_keys_without_effect_say_why() -> None:
         ({**STREAM, "behavior.on.null.values": "delete"}, "nothing can be deleted from a data"),
         ({"external.version.header": "v"}, "the version of a document is its record's offset"),
         ({"behavior.on.null.values": "skip"}, "must be one of ignore, delete, fail"),
-        ({"behavior.on.malformed.documents": "warn"}, "set errors.tolerance=all"),
-        ({"drop.invalid.message": "true"}, "drop.invalid.message=true leaves records out"),
         ({"batch.size": "0"}, "batch.size='0' must be at least 1"),
         ({"read.timeout.ms": "soon"}, "read.timeout.ms='soon' must be a whole number"),
         ({"compact.map.entries": "false"}, "maps become objects"),

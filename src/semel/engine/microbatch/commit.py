@@ -30,9 +30,6 @@ from semel.records import (
     RowsRejected,
 )
 
-Refused = Mapping[tuple[str, int, int], Rejected]
-"""Records that the sink has refused, by topic, partition and offset."""
-
 
 @dataclass(slots=True)
 class SideOutput:

@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.config import ConnectorConfig
 from semel.delivery import Mechanism
 from semel.engine.base import Run
+from semel.engine.batch import Refused
 from semel.engine.microbatch import frames
 from semel.engine.microbatch import task as microtask
-from semel.engine.microbatch.commit import Refused, SideOutput
+from semel.engine.microbatch.commit import SideOutput
 from semel.engine.microbatch.lineage import BatchSource, is_one_to_one
 from semel.engine.microbatch.logs import Pinned
 from semel.engine.microbatch.task import COMMIT, MicroSpec, Reading

@@ -25,12 +25,11 @@ from pyspark import SparkFiles, TaskContext
 
 from semel.delivery import Guarantee
 from semel.engine import memory
-from semel.engine.batch import with_unplaced
+from semel.engine.batch import Refused, left_out, with_unplaced
 from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import frames
 from semel.engine.microbatch.commit import (
-    Refused,
     Result,
     SideOutput,
     arranged,
@@ -208,7 +207,7 @@ class _Decoder:
         if letters and not self._tolerates:
             side.stop = min(letters, key=lambda letter: letter.offset)
             poll = poll.only(poll.offsets < side.stop.offset)
-            (records,), letters, _ = self._batcher.convert(poll, {})
+            (records,), letters, _ = self._batcher.convert(poll, left_out(self._refused))
         side.read += len(poll.offsets)
         side.letters += letters
         if records.tombstones is not None:

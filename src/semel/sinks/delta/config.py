@@ -68,7 +68,6 @@ class DeltaConfig(RoutedConfig):
         "Tombstones delete; needs insert.mode=upsert and pk.mode=record_key."
     )
     auto_create: bool = auto_create_key()
-    placeholder: str = placeholder_key()
     auto_evolve: bool = auto_evolve_key()
     partition_by: tuple[str, ...] = key(
         "partition.by",
@@ -105,6 +104,7 @@ class DeltaConfig(RoutedConfig):
         choices=("zstd", "snappy", "gzip", "none"),
         importance=LOW,
     )
+    placeholder: str = placeholder_key()
     folds_names = False
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
@@ -17,10 +18,11 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel import watchdog
 from semel.converters.json.columns import JSON
 from semel.converters.json.duck import raw
 from semel.converters.json.text import place
-from semel.errors import ConfigError, misconfigured
+from semel.errors import misconfigured
 from semel.records import (
     TIMESTAMP,
     TIMESTAMP_TYPE,
@@ -29,6 +31,7 @@ from semel.records import (
     nested_field,
     one_array,
     rejected,
+    value_columns,
 )
 from semel.sinks.convert import convert
 from semel.sinks.fitting import UNFIT, kinds_of, only_null, unfit_rows
@@ -49,6 +52,8 @@ _END = pa.scalar(datetime(9999, 12, 31, tzinfo=UTC), TIMESTAMP_TYPE)
 """Times that have a year of four digits in every time zone."""
 _EPOCH = datetime(1970, 1, 1)
 _PIECE = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
+
+_tell_once = lru_cache(maxsize=256)(watchdog.tell)
 
 DAILY = "'year'=YYYY/'month'=MM/'day'=dd"
 HOURLY = f"{DAILY}/'hour'=HH"
@@ -283,19 +288,27 @@ def _remainder(values: pa.ChunkedArray, by: int) -> pa.ChunkedArray:
 
 
 def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
-    """A field of the values; with dots, one that is nested."""
+    """A field of the values; with dots, one that is nested. It is null where they lack it, as in
+    a batch in which others have it.
+
+    Raises:
+        RowsRejected: the values have no fields at all.
+    """
     rows = records.rows
+    if not records.has_fields:
+        why = f"{key}={name}: the value has no fields"
+        raise _rejected(records, [(i, why) for i in range(rows.num_rows)])
     if name in rows.column_names:
         return rows.column(name)
     first, *rest = name.split(".")
-    if first in rows.column_names:
-        found = _below(rows.column(first), rest)
-        if found is not None:
-            return found
-    raise ConfigError(
-        f"{key}={name}: values of topic {records.topic} have no such field; they have "
-        + ", ".join(n for n in rows.column_names if not n.startswith("__connect_"))
+    found = _below(rows.column(first), rest) if first in rows.column_names else None
+    if found is not None:
+        return found
+    present = ", ".join(value_columns(rows.column_names))
+    _tell_once(
+        f"{key}={name}: records of topic {records.topic} have no such field; they have {present}"
     )
+    return pa.chunked_array([pa.nulls(rows.num_rows)])
 
 
 def _below(column: pa.ChunkedArray, path: Sequence[str]) -> pa.ChunkedArray | None:

@@ -14,7 +14,7 @@ from semel.ledger import SKIPPED, LedgerEntry, Outcome
 from semel.records import Commit, DeadLetter, Rejected
 from semel.sinks.postgresql import dead_letters, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
-from semel.sinks.postgresql.connection import DataRefused, LockTimeout
+from semel.sinks.postgresql.connection import LockTimeout
 from semel.sinks.postgresql.database import Postgres
 from semel.sinks.postgresql.frozen import end_frozen
 from semel.sinks.postgresql.ledger import PostgresLedger
@@ -24,6 +24,7 @@ from semel.sinks.postgresql.view import ONE_INSTANT, PostgresView
 from semel.sinks.postgresql.writer import FreshKeys, write
 from semel.sinks.rereading import View
 from semel.sinks.sql.base import DatabaseSink
+from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.ledger_tables import OFFSETS
 from semel.sinks.sql.names import Name
 from semel.sinks.sql.prepare import Prepared
@@ -103,9 +104,9 @@ class PostgresSink(DatabaseSink):
             try:
                 outcome = self._apply(judge, prepared, commit, put)
             except DataRefused as error:
-                if error.sqlstate == "23505" and fresh:
+                if error.code == "23505" and fresh:
                     self._fresh_keys.refuted(fresh)
-                elif error.sqlstate == "23505" and merging and upserts:
+                elif error.code == "23505" and merging and upserts:
                     merging = False  # another writer's key, perhaps: ON CONFLICT takes it
                 else:
                     raise

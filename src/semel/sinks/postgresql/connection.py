@@ -20,33 +20,13 @@ from adbc_driver_postgresql import StatementOptions
 from semel import watchdog
 from semel.errors import SemelError, ServiceError, TransientError, Unavailable
 from semel.sinks.postgresql import driver, silence
+from semel.sinks.postgresql.errors import DENIED, LOCK_TIMEOUT, nature_of
 from semel.sinks.postgresql.url import shown, user_of
-from semel.sinks.sql import errors, grants
-from semel.sinks.sql.errors import SchemaChanged
+from semel.sinks.sql import grants
+from semel.sinks.sql.errors import DataRefused, Nature, SchemaChanged
 from semel.sinks.sql.names import quote
 from semel.watchdog import Watchdog
 
-_DENIED = "42501"
-_LOCK_TIMEOUT = "55P03"
-_AWAY_CLASSES = ("08", "53", "58")
-"""Connections, resources and the server's own files."""
-_AWAY_STATES = {
-    "25006",  # read-only: the server was demoted, or the session began while it was
-    "57P01",  # terminated by an administrator
-    "57P02",  # crashed
-    "57P03",  # starting up, or shutting down
-}
-_TRANSIENT_CLASSES = ("40", "57")
-_TRANSIENT_STATES = {
-    "25P03",  # idle_in_transaction_session_timeout
-    _LOCK_TIMEOUT,
-}
-DATA_CLASSES = ("22", "23", "44", "54", "P0")
-"""The SQLSTATE classes of rows that the server refuses. 44: a view's CHECK OPTION; 54: too deep,
-too large an index row; P0: a trigger's own."""
-UNCONVERTIBLE = ("0A000", "cannot convert ")
-"""What it says of NaN and infinities that an expression or a check makes whole numbers."""
-_SCHEMA_STATES = ("08P01", "22P03")  # a value in the binary form of another type than the column's
 _PASSING = (
     "starting up",
     "shutting down",
@@ -81,14 +61,6 @@ TRUNCATE_FROM = 1000
 """Once a staging table has held this many rows, TRUNCATE empties it; until then DELETE, which is
 quicker and does not touch the catalog, but leaves dead rows. ON COMMIT DELETE ROWS would cost
 0.2 ms for each staging table of the session, used or not."""
-
-
-class DataRefused(errors.DataRefused):
-    """PostgreSQL refused a value or a row."""
-
-    def __init__(self, sqlstate: str, message: str) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
 
 
 class LockTimeout(TransientError):
@@ -317,24 +289,19 @@ class Connection:
         message = details.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode() or _reason(str(error))
         extra = details.get(b"PG_DIAG_MESSAGE_DETAIL", b"").decode()
         text = " ".join((f"{message}. {extra}" if extra else message).split())
-        schema_changed = state.startswith("42") and state != _DENIED
         plain, text = text, f"{self.where}: {text} ({state or 'no SQLSTATE'})"
-        if state == _DENIED:
+        if "in target table" in text:
+            return SchemaChanged(text)
+        if not state:  # the driver's own
+            lost = isinstance(error, adbc_driver_manager.OperationalError)
+            return TransientError(text) if lost else ServiceError(text)
+        if state == DENIED:
             advice = grants.postgresql(plain, str(error), user_of(self._uri), self.privileges)
             return ServiceError(text + advice)
-        if schema_changed or state in _SCHEMA_STATES or "in target table" in text:
-            return SchemaChanged(text)
-        unconvertible = state == UNCONVERTIBLE[0] and message.startswith(UNCONVERTIBLE[1])
-        if state.startswith(DATA_CLASSES) or state == "21000" or unconvertible:
-            return DataRefused(state, text)
-        if state == _LOCK_TIMEOUT:
+        if state == LOCK_TIMEOUT:
             return LockTimeout(text)
-        if state.startswith(_AWAY_CLASSES) or state in _AWAY_STATES:
-            return Unavailable(text)
-        lost = not state and isinstance(error, adbc_driver_manager.OperationalError)
-        if lost or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES:
-            return TransientError(text)
-        return ServiceError(text)
+        nature = nature_of(state, message)
+        return DataRefused(text, state) if nature is Nature.DATA else nature.error(text)
 
 
 def _reason(text: str) -> str:

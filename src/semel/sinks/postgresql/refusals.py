@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.records import Rejected, rejected
-from semel.sinks.postgresql.connection import DATA_CLASSES, UNCONVERTIBLE, Connection
-from semel.sinks.postgresql.writer import delete, put, stage_rows
+from semel.sinks.postgresql.connection import Connection
+from semel.sinks.postgresql.errors import IS_DATA
+from semel.sinks.postgresql.writer import delete, put, stage_rows, value_of
 from semel.sinks.sql.columns import is_list, is_text
 from semel.sinks.sql.convert import json_text
-from semel.sinks.sql.names import quote
+from semel.sinks.sql.names import literal, quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 from semel.sinks.sql.refusals import Undo
 
@@ -30,7 +31,7 @@ END $semel$"""
 
 _GUARDED = """BEGIN
             {statement};
-        EXCEPTION WHEN OTHERS THEN
+        EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
             IF NOT ({data}) THEN RAISE; END IF;
             GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
             named := '';
@@ -38,17 +39,15 @@ _GUARDED = """BEGIN
             INSERT INTO {refused}
             VALUES (s.{row}, SQLSTATE, named || rtrim(SQLERRM || '. ' || detail, '. '));
         END;"""
-_DATA = "left(SQLSTATE, 2) IN ({}) OR (SQLSTATE = '{}' AND SQLERRM LIKE '{}%')".format(
-    ", ".join(f"'{c}'" for c in DATA_CLASSES), *UNCONVERTIBLE
-)
 _NAMING = """IF named = '' THEN
+                DECLARE tried {table}.{column}%TYPE;
                 BEGIN
-                    PERFORM CAST(s.{column} AS {kind});
-                EXCEPTION WHEN data_exception THEN
+                    tried := {value};
+                EXCEPTION WHEN OTHERS THEN
                     named := {text};
                 END;
             END IF;"""
-"""The server does not say which column a text is for that it cannot read."""
+"""The server does not say which column a value is for that it refuses by its type alone."""
 
 
 Statement = Callable[[Prepared, Rows, str | None], str]
@@ -124,18 +123,18 @@ def _each(
     row = quote(_ROW)
     naming = [
         _NAMING.format(
+            table=batch.table.name.quoted,
             column=quote(name),
-            kind=batch.table.columns[name].cast,
-            text="'{}'".format(f"column {name}: ".replace("'", "''")),
+            value=value_of(batch.table, rows, name),
+            text=literal(f"column {name}: "),
         )
         for name in rows.columns.column_names
-        if name in rows.staged
     ]
     body = one.format(
         statement=statement(batch, rows, None),
         refused=_REFUSED,
         row=row,
-        data=_DATA,
+        data=IS_DATA,
         naming="\n            ".join(naming),
     )
     connection.execute(_LOOP.format(stage=stage, row=row, one=body))

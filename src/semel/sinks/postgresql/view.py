@@ -15,12 +15,12 @@ from semel.config import ConnectorConfig
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout
-from semel.sinks.postgresql.connection import DataRefused
 from semel.sinks.postgresql.database import Postgres
 from semel.sinks.postgresql.ledger import PostgresLedger
 from semel.sinks.postgresql.writer import stage_rows
 from semel.sinks.rereading import Held, SomeRefused, places
 from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows, converted
 from semel.sinks.sql.tableview import Ranges, TableView

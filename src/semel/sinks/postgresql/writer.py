@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.sinks.postgresql.connection import Connection, DataRefused
+from semel.sinks.postgresql.connection import Connection
 from semel.sinks.sql.columns import Table
-from semel.sinks.sql.errors import SchemaChanged
+from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
@@ -126,7 +126,7 @@ def compare(connection: Connection, table: Table, keys: Rows) -> dict[str, pa.Ch
     ranks = []
     for name in names:
         collation = table.columns[name].collation
-        by = _value(table, keys, name) + (f" COLLATE {collation}" if collation else "")
+        by = value_of(table, keys, name) + (f" COLLATE {collation}" if collation else "")
         ranks.append(f"dense_rank() OVER (ORDER BY {by}) AS {quote(name)}")
     try:
         with connection.transaction():
@@ -149,7 +149,7 @@ def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
     target = prepared.table.name.quoted
     if not names:
         return f"INSERT INTO {target} DEFAULT VALUES"
-    values = {n: _value(prepared.table, rows, n) for n in names}
+    values = {n: value_of(prepared.table, rows, n) for n in names}
     others = prepared.changed(names)
     if prepared.mode == "update":
         if not others:
@@ -174,7 +174,7 @@ def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
     target.
     """
     names = rows.columns.column_names
-    values = {n: _value(prepared.table, rows, n) for n in names}
+    values = {n: value_of(prepared.table, rows, n) for n in names}
     sets = ", ".join(f"{quote(n)} = {values[n]}" for n in prepared.changed(names))
     matched = f"UPDATE SET {sets}" if sets else "DO NOTHING"
     return (
@@ -191,7 +191,8 @@ def delete(prepared: Prepared, rows: Rows, stage: str | None) -> str:
     return f"DELETE FROM {prepared.table.name.quoted} AS t{read} WHERE {_match(prepared, rows)}"
 
 
-def _value(table: Table, rows: Rows, name: str) -> str:
+def value_of(table: Table, rows: Rows, name: str) -> str:
+    """A column's value of the row ``s``, in the column's type."""
     given, column = f"s.{quote(name)}", table.columns[name]
     if name not in rows.staged:
         return given
@@ -205,7 +206,7 @@ def _value(table: Table, rows: Rows, name: str) -> str:
 
 
 def _match(prepared: Prepared, rows: Rows) -> str:
-    return " AND ".join(f"t.{quote(n)} = {_value(prepared.table, rows, n)}" for n in prepared.key)
+    return " AND ".join(f"t.{quote(n)} = {value_of(prepared.table, rows, n)}" for n in prepared.key)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -17,16 +17,6 @@ def problems(connector: ConnectorConfig, config: SearchConfig) -> list[Problem]:
 
 
 def _problems(connector: ConnectorConfig, config: SearchConfig, where: str) -> Iterator[Problem]:
-    if (config.drop_invalid or config.malformed != "fail") and connector.errors_tolerance != "all":
-        name, value = "drop.invalid.message", "true"
-        if config.malformed != "fail":
-            name, value = "behavior.on.malformed.documents", config.malformed
-        yield Problem(
-            name,
-            f"{where}: {name}={value} leaves records out, which errors.tolerance=none forbids: "
-            "set errors.tolerance=all, with errors.deadletterqueue.table or "
-            "errors.deadletterqueue.topic.name to keep bad records",
-        )
     if connector.delivery is Delivery.AT_MOST_ONCE and config.makes_ids:
         yield Problem(
             "delivery",

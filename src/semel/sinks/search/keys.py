@@ -108,12 +108,18 @@ class SearchKeys:
     malformed: str = key(
         "behavior.on.malformed.documents",
         "fail",
-        "What happens to a document that the server refuses: fail, ignore or warn. It is a bad "
-        "record, so ignore and warn need errors.tolerance=all.",
+        "What happens to a document that the server refuses: fail, ignore or warn. With "
+        "errors.tolerance=all it is a bad record in any case.",
         choices=("fail", "ignore", "warn"),
         importance=LOW,
     )
-    drop_invalid: bool = key("drop.invalid.message", False, "See errors.tolerance.", importance=LOW)
+    drop_invalid: bool = key(
+        "drop.invalid.message",
+        False,
+        "Leave out records that cannot become documents, such as those without a key. With "
+        "errors.tolerance=all they are bad records in any case.",
+        importance=LOW,
+    )
     new_partitions: str = key(
         "behavior.on.new.partitions",
         "fail",

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
+from semel import watchdog
 from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery, Mechanism, Support
 from semel.errors import ConfigError, TransientError
 from semel.failpoints import hit
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import refuse, together
+from semel.quoting import one_line
 from semel.records import (
     KEY,
     OFFSET,
@@ -273,10 +276,16 @@ class SearchSink(Sink):
         if still() is Outcome.REPLAYED:
             return Outcome.REPLAYED
         hit("sink.after_positions")
-        made = [part for r in commit.records if r.count for part in self._parts(r)]
+        config = self._config
+        try:
+            made = [part for r in commit.records if r.count for part in self._parts(r)]
+        except RowsRejected as error:
+            choice = "drop.invalid.message=true" if config.drop_invalid else ""
+            raise self._refusal(error.rejected, choice) from None
         refused = self._send(made, still)
         if refused:
-            raise RowsRejected(refused)
+            choice = f"behavior.on.malformed.documents={config.malformed}"
+            raise self._refusal(refused, "" if config.malformed == "fail" else choice)
         letters, table = commit.dead_letters, self._connector.dead_letter_table
         if letters and table:
             dead_letters.write(
@@ -343,6 +352,16 @@ class SearchSink(Sink):
         except BaseException:
             self._indices.clear()
             raise
+
+    def _refusal(self, refused: Sequence[Rejected], choice: str) -> RowsRejected:
+        """The error about these records. Where bad records would stop the connector, ``choice`` is
+        the setting that leaves them out."""
+        if not choice or self._connector.errors_tolerance == "all":
+            return RowsRejected(refused)
+        for r in refused:
+            where, why = TopicPartition(r.topic, r.partition), one_line(r.message)
+            watchdog.tell(f"{where} offset {r.offset} is left out ({choice}): {why}")
+        return RowsRejected([replace(r, left_out=True) for r in refused])
 
     # For the audit
 

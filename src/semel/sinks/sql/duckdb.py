@@ -27,7 +27,7 @@ from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import BATCH, STAGE, Dialect, column, listed, same, table
 from semel.sinks.sql.duckdb_config import DuckdbConfig
-from semel.sinks.sql.errors import DataRefused, SchemaChanged
+from semel.sinks.sql.errors import Nature, by_code
 from semel.sinks.sql.files import (
     LockFile,
     RunLock,
@@ -66,19 +66,44 @@ _CONFINED: dict[str, str | bool | int | float | list[str]] = {
 }
 _configuring = threading.Lock()
 
-_REFUSALS = (
-    duckdb.ConstraintException,
-    duckdb.ConversionException,
-    duckdb.OutOfRangeException,
-    duckdb.InvalidInputException,
+NATURES: Mapping[type[duckdb.Error], Nature] = by_code(
+    {
+        Nature.DATA: [
+            duckdb.ConstraintException,
+            duckdb.ConversionException,
+            duckdb.InvalidInputException,
+            duckdb.InvalidTypeException,
+            duckdb.OutOfRangeException,
+            duckdb.TypeMismatchException,
+        ],
+        Nature.CHANGED: [duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException],
+        Nature.PASSING: [
+            duckdb.ConnectionException,
+            duckdb.FatalException,  # the file must be opened again
+            duckdb.InterruptException,
+            duckdb.IOException,
+            duckdb.OutOfMemoryException,
+            duckdb.TransactionException,
+            getattr(duckdb, "ResourceInUseException", duckdb.IOException),  # since version 2
+        ],
+        Nature.MISTAKE: [
+            duckdb.DependencyException,
+            duckdb.HTTPException,
+            duckdb.InternalException,
+            duckdb.NotImplementedException,
+            duckdb.PermissionException,
+            duckdb.SequenceException,  # it has no more numbers, for any record
+            duckdb.SerializationException,
+            duckdb.SyntaxException,
+        ],
+    }
 )
-_SCHEMA = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
+"""What DuckDB's errors mean; where the message says more, it decides."""
 _IN_USE = re.compile("set lock on file|different configuration|file handle conflict|being detached")
 """Another process, or another thread of this one, has the file open."""
 _NO_DATABASE = re.compile("not a valid DuckDB database")
 _NEWER = re.compile("with (storage )?version number|storage version greater")
 """The wording of DuckDB 1 and of DuckDB 2."""
-_PASSING = (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException)
 
 
 def confined(path: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
@@ -175,10 +200,9 @@ class Duckdb(Dialect):
         text = f"{self.where}: {str(error).partition('LINE 1')[0].strip().rstrip('.!')}"
         if _IN_USE.search(reason := self._reason(error)):
             return TransientError(text)
-        if isinstance(error, _REFUSALS):
-            return DataRefused(text)
-        if isinstance(error, _SCHEMA):
-            return SchemaChanged(text)
+        nature = NATURES.get(type(error), Nature.MISTAKE)
+        if nature in (Nature.DATA, Nature.CHANGED):  # which may quote anything
+            return nature.error(text)
         if re.search("No space left|disk is full", text):
             return Unavailable(text)
         if is_read_only(self._path):
@@ -191,9 +215,7 @@ class Duckdb(Dialect):
         if _NO_DATABASE.search(reason):
             way = "Replace it with an intact copy" if self._is_filled else "It is empty: remove it"
             return ServiceError(f"{text}. {way}, or name another file in connection.url")
-        if isinstance(error, (*_PASSING, duckdb.ConnectionException)):
-            return TransientError(text)
-        return ServiceError(text)
+        return nature.error(text)
 
     def execute(self, sql: str) -> None:
         self._session.execute(sql)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from adbc_driver_manager import Error
+from adbc_driver_manager import Error, IntegrityError
 
 from semel.errors import ServiceError, TransientError, Unavailable
 from semel.extras import require
@@ -19,7 +19,7 @@ from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, ranks, table
-from semel.sinks.sql.errors import DataRefused, SchemaChanged
+from semel.sinks.sql.errors import Nature
 from semel.sinks.sql.files import (
     RunLock,
     anchored,
@@ -33,6 +33,25 @@ from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows
 from semel.sinks.sql.sink import SqlSink
 from semel.sinks.sql.sqlite_config import SqliteConfig
+
+NATURES: Mapping[Nature, str] = {
+    Nature.CHANGED: (
+        r"no such (table|column)|has no column|syntax error|values were supplied|already exists"
+    ),
+    Nature.PASSING: (
+        r"is locked|schema has changed|out of memory|^interrupted|query aborted|locking protocol"
+    ),
+    Nature.AWAY: r"disk is full|disk I/O error",
+    Nature.MISTAKE: (
+        r"readonly database|permission denied|authorization denied|unable to open|failed to open|"
+        r"API misuse|unknown operation|index out of range|disk image is malformed|"
+        r"file is not a database|large file support is disabled|no such (function|module)|"
+        r"unsafe use of"
+    ),
+}
+"""What SQLite's messages mean: the driver gives no codes, but marks refusals by constraints and
+triggers. Any other message about a statement that runs is about a value; a statement that cannot
+even be prepared is a mistake."""
 
 _NUMBER = "semel row number"
 _EXACT_DIGITS = 15
@@ -96,10 +115,11 @@ class Sqlite(Dialect):
             return None
         message = re.sub(r"^.*?(execute|query|prepare)[^:]*: ", "", str(error).splitlines()[0])
         text = f"{self.where}: {message}"
-        if "constraint failed" in message:
-            return DataRefused(text)
-        if re.search(r"no such (table|column)|has no column|syntax error", message):
-            return SchemaChanged(text)
+        runs = "failed to execute" in str(error)
+        refused = isinstance(error, IntegrityError)  # by a trigger in any words
+        nature = Nature.DATA if refused else nature_of(message, runs=runs)
+        if nature in (Nature.DATA, Nature.CHANGED):
+            return nature.error(text)
         if is_read_only(self._path):
             return Unavailable(f"{text} (the disk is read-only)")
         if "failed to open" in message:  # the driver gives another reason
@@ -110,14 +130,8 @@ class Sqlite(Dialect):
         if "is locked" in message:
             return TransientError(f"{text}{holder(self._path, self._beside('-shm'))}")
         if re.search("disk image is malformed|file is not a database", message):
-            return ServiceError(f"{text}. The file is damaged: replace it with an intact copy")
-        if re.search("disk is full|disk I/O error", message):
-            return Unavailable(f"{text}{room(self._path)}")
-        if "schema has changed" in message:
-            return TransientError(text)
-        if "failed to execute" in str(error):  # a trigger, in its own words
-            return DataRefused(text)
-        return ServiceError(text)
+            text += ". The file is damaged: replace it with an intact copy"
+        return nature.error(text + room(self._path) * (nature is Nature.AWAY))
 
     def _beside(self, suffix: str) -> Any:
         return self._path.with_name(self._path.name + suffix)
@@ -265,6 +279,12 @@ _NEW = (
     (pa.types.is_date, "DATE"),
     (pa.types.is_time, "TIME"),
 )
+
+
+def nature_of(message: str, *, runs: bool) -> Nature:
+    """What follows from an error, by its words; ``runs`` says that its statement could be run."""
+    found = (nature for nature, words in NATURES.items() if re.search(words, message))
+    return next(found, Nature.DATA if runs else Nature.MISTAKE)
 
 
 def _column(name: str, type_: str, *, has_default: bool, generated: bool, collated: bool) -> Column:

@@ -28,11 +28,11 @@ from semel.sinks.sql.dialect import (
     ranks,
     same,
 )
-from semel.sinks.sql.errors import DataRefused
+from semel.sinks.sql.errors import DataRefused, Nature
 from semel.sinks.sql.mysql import claims, silence, text
 from semel.sinks.sql.mysql.claims import row
 from semel.sinks.sql.mysql.config import MysqlConfig, connect_arguments
-from semel.sinks.sql.mysql.errors import REFUSED, is_lost, translated
+from semel.sinks.sql.mysql.errors import is_lost, nature_of, translated
 from semel.sinks.sql.mysql.load import SwitchedOff, load
 from semel.sinks.sql.mysql.tables import find_table
 from semel.sinks.sql.mysql.types import check, new_type, shown
@@ -189,7 +189,7 @@ class Mysql(Dialect):
         """In strict mode bad values are errors; a mere warning may mean that a value was
         changed."""
         warnings = self._connection.show_warnings()
-        found = [w for w in warnings if w[1] != _DEPRECATED and w[1] in REFUSED]
+        found = [w for w in warnings if w[1] != _DEPRECATED and nature_of(w[1]) is Nature.DATA]
         if found:
             raise DataRefused(f"{self.where}: {found[0][2]} ({found[0][1]})")
 

@@ -5,34 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from semel.errors import ServiceError, TransientError, Unavailable
-from semel.sinks.sql.errors import DataRefused, SchemaChanged
+from semel.sinks.sql.errors import DataRefused, Nature, SchemaChanged, by_code
 from semel.sinks.sql.sqlserver.client import is_broken, number_of
 from semel.sinks.sql.sqlserver.rows import Unsendable
 
-_REFUSED = {
-    *(220, 232, 235, 236, 237, 238, 241, 242, 244, 245, 248, 295, 296, 298, 402, 511, 515, 517),
-    *(547, 550, 1946, 2601, 2627, 2628, 3609, 8114, 8115, 8152, 8169, 33504, 33505),
-    *range(9400, 9500),  # XML
-    *range(13605, 13620),  # JSON
-}
 _RAISED = 50_000  # and above: by a trigger, in its own words
 _DENIED = {229, 230, 262, 2760}
-_SCHEMA = {207, 208, 213, 271, 3701, 4902, 4924}
-_PASSING = {
-    *(2705, 2714, 2759),  # another task has made the same column or table
-    *(64, 233, 596, 802, 845, 1204, 1205, 1222, 3951, 3960, 3961, 3966, 8645, 8651, 10053, 10054),
-    *(41301, 41302, 41305, 41325, 41839),
+
+NATURES = by_code(
+    {
+        Nature.DATA: [
+            *(220, 232, 234, 235, 236, 237, 238, 241, 242, 244, 245, 248, 293, 294, 295, 296),
+            *(298, 304, 402, 409, 511, 512, 513, 515, 517, 518, 519, 520, 521, 522, 523, 524),
+            *(527, 529, 535, 537, 542, 545, 547, 550, 681, 682, 1946, 2601, 2627, 2628, 3606),
+            *(3607, 3608, 3609, 3616, 3623, 6522, 6569, 6573, 8114, 8115, 8134),
+            *(8152, 8169, 9803, 9807, 9809, 9810, 9813, 9819, 33504, 33505),
+            *range(9400, 9500),  # XML
+            *range(13605, 13620),  # JSON
+        ],
+        Nature.CHANGED: [206, 207, 208, 213, 257, 271, 273, 3701, 4902, 4924, 8101],
+        Nature.PASSING: [
+            *(2705, 2714, 2759),  # another task has made the same column or table
+            *(64, 121, 233, 596, 802, 845, 1204, 1205, 1211, 1222, 3635, 3950, 3951, 3960, 3961),
+            *(3966, 8628, 8645, 8651, 10053, 10054),
+            *(41301, 41302, 41305, 41325, 41839),
+        ],
+        Nature.AWAY: [
+            *(922, 924, 927, 945, 976, 978, 983),  # the database recovers, or is another replica's
+            *(701, 1101, 1105, 9001, 9002),  # no memory, no space, no log
+            *(3906, 3908),  # read-only
+            *(6001, 6002, 6005, 17142, 17188, 18401, 18451),  # starting up or shutting down
+            *(10060, 10928, 10929, 17194, 40197, 40501, 40613, 49918, 49919, 49920),
+        ],
+        Nature.MISTAKE: [*_DENIED, 334, 339, 544, 1934, 3728, 5074, 4060, 8106, 18456],
+    }
+)
+"""By SQL Server's numbers. Others are mistakes, unless a trigger has raised them."""
+_STATES = {
+    Nature.CHANGED: ("42",),
+    Nature.PASSING: ("40", "55", "57"),
+    Nature.AWAY: ("08", "53", "58"),
 }
-_AWAY = {
-    *(922, 924, 927, 945, 976, 978, 983),  # the database is recovering, or is another replica's
-    *(701, 1105, 9001, 9002),  # no memory, no space, no log
-    *(3906, 3908),  # read-only
-    *(6001, 6002, 6005, 17142, 17188, 18401, 18451),  # the server is starting up or shutting down
-    *(10060, 10928, 10929, 17194, 40197, 40501, 40613, 49918, 49919, 49920),
-}
-_AWAY_STATES = {"08", "53", "58"}
+"""By the classes of PostgreSQL's SQLSTATE, behind Babelfish."""
 _WAITED = 1222
-_PASSING_STATES = {"40", "55", "57"}
 _NOT_MAPPED = "YY002"
 """Babelfish's SQLSTATE for PostgreSQL errors without a counterpart in SQL Server, such as a server
 that is shutting down and a column that is missing."""
@@ -62,15 +77,18 @@ def translated(
         return SchemaChanged(text)
     if number in _DENIED or state == "42501":
         return ServiceError(text + advice(str(error.args[0])))
-    if number in _AWAY or state[:2] in _AWAY_STATES:
-        return Unavailable(text)
-    if number in _PASSING or state[:2] in _PASSING_STATES or not number:
-        return TransientError(text)
-    if number in _SCHEMA or state[:2] == "42":
-        return SchemaChanged(text)
-    if number in _REFUSED or (number >= _RAISED and state != "XX000"):
-        return DataRefused(text)
-    return ServiceError(text)
+    return _nature(number, state).error(text)
+
+
+def _nature(number: int, state: str) -> Nature:
+    if not number:
+        return Nature.PASSING
+    if number in NATURES:
+        return NATURES[number]
+    if state:
+        classes = (nature for nature, known in _STATES.items() if state[:2] in known)
+        return next(classes, Nature.MISTAKE if state == "XX000" else Nature.DATA)
+    return Nature.DATA if number >= _RAISED else Nature.MISTAKE
 
 
 def _state(number: int) -> str:
