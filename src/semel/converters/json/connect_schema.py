@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
@@ -155,7 +156,25 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
     if logical == DEBEZIUM + "data.Json" and kind == "string":
         return JSON, (Reading(pa.string(), _as_json, '"'),)
     plain = column(name, primitive)
+    if pa.types.is_floating(primitive):
+        return primitive, (*plain.readings, Reading(pa.string(), _named(primitive), _NO_NUMBER))
     return plain.type, tuple(plain.readings)
+
+
+_NO_NUMBER = r'"(NaN|-?Infinity)"'
+
+
+def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Floats that JSON has no number for, which Kafka Connect writes as text."""
+
+    def finish(texts: pa.Array) -> pa.Array:
+        if not pc.all(
+            pc.is_in(texts.drop_null(), pa.array(["NaN", "Infinity", "-Infinity"]))
+        ).as_py():
+            raise pa.ArrowInvalid("a text that is not NaN or an infinity")
+        return texts.cast(wanted)
+
+    return finish
 
 
 def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
