@@ -31,7 +31,6 @@ from semel.audit.workspace import Workspace
 from semel.delivery import Delivery
 from semel.engine.source.chain import SourceChain
 from semel.engine.source.encoder import Encoder
-from semel.engine.source.skipped import Skipped
 from semel.errors import NothingToAudit, NotJudged, TransientError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -294,7 +293,7 @@ class _Auditor:
     def _take(self, batch: SourceBatch, **counts: int) -> None:
         """Count what the source has given."""
         source = counts.get("source", 0)
-        skipped: list[Skipped] = []
+        skipped = self._chain.unread(batch.unread)
         for records in (r for read in batch.records for r in self._chain.applied(read, skipped)):
             _, keys, values = self._encoder.encoded(records, skipped)
             table = pa.table({"key": keys, "value": values})

@@ -49,6 +49,17 @@ SourceOffset = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A record that the source cannot give as it is: with ``errors.tolerance=all`` it is left out,
+    otherwise it stops the connector. ``message`` names the record, the value and the fix;
+    ``place`` is where it was found, such as a column. Each place is logged at least once."""
+
+    topic: str
+    message: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceBatch:
     """Records read from one source partition, and the offset reached after the last of them.
 
@@ -60,13 +71,15 @@ class SourceBatch:
     held in memory until then.
 
     A batch of a :class:`Sharded` source may cover several source partitions: ``reached`` lists them
-    with their offsets, and ``offset`` is ignored.
+    with their offsets, and ``offset`` is ignored. ``unread`` are the records before ``offset`` that
+    are not in the batch because they cannot be read.
     """
 
     records: Sequence[ConnectRecords]
     offset: SourceOffset
     ends_transaction: bool = True
     reached: Sequence[tuple[SourcePartition, SourceOffset]] = ()
+    unread: Sequence[Unread] = ()
 
     @classmethod
     def of(

@@ -197,7 +197,7 @@ def test_primitive_payloads_decode_to_their_type() -> None:
     found, failures = decode(schema % b"1", None, schema % b"x", schema % b"1.5", schema % b"null")
     assert found.type == pa.int32()
     assert found.to_pylist() == [1, None, None, None, None]
-    assert sorted(failures) == [2, 3]
+    assert sorted(failures) == [2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,32 @@ def test_payloads_of_any_type_can_be_keys(schema: object, payload: object, decod
 
 def test_a_null_payload_and_a_tombstone_are_null() -> None:
     fields = [field("id", "int64")]
-    found, failures = decode(
-        envelope(fields, None), None, b'{"schema":null,"payload":null}', envelope(fields, {"id": 1})
-    )
+    values = [envelope(fields, payload, optional=True) for payload in (None, {"id": 1})]
+    found, failures = decode(values[0], None, b'{"schema":null,"payload":null}', values[1])
     assert failures == {}
     assert found.to_pylist() == [None, None, None, {"id": 1}]
+
+
+@pytest.mark.parametrize("optional", [{}, {"optional": False}])
+def test_a_null_payload_of_a_required_schema_is_refused(optional: dict[str, bool]) -> None:
+    fields = [field("id", "int64")]
+    values = [envelope(fields, payload, **optional) for payload in ({"id": 1}, None, {"id": 2})]
+    found, failures = decode(*values, values[1].replace(b"null}", b" null }"))
+    assert found.to_pylist() == [{"id": 1}, None, {"id": 2}, None]
+    assert failures == dict.fromkeys(
+        (1, 3), "the payload is null, but its schema is a required struct"
+    )
+
+
+def test_floats_that_json_has_no_number_for_are_read_as_kafka_connect_writes_them() -> None:
+    written = ["NaN", "Infinity", "-Infinity", 1.5, "1.5", "nan"]
+    fields = [field("d", "double"), field("f", "float")]
+    values = [envelope(fields, {"d": v, "f": v}) for v in written]
+    found, failures = decode(*values)
+    assert repr([v and v["d"] for v in found.to_pylist()]) == "[nan, inf, -inf, 1.5, None, None]"
+    assert repr([v and v["f"] for v in found.to_pylist()]) == "[nan, inf, -inf, 1.5, None, None]"
+    assert failures == {4: 'field d: "1.5" is not a number', 5: 'field d: "nan" is not a number'}
+    assert sorted(decode(values[0], values[4])[1]) == [1]
 
 
 def test_the_last_of_two_payloads_counts() -> None:
@@ -364,7 +385,7 @@ def reference(value: bytes | None) -> Any:
     except (ValueError, plain.Refused):
         return plain.FAILED
     if document["payload"] is None:
-        return None
+        return plain.FAILED  # the schema is required
     return plain.fields_of(document["payload"])
 
 

@@ -95,9 +95,9 @@ def test_the_form_of_decimals_is_configured() -> None:
         converter("TEXT")
 
 
-def test_what_json_has_no_number_for_is_null() -> None:
+def test_what_json_has_no_number_for_is_text_as_kafka_connect_writes_it() -> None:
     values = struct(x=pa.array([float("nan"), float("inf"), -float("inf"), 1.0]))
-    assert written(values) == [{"x": None}, {"x": None}, {"x": None}, {"x": 1}]
+    assert written(values) == [{"x": "NaN"}, {"x": "Infinity"}, {"x": "-Infinity"}, {"x": 1}]
 
 
 def test_times_are_numbers_as_kafka_connect_writes_them() -> None:
@@ -125,7 +125,7 @@ def test_nested_values() -> None:
         map=pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
     )
     assert written(values) == [
-        {"many": [1, None], "inner": {"b": "eA==", "f": None}, "map": {"k": 1}}
+        {"many": [1, None], "inner": {"b": "eA==", "f": "NaN"}, "map": {"k": 1}}
     ]
 
 

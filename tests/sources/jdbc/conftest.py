@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from semel.errors import BadRecord
 from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
 from semel.sources.base import Source, SourceBatch, SourceOffset
@@ -127,6 +128,8 @@ def taken(batches: Iterator[SourceBatch | None]) -> Read:
     found: list[dict[str, Any]] = []
     offset = None
     while (batch := next(batches)) is not None:
+        for unread in batch.unread:
+            raise BadRecord(unread.message)
         found += values(batch)
         offset = batch.offset
     return found, offset

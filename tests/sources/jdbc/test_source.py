@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from semel.config import read
-from semel.errors import ConfigError, TransientError
+from semel.errors import BadRecord, ConfigError, TransientError
 from semel.lab.embedded import Postgres
 from semel.planning import plan_source
 from semel.sources.base import Measurable, Source, SourceBatch
@@ -394,7 +394,7 @@ def test_a_time_that_is_infinite_is_refused(
     execute(f"CREATE TABLE t (id int, day {kind})", "INSERT INTO t VALUES (1, '0001-01-01')")
     assert len(rows(make(mode="bulk", poll_interval_ms="60000"))[0]) == 1
     execute(f"INSERT INTO t VALUES (2, '{value}')")
-    with pytest.raises(ConfigError, match=r"column day .* it is infinity.*with query"):
+    with pytest.raises(BadRecord, match=r"column day .* it is infinity.*with query"):
         rows(make(mode="bulk"))
 
 

@@ -130,6 +130,8 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
     if known is not None and known.type != primitive:
         return known.type, (_written(known, primitive),)
     plain = column(name, primitive)
+    if pa.types.is_floating(primitive):
+        return primitive, (*plain.readings, Reading(pa.string(), _named(primitive), _NO_NUMBER))
     return plain.type, tuple(plain.readings)
 
 
@@ -170,6 +172,22 @@ def _from_json(array: pa.Array, wire: pa.DataType) -> pa.Array:
             offsets, keys.cast(wire.key_type), items, type=wire, mask=mask
         )
     return duck.from_base64(array) if wire == pa.binary() else array
+
+
+_NO_NUMBER = r'"(NaN|-?Infinity)"'
+
+
+def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Floats that JSON has no number for, which Kafka Connect writes as text."""
+
+    def finish(texts: pa.Array) -> pa.Array:
+        if not pc.all(
+            pc.is_in(texts.drop_null(), pa.array(["NaN", "Infinity", "-Infinity"]))
+        ).as_py():
+            raise pa.ArrowInvalid("a text that is not NaN or an infinity")
+        return texts.cast(wanted)
+
+    return finish
 
 
 def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:

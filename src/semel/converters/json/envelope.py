@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from json import JSONDecodeError
@@ -47,6 +48,9 @@ class PayloadReader:
 
     def __init__(self, schema: str) -> None:
         translated = translate(schema, NAME)
+        facts = json.loads(schema)
+        self._required = facts.get("optional") is not True and facts.get("default") is None
+        self._kind = str(facts["type"])
         self._objects = None if translated.fields is None else ObjectReader(translated.fields)
         self._scalars = ScalarReader(translated.value) if translated.value else None
         reader = self._objects or self._scalars
@@ -54,7 +58,17 @@ class PayloadReader:
         self.type = reader.type
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Read a string array without nulls; a payload ``null`` is null."""
+        """Read a string array without nulls; a payload ``null`` is null, or a failure if the schema
+        is required."""
+        block, failures = self._read(text)
+        if self._required and block.null_count:
+            absent = pc.and_(block.is_null(), pc.equal(pc.utf8_trim(text, WHITESPACE), "null"))
+            why = f"the payload is null, but its schema is a required {self._kind}"
+            rows = pc.indices_nonzero(absent).to_pylist()
+            failures = [*failures, *(Failure(row, DATA_EXCEPTION, why) for row in rows)]
+        return block, failures
+
+    def _read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         if self._scalars is not None:
             return self._scalars.read(text)
         assert self._objects is not None

@@ -1,7 +1,7 @@
 """Columns to JSON, many at a time, as Kafka Connect's JsonConverter writes them.
 
-Dates are days, times of day and timestamps milliseconds, bytes base64; numbers that JSON cannot
-express are null. DuckDB writes the texts.
+Dates are days, times of day and timestamps milliseconds, bytes base64; NaN and infinities are
+texts. DuckDB writes the texts.
 """
 
 from __future__ import annotations
@@ -111,7 +111,11 @@ class Writer:
         if any(plain(kind) for plain in _PLAIN):
             return values.cast(pa.string())
         if kinds.is_floating(kind):
-            return duck.numbers(pc.if_else(pc.is_finite(values), values, None))
+            finite = pc.is_finite(values)
+            numbers = duck.numbers(pc.if_else(finite, values, None))
+            if pc.all(finite, min_count=0).as_py():
+                return numbers
+            return pc.if_else(pc.equal(finite, False), _named_floats(values), numbers)
         if kinds.is_string(kind) or kinds.is_large_string(kind):
             return duck.strings(values)
         if any(binary(kind) for binary in _BINARY):
@@ -155,6 +159,12 @@ class Writer:
             return _lists(values, joined([key, ":", value], len(entries)), "{}")
         begin, between, end = self.pairs
         return _lists(values, joined([begin, key, between, value, end], len(entries)))
+
+
+def _named_floats(values: pa.Array) -> pa.Array:
+    """Those that JSON has no number for, as Jackson writes them."""
+    infinite = pc.if_else(pc.greater(values, 0), '"Infinity"', '"-Infinity"')
+    return pc.if_else(pc.is_nan(values), '"NaN"', infinite)
 
 
 def _lists(values: pa.Array, items: pa.Array, ends: str = "[]") -> pa.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -11,6 +13,7 @@ from semel.engine.chains import by_topic, chained
 from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord
 from semel.records import HEADERS_TYPE, ConnectRecords
+from semel.sources.base import Unread
 
 
 class SourceChain:
@@ -21,6 +24,19 @@ class SourceChain:
         self._chain = transforms.chain_of(connector.originals)
         self._skips = connector.errors_tolerance == "all"
         self._contents = Contents(connector)
+
+    def unread(self, records: Sequence[Unread]) -> list[Skipped]:
+        """What the source could not read, as left out.
+
+        Raises:
+            BadRecord: there is some, with ``errors.tolerance=none``.
+        """
+        if records and not self._skips:
+            raise BadRecord(
+                f"connector {self._name}: a record for topic {records[0].topic}: "
+                f"{records[0].message}, or set errors.tolerance=all to leave such records out"
+            )
+        return [Skipped(r.topic, "TASK_POLL", r.message, place=r.place) for r in records]
 
     def applied(self, records: ConnectRecords, skipped: list[Skipped]) -> list[ConnectRecords]:
         """The records grouped by the topic they go to, without those that transforms drop. Those

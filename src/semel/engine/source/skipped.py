@@ -12,15 +12,17 @@ from semel.config import SourceConnectorConfig
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record that a transform or a converter refuses. ``stage`` is Kafka Connect's name for it;
-    ``content`` is what the transforms or the converter were given, if it is logged. ``of_type``
-    says that every record of this type is refused."""
+    """A record that the source, a transform or a converter refuses. ``stage`` is Kafka Connect's
+    name for it; ``content`` is what the transforms or the converter were given, if it is logged.
+    ``of_type`` says that every record of this type is refused; ``place`` is where the source found
+    it."""
 
     topic: str
     stage: str
     message: str
     content: str = ""
     of_type: bool = False
+    place: str = ""
 
     def described(self) -> str:
         """The record and its error in one log line."""
@@ -53,12 +55,13 @@ class SkipLog:
 
     def lines(self, skipped: Sequence[Skipped]) -> Iterator[str]:
         """One for each record with ``errors.log.enable``; else one for each topic and error that
-        keeps all records of a type out, because a topic may then get none at all."""
+        keeps all records of a type out, because a topic may then get none at all, and one for each
+        place of a source."""
         for record in skipped:
-            error = (record.topic, record.stage, record.message)
+            error = (record.topic, record.stage, record.place or record.message)
             if self._each:
                 yield record.described()
-            elif record.of_type and error not in self._told:
+            elif (record.of_type or record.place) and error not in self._told:
                 self._told.add(error)
                 yield (
                     f"errors.tolerance=all: skipping all records like this one: "

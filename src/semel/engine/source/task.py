@@ -176,6 +176,7 @@ class SourceTask:
         for number, batch in readers.round(room, work.begun):
             self._overdue.begin()
             hit("task.after_poll")
+            work.skipped += self._chain.unread(batch.unread)
             for read in batch.records:
                 for records in self._chain.applied(read, work.skipped):
                     self._ensure(records.topic)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.quoting import named
 from semel.sources.jdbc.database import Column
 from semel.sources.jdbc.offsets import LONG, Position
-from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of
+from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of, unfit_of
 from semel.sources.jdbc.values import converted, shown, struct
 
 T = TypeVar("T")
@@ -24,20 +26,44 @@ LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """A row with a value that does not fit its column's type in records."""
+
+    row: int
+    column: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows as values of records, with their numbers and their times in microseconds since 1970."""
+    """Rows as values of records, with their numbers and their times in microseconds since 1970.
+    ``unfit`` are those that make no record."""
 
     values: pa.StructArray
     numbers: pa.Array | None = None
     times: pa.Array | None = None
+    unfit: Sequence[Unfit] = ()
 
     def __len__(self) -> int:
         return len(self.values)
 
     def slice(self, start: int, stop: int) -> Rows:
         """Some of the rows."""
-        parts = (self.values, self.numbers, self.times)
-        return Rows(*(None if p is None else p.slice(start, stop - start) for p in parts))
+        values, numbers, times = (
+            None if p is None else p.slice(start, stop - start)
+            for p in (self.values, self.numbers, self.times)
+        )
+        unfit = [replace(u, row=u.row - start) for u in self.unfit if start <= u.row < stop]
+        return Rows(values, numbers, times, unfit)
+
+    @property
+    def fitting(self) -> pa.StructArray:
+        """The rows that make records."""
+        if not self.unfit:
+            return self.values
+        fits = np.ones(len(self), bool)
+        fits[[u.row for u in self.unfit]] = False
+        return self.values.filter(pa.array(fits))
 
     @property
     def position(self) -> Position:
@@ -47,29 +73,33 @@ class Rows:
         return Position(numbers, times)
 
 
-Together = tuple[list[pa.StructArray], Position]
-"""Values that are committed together, and the position after them."""
+Together = tuple[list[Rows], Position]
+"""Rows that are committed together, and the position after them."""
 
 
 def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -> Rows:
     """Rows as the database returned them.
 
     Raises:
-        Unreadable: a value does not fit its column's type.
+        Unreadable: a value that positions are made of does not fit its column's type.
     """
-    arrays = {}
+    arrays, found, unfit = {}, {}, []
     for column in shape.columns:
-        values = batch.column(column.name)
-        if column.guard and column.nullable:
-            absent = batch.column(null_of(column))
-            values = pc.if_else(pc.equal(absent, 1), pa.scalar(None, values.type), values)
-        try:
-            arrays[column.name] = converted(values, column, timezone, exact=column in shape.times)
-        except pa.ArrowException as error:
-            raise Unreadable(
-                f"column {column.name} of type {column.type} has a value that is not of type "
-                f"{column.arrow}: {error}. Leave it out, or convert it, with query"
-            ) from None
+        exact = column in shape.times
+        convert = partial(converted, column=column, timezone=timezone, exact=exact)
+        arrays[column.name], why = _fitting(_given(batch, column), convert)
+        show = partial(shown, granularity=granularity)
+        found[column.name], beyond = _fitting(arrays[column.name], show)
+        why |= beyond | _seen(batch, column)
+        for row, reason in why.items():
+            message = (
+                f"the row with {_key(batch, shape, row)}: column {column.name} of type "
+                f"{column.type} has a value that is not of type {column.arrow}: {reason}. Correct "
+                "it, or leave it out or convert it with query"
+            )
+            if exact or column == shape.number:
+                raise Unreadable(f"{message}: positions are made of it")
+            unfit.append(Unfit(row, column.name, message))
     numbers = times = None
     if shape.number is not None:
         numbers = _numbers(arrays[shape.number.name], shape.number)
@@ -80,16 +110,59 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
                 f"column {shape.times[0].name} has a time that does not exist, and positions are "
                 "made of it. Correct it, or leave its row out with query"
             )
-    values = []
-    for name, array in arrays.items():
-        try:
-            values.append(shown(array, granularity))
-        except pa.ArrowInvalid:
-            raise Unreadable(
-                f"column {name} has a time before 1677 or after 2262, which timestamp."
-                f"granularity={granularity} cannot express. Set it to micros_long"
-            ) from None
-    return Rows(struct(values, shape.columns), numbers, times)
+    return Rows(struct([*found.values()], shape.columns), numbers, times, unfit)
+
+
+def _seen(batch: pa.RecordBatch, column: Column) -> dict[int, str]:
+    """The values that the database or its client knows not to fit, by row."""
+    if unfit_of(column.name) not in batch.schema.names:
+        return {}
+    shown = batch.column(unfit_of(column.name))
+    rows = pc.indices_nonzero(pc.not_equal(shown, "")).to_pylist()
+    return {row: named(shown[row].as_py()) for row in rows}
+
+
+def _given(batch: pa.RecordBatch, column: Column) -> pa.Array:
+    """A column's values as the client gives them, with null instead of what stands for it, and
+    instead of what does not fit."""
+    values = batch.column(column.name)
+    if column.guard and column.nullable:
+        absent = batch.column(null_of(column))
+        values = pc.if_else(pc.equal(absent, 1), pa.scalar(None, values.type), values)
+    if column.guard and column.unfit:
+        fits = pc.equal(batch.column(unfit_of(column.name)), "")
+        values = pc.if_else(fits, values, pa.scalar(None, values.type))
+    return values
+
+
+def _fitting(
+    values: pa.Array, convert: Callable[[pa.Array], pa.Array]
+) -> tuple[pa.Array, dict[int, str]]:
+    """The values that can be converted, with null for all others; and why those cannot be, by
+    row."""
+    try:
+        return convert(values), {}
+    except pa.ArrowException as error:
+        if len(values) == 1:
+            return convert(pa.nulls(1, values.type)), {0: " ".join(str(error).split())}
+    half = len(values) // 2
+    (first, why), (second, more) = (
+        _fitting(part, convert) for part in (values.slice(0, half), values.slice(half))
+    )
+    return pa.concat_arrays([first, second]), why | {row + half: said for row, said in more.items()}
+
+
+def _key(batch: pa.RecordBatch, shape: Shape, row: int) -> str:
+    """What identifies a row: its primary key, its number or its first column."""
+    columns = [c for c in shape.columns if c.key] or [shape.number or shape.columns[0]]
+    return ", ".join(f"{c.name}={_text(batch.column(c.name), row)}" for c in columns)
+
+
+def _text(values: pa.Array, row: int) -> str:
+    try:
+        return named(str(values[row].as_py()))
+    except (ValueError, OverflowError, LookupError):  # Python has no such time
+        return named(" ".join(str(values.slice(row, 1)).split()))
 
 
 def _numbers(values: pa.Array, column: Column) -> pa.Array:
@@ -110,12 +183,12 @@ def in_order(found: Iterable[Rows]) -> Iterator[Together]:
         last = _last_group(batch)
         if last or (waiting and waiting[-1].position != batch.position):
             complete = [*waiting, batch.slice(0, last)] if last else waiting
-            yield [c.values for c in complete], complete[-1].position
+            yield complete, complete[-1].position
             waiting = []
         waiting.append(batch.slice(last, len(batch)))
         _check(waiting, "have the same position")
     if waiting:
-        yield [w.values for w in waiting], waiting[-1].position
+        yield waiting, waiting[-1].position
 
 
 def _last_group(batch: Rows) -> int:
@@ -134,13 +207,13 @@ def at_once(found: Iterable[Rows], after: Position) -> Iterator[Together]:
     for batch in found:
         waiting.append(batch)
         _check(waiting, "are read by one query")
-    yield [w.values for w in waiting if len(w)], after
+    yield [w for w in waiting if len(w)], after
 
 
 def in_parts(found: Iterable[Rows], before: Position, after: Position) -> Iterator[Together]:
     """The rows of a query as they come; the query is over only after the last ones."""
     for batch in found:
-        yield [batch.values], before
+        yield [batch], before
     yield [], after
 
 

@@ -54,6 +54,11 @@ class Column:
     """Digits of the fraction of a second."""
     expression: str = ""
     guard: str = ""
+    key: bool = False
+    """Whether it belongs to the primary key."""
+    unfit: str = ""
+    """SQL that shows a value that no record can hold, and is an empty text for any other value;
+    ``expression`` is then null. Empty if the client finds such values itself."""
     zero: str = ""
     """A value of its type, as SQL, that is not null in the database, but that the client turns into
     null."""
@@ -121,6 +126,11 @@ class Database(ABC):
         """A condition on the bare column, so that its index can be used, that holds for every row
         whose :meth:`time` is not before a time; none where :meth:`time` is the column itself."""
         return []
+
+    def timeless(self, column: Column) -> str:
+        """A condition that holds for values of a timestamp column that are no time, and that no
+        comparison of times finds; empty if there are none."""
+        return ""
 
     @abstractmethod
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -31,10 +32,31 @@ _WIDER = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
-_AS_THEY_ARE = {
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN"),
-    *("VARCHAR", "BLOB", "DATE", "TIME"),
+_WITHIN = {
+    *("tinyint", "smallint", "integer", "bigint", "float", "double", "boolean", "varchar"),
+    *("utinyint", "usmallint", "uinteger", "decimal", "blob", "date", "time"),
+    *("timestamp", "timestamp_s", "timestamp_ms", "timestamp with time zone"),
 }
+_PLAIN = _WITHIN | {"ubigint", "hugeint", "uhugeint", "timestamp_ns"}
+"""Types that records have, within others and alone. The others are read as text: Arrow has neither
+times with an offset nor bits, for example."""
+_TEXT = duckdb.sqltype("VARCHAR")
+
+
+def _readable(type_: Any, plain: Set[str] = _PLAIN) -> Any:
+    """A type with text in the place of what records do not have."""
+    if type_.id not in ("list", "array", "struct", "map"):
+        return type_ if type_.id in plain else _TEXT
+    parts: dict[str, Any] = {
+        n: p if isinstance(p, int) else _readable(p, _WITHIN) for n, p in type_.children
+    }
+    if type_.id == "struct":
+        return duckdb.struct_type(parts)
+    if type_.id == "map":
+        return duckdb.map_type(parts["key"], parts["value"])
+    if type_.id == "list":
+        return duckdb.list_type(parts["child"])
+    return duckdb.array_type(parts["child"], parts["size"])
 
 
 class _Session(DuckdbSession):
@@ -45,6 +67,10 @@ class _Session(DuckdbSession):
             raise Unavailable(f"{self.where}: there is no such file")
         self._connection = self._open()
         self._session.execute("BEGIN")
+
+    def described(self, query: str) -> duckdb.DuckDBPyRelation:
+        """A query that nothing has run."""
+        return self._session.sql(query)
 
     def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         yield from self._session.sql(sql).to_arrow_reader(_BATCH_ROWS)
@@ -88,11 +114,23 @@ class Duckdb(Database):
             f"AND schema_name = {literal(table.schema or 'main')} "
             f"AND table_name = {literal(table.name)}"
         ).to_pylist()
+        keys = self._session.query(
+            "SELECT unnest(constraint_column_names) AS name FROM duckdb_constraints() "
+            "WHERE database_name = current_catalog() AND constraint_type = 'PRIMARY KEY' "
+            f"AND schema_name = {literal(table.schema or 'main')} "
+            f"AND table_name = {literal(table.name)}"
+        )
         if not found:
             return []
         facts = {row["column_name"]: row for row in found}
+        key = set(keys.column(0).to_pylist())
         return [
-            replace(c, nullable=facts[c.name]["is_nullable"], counts=facts[c.name]["counts"])
+            replace(
+                c,
+                nullable=facts[c.name]["is_nullable"],
+                counts=facts[c.name]["counts"],
+                key=c.name in key,
+            )
             for c in self._columns(f"SELECT * FROM {table.quoted}")
         ]
 
@@ -101,26 +139,30 @@ class Duckdb(Database):
             return self._columns(query)
 
     def _columns(self, query: str) -> Sequence[Column]:
-        described = self._session.query(f"DESCRIBE {query}").to_pylist()
-        schema = self._session.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
-        return [
-            self._column(row["column_name"], row["column_type"], field.type)
-            for row, field in zip(described, schema, strict=True)
-        ]
+        rows = f"FROM ({query}\n) AS q"
+        found = self._session.described(f"SELECT * {rows}")
+        types = {n: (t, _readable(t)) for n, t in zip(found.columns, found.types, strict=True)}
+        read = ", ".join(f"{quote(n)}::{r} AS {quote(n)}" for n, (_, r) in types.items())
+        schema = self._session.query(f"SELECT {read} {rows} LIMIT 0").schema
+        return [self._column(field, *types[field.name]) for field in schema]
 
-    def _column(self, name: str, type_: str, kind: pa.DataType) -> Column:
-        column = Column(name, type_, _WIDER.get(kind, kind), digits=_DIGITS.get(type_, 6))
+    def _column(self, field: pa.Field, given: Any, readable: Any) -> Column:
+        type_, kind, name = str(given), field.type, quote(field.name)
+        column = Column(field.name, type_, _WIDER.get(kind, kind), digits=_DIGITS.get(type_, 6))
         if type_ == "TIMESTAMP_NS":  # a position has microseconds
-            return replace(column, arrow=INSTANT, expression=self.time(column))
+            unfit = f"CASE WHEN isinf({name}) THEN {name}::VARCHAR ELSE '' END"
+            return replace(column, arrow=INSTANT, expression=self.time(column), unfit=unfit)
         if pa.types.is_timestamp(kind):
             return replace(column, arrow=INSTANT)
+        if type_ in ("HUGEINT", "UHUGEINT"):  # they may have 39 digits
+            beyond = f"length(ltrim({name}::VARCHAR, '-')) > {kind.precision}"
+            unfit = f"CASE WHEN {beyond} THEN {name}::VARCHAR ELSE '' END"
+            expression = f"CASE WHEN {beyond} THEN NULL ELSE {name} END"
+            column = replace(column, expression=expression, unfit=unfit)
         if pa.types.is_decimal(kind):
             kind = numeric_type(kind.precision, kind.scale, self._config.numerics)
             return replace(column, arrow=kind)
-        plain = kind in _WIDER or pa.types.is_nested(kind) or type_ in _AS_THEY_ARE
-        if plain and not pa.types.is_dictionary(kind):
-            return column
-        return replace(column, arrow=pa.string(), expression=f"{quote(name)}::VARCHAR")
+        return column if readable == given else replace(column, expression=f"{name}::{readable}")
 
     def now(self) -> int:
         return time.time_ns() // 1000  # DuckDB runs here
@@ -130,7 +172,14 @@ class Duckdb(Database):
 
     def time(self, column: Column) -> str:
         name = quote(column.name)
-        return f"{name}::TIMESTAMP" if column.type == "TIMESTAMP_NS" else name
+        if column.type != "TIMESTAMP_NS":
+            return name
+        return (
+            f"make_timestamp((epoch_ns({name}) - (epoch_ns({name}) % 1000 + 1000) % 1000) // 1000)"
+        )
+
+    def timeless(self, column: Column) -> str:
+        return f"isinf({quote(column.name)})"
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         if column.type == _ZONED:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,11 +17,11 @@ from semel.sinks.sql.mysql.dialect import Mysql as MysqlSession
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.queries import Unreadable
+from semel.sources.jdbc.queries import Unreadable, unfit_of
 from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
-_NOT_NULL, _UNSIGNED, _NUMBERED = 1, 32, 512
+_NOT_NULL, _KEY, _UNSIGNED, _NUMBERED = 1, 2, 32, 512
 _LARGEST = 2**63 - 1
 _BINARY = 63
 """The character set of values that are not text."""
@@ -34,7 +33,6 @@ _NUMBERS = {
     "INT24": (pa.int32(), pa.int32()),
     "LONG": (pa.int32(), pa.int64()),
     "LONGLONG": (pa.int64(), pa.int64()),
-    "FLOAT": (pa.float32(), pa.float32()),
     "DOUBLE": (pa.float64(), pa.float64()),
     "YEAR": (pa.int32(), pa.int32()),
 }
@@ -66,9 +64,22 @@ class _Session(MysqlSession):
         try:
             cursor.execute(sql)
             schema = schema_of(cursor._result.fields)
-            array = partial(_array, schema, self.zeros_are_null)
+            unfit: dict[str, Mapping[int, str]] = {}
+
+            def array(name: str, values: Sequence[Any]) -> pa.Array:
+                kind = schema.field(name).type
+                made, unfit[name] = _array(kind, values)
+                if self.zeros_are_null and pa.types.is_temporal(kind):
+                    unfit[name] = {}
+                return made
+
             for block in fetched_blocks(cursor, array=array):
-                yield from block.cast(schema).to_batches()
+                found = block.cast(schema)
+                for name, texts in unfit.items():
+                    if texts:
+                        shown = pa.array([texts.get(n, "") for n in range(len(found))])
+                        found = found.append_column(unfit_of(name), shown)
+                yield from found.to_batches()
             ended = True
         except pa.ArrowException as error:
             raise Unreadable(
@@ -90,25 +101,17 @@ class _Session(MysqlSession):
             connection._force_close()
 
 
-def _array(schema: pa.Schema, zeros_are_null: bool, name: str, values: Sequence[Any]) -> pa.Array:
-    """A column's values. The client gives dates that do not exist as text."""
-    kind = schema.field(name).type
-    if (pa.types.is_timestamp(kind) or pa.types.is_date(kind)) and str in set(map(type, values)):
-        text = next(v for v in values if isinstance(v, str))
-        if not zeros_are_null:
-            raise Unreadable(
-                f"column {name} has {text}, which is not a date. Leave it out, or convert it, with "
-                "query, or set zeroDateTimeBehavior=convertToNull in connection.url"
-            )
-        values = [None if isinstance(v, str) else v for v in values]
+def _array(kind: pa.DataType, values: Sequence[Any]) -> tuple[pa.Array, Mapping[int, str]]:
+    """A column's values, with null for those that no record can hold, which come by row as well:
+    dates that do not exist, which the client gives as text, and numbers beyond a BIGINT."""
+    unfit: Mapping[int, str] = {}
     try:
-        return pa.array(values)
+        if not pa.types.is_temporal(kind) or str not in set(map(type, values)):
+            return pa.array(values), unfit
+        unfit = {n: f"{v} is not a date" for n, v in enumerate(values) if isinstance(v, str)}
     except OverflowError:
-        large = max(v for v in values if v is not None)
-        raise Unreadable(
-            f"column {name} has {large}, but {_LARGEST} is the largest number that a record can "
-            "have. Leave it out, or convert it, with query"
-        ) from None
+        unfit = {n: str(v) for n, v in enumerate(values) if v is not None and v > _LARGEST}
+    return pa.array([None if n in unfit else v for n, v in enumerate(values)]), unfit
 
 
 class Mysql(Database):
@@ -178,10 +181,12 @@ class Mysql(Database):
 
         def column(kind: pa.DataType, *, digits: int = 6, expression: str = "") -> Column:
             given = (field.name, type_, kind, nullable, counts, digits, expression)
-            return Column(*given, zero=zero)
+            return Column(*given, key=bool(field.flags & _KEY), zero=zero)
 
         if type_ == "BIT" and field.length == 1:
             return column(pa.int8(), expression=f"CAST({quote(field.name)} AS UNSIGNED)")
+        if type_ == "FLOAT":  # as text, the server would give six of its digits
+            return column(pa.float32(), expression=f"CAST({quote(field.name)} AS DOUBLE)")
         if type_ in _NUMBERS:
             return column(_NUMBERS[type_][unsigned])
         if type_ in ("DECIMAL", "NEWDECIMAL"):
@@ -215,6 +220,9 @@ class Mysql(Database):
 
     def stream(self, sql: str, widest: str = "") -> Generator[pa.RecordBatch, None, None]:
         yield from self._session.rows(sql, self._schema)
+
+    def timeless(self, column: Column) -> str:
+        return "" if self._session.zeros_are_null else f"{quote(column.name)} < '0001-01-01'"
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         zone = timezone if column.type == "DATETIME" else None

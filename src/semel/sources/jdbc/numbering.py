@@ -8,7 +8,7 @@ import time
 from semel.sinks.sql.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.queries import shape
+from semel.sources.jdbc.queries import shape, whole
 
 log = logging.getLogger(__name__)
 
@@ -65,4 +65,4 @@ class Numbering:
         sql = f"SELECT {which}({quote(number.name)}) AS n FROM {table.quoted}"
         batches = list(self._database.stream(sql))
         found = [value for batch in batches for value in batch.column(0).to_pylist()]
-        return next((int(value) for value in found if value is not None), None)
+        return next((whole(number, value) for value in found if value is not None), None)

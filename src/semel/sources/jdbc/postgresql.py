@@ -44,6 +44,8 @@ format_type(coalesce(b.oid, a.atttypid), NULL) AS plain,
 format_type(a.atttypid, a.atttypmod) AS type, t.typtype = 'd' AS domain,
 CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END::int AS modifier,
 a.attnotnull OR t.typnotnull AS required,
+EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary
+AND a.attnum = ANY (i.indkey)) AS key, a.attndims > 1 AS nested,
 a.attidentity <> '' OR coalesce(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false) AS counts
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
@@ -168,10 +170,19 @@ class Postgresql(Database):
         modifier: int,
         required: bool,
         counts: bool,
+        key: bool,
+        nested: bool,
     ) -> Column:
-        expression = f"{quote(name)}::{plain}" if domain else ""
-        column = Column(name, type, pa.string(), not required, counts, expression=expression)
-        if base in _AS_THEY_ARE:
+        quoted = quote(name)
+        expression = f"{quoted}::{plain}" if domain else ""
+        column = Column(name, type, pa.string(), not required, counts, 6, expression, key=key)
+        if base.startswith("_") and base in _AS_THEY_ARE and not nested:
+            fits = f"array_ndims({quoted}) = 1 AND array_lower({quoted}, 1) = 1"
+            other = f"{quoted} IS NOT NULL AND cardinality({quoted}) > 0 AND NOT ({fits})"
+            expression = f"CASE WHEN {other} THEN NULL ELSE {expression or quoted} END"
+            unfit = _shown(other, quoted)
+            return replace(column, arrow=_AS_THEY_ARE[base], expression=expression, unfit=unfit)
+        if base in _AS_THEY_ARE and not base.startswith("_"):
             times = base in ("timestamp", "timestamptz")
             digits = modifier if times and modifier >= 0 else 6
             return replace(column, arrow=_AS_THEY_ARE[base], digits=digits)
@@ -189,7 +200,9 @@ class Postgresql(Database):
             kind = numeric_type(precision, scale, self._config.numerics)
         name = quote(column.name)
         if pa.types.is_integer(kind):
-            return replace(column, arrow=kind, expression=f"{name}::bigint")
+            other = f"{name} IN ('NaN', 'Infinity', '-Infinity')"
+            expression = f"CASE WHEN {other} THEN NULL ELSE {name}::bigint END"
+            return replace(column, arrow=kind, expression=expression, unfit=_shown(other, name))
         if pa.types.is_floating(kind):
             return replace(column, arrow=kind, expression=f"{name}::float8")
         return replace(column, arrow=kind, expression=f"{name}::text")
@@ -203,6 +216,9 @@ class Postgresql(Database):
         with closing(self._connection.stream(sql)) as batches:
             yield from fetched_ahead(batches)
 
+    def timeless(self, column: Column) -> str:
+        return f"{quote(column.name)} IN ('infinity', '-infinity')"
+
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         if "with time zone" in column.type:
             return f"TIMESTAMPTZ '{wall(microseconds, None)}+00'"
@@ -210,3 +226,8 @@ class Postgresql(Database):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _shown(condition: str, quoted: str) -> str:
+    """A column's value as text where a condition holds, and an empty text elsewhere."""
+    return f"CASE WHEN {condition} THEN {quoted}::text ELSE '' END"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from semel.quoting import named
 from semel.sinks.sql.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -101,6 +103,23 @@ def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
     return found[0]
 
 
+def whole(column: Column, number: Any) -> int:
+    """A number of an incrementing column, which SQLite gives as it was stored.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    try:
+        if int(number) == number:
+            return int(number)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise Unreadable(
+        f"column {column.name} of type {column.type} has the value {named(str(number))}, which is "
+        "not a whole number: positions are made of it. Correct it, or leave it out with query"
+    )
+
+
 def beyond_long(column: Column, number: object) -> str:
     """Why a number cannot be a position."""
     return (
@@ -169,6 +188,9 @@ class Query:
             found.append(
                 not_after(time, number, self._instant(self.last.timestamp), self.last.incrementing)
             )
+        if begin is None and time is not None and not self.shape.times[1:]:
+            timeless = self.database.timeless(self.shape.times[0])
+            found += [f"NOT ({timeless})"] if timeless else []  # Timeless tells of them
         if number is not None and self.shape.number is not None and self.shape.number.nullable:
             found.append(f"{number} IS NOT NULL")
         return found
@@ -216,12 +238,13 @@ def source(config: JdbcSourceConfig, table: TableId | None) -> str:
 
 def selected(column: Column) -> str:
     """A column in the list of a SELECT; one with a guard is followed by a column that says whether
-    it is null."""
+    it is null, and one with a test by a column that shows values that do not fit."""
+    unfit = f", {column.unfit} AS {quote(unfit_of(column.name))}" if column.unfit else ""
     if not column.guard:
         expression = f"{column.sql} AS {quote(column.name)}"
-        return quote(column.name) if column.sql == quote(column.name) else expression
+        return (quote(column.name) if column.sql == quote(column.name) else expression) + unfit
     null = f", {quote(column.name)} IS NULL AS {quote(null_of(column))}" if column.nullable else ""
-    return f"coalesce({column.sql}, {column.guard}) AS {quote(column.name)}{null}"
+    return f"coalesce({column.sql}, {column.guard}) AS {quote(column.name)}{null}{unfit}"
 
 
 def ordered(column: Column, table: TableId | None) -> str:
@@ -243,6 +266,11 @@ def widest(columns: Sequence[Column], rows: str) -> str:
 def null_of(column: Column) -> str:
     """The name of the column that says whether a guarded column is null."""
     return f"{column.name} is null"
+
+
+def unfit_of(name: str) -> str:
+    """The name of the column that shows values that do not fit a column's type."""
+    return f"{name} is unfit"
 
 
 def floor(microseconds: int, digits: int) -> int:

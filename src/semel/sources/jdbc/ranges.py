@@ -29,6 +29,7 @@ from semel.sources.jdbc.queries import (
     ordered,
     selected,
     time_of,
+    whole,
     widest,
 )
 
@@ -67,7 +68,7 @@ class Ranges:
         )
         if last is not None and not -LONG <= last < LONG:
             raise Unreadable(beyond_long(self._column, last))
-        return None if last is None else Range(last, (count or 0) >= most)
+        return None if last is None else Range(last, count >= most)
 
     def load(self, before: int) -> Load | None:
         """What a first load must read, of rows before a time; None if there are none."""
@@ -109,8 +110,8 @@ class Ranges:
         with closing(self.database.stream(sql, widest(self.shape.columns, rows))) as stream:
             granularity = self.config.timestamp_granularity
             found = (batches.rows(b, by_number, self.config.timezone, granularity) for b in stream)
-            for values, position in batches.in_order(found):
-                yield values, Position(load=replace(load, loaded=position.incrementing))
+            for together, position in batches.in_order(found):
+                yield together, Position(load=replace(load, loaded=position.incrementing))
         if step.goes_on:
             yield [], Position(load=replace(load, loaded=step.last))
         else:
@@ -144,7 +145,7 @@ class Ranges:
     def _instant(self, microseconds: int) -> str:
         return self.database.instant(microseconds, self.shape.times[0], self.config.timezone)
 
-    def _one(self, sql: str) -> tuple[int | None, int | None]:
+    def _one(self, sql: str) -> tuple[int | None, int]:
         """The only row of a query that gives two numbers."""
         first, second = (
             column
@@ -152,4 +153,4 @@ class Ranges:
             for row in batch.to_pylist()
             for column in row.values()
         )
-        return (None if first is None else int(first)), (None if second is None else int(second))
+        return (None if first is None else whole(self._column, first)), int(second or 0)

@@ -6,6 +6,9 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+
+import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
@@ -19,6 +22,7 @@ from semel.sources.base import (
     SourceOffset,
     SourcePartition,
     StoredOffset,
+    Unread,
     source_records,
 )
 from semel.sources.jdbc import batches, offsets, positions, tables
@@ -32,10 +36,13 @@ from semel.sources.jdbc.modes import NOT_READ, WHY
 from semel.sources.jdbc.nulls import Nulls
 from semel.sources.jdbc.numbering import Numbering
 from semel.sources.jdbc.offsets import QUERY, Load, Position
-from semel.sources.jdbc.queries import Query, Unreadable, floor, shape
+from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, selected, shape, source
 from semel.sources.jdbc.ranges import Ranges
 
 log = logging.getLogger(__name__)
+
+_NAMED = 1000
+"""How many rows without a time are named."""
 
 
 class JdbcSource(Source):
@@ -63,6 +70,7 @@ class JdbcSource(Source):
         self._is_querying = False
         self._goes_on = False
         self._said: dict[str, str] = {}
+        self._known_unfit: set[str] = set()
         self.refresh = self._config.table_poll_ms / 1000
         self.local = bool(self.anchored(connector.originals))
         numbers = self._config.mode == INCREMENTING and not self._config.query
@@ -205,10 +213,9 @@ class JdbcSource(Source):
             self._goes_on = some = False
             try:
                 with closing(self._rows(table, position, behind)) as found:
-                    for values, position in found:
+                    for together, position in found:
                         some = True
-                        records = [source_records(topic, v) for v in values]
-                        yield SourceBatch(records, position.offset)
+                        yield self._batch(topic, table, together, position)
             finally:
                 self._is_querying = False
             behind = self._goes_on
@@ -247,10 +254,22 @@ class JdbcSource(Source):
         while True:
             begin = at
             with closing(self._rows(table, at, False, last or Position())) as found:
-                for values, at in found:
-                    yield SourceBatch([source_records(topic, v) for v in values], at.offset)
+                for together, at in found:
+                    yield self._batch(topic, table, together, at)
             if begin.load is None or at is begin or (last is not None and at.load is None):
                 return
+
+    def _batch(
+        self, topic: str, table: TableId | None, together: Sequence[Rows], position: Position
+    ) -> SourceBatch:
+        what = f"table {table}" if table else "query"
+        unread = [
+            Unread(topic, f"{what}: {u.message}", f"{what}, {u.column}")
+            for rows in together
+            for u in rows.unfit
+        ]
+        records = [source_records(topic, rows.fitting) for rows in together]
+        return SourceBatch(records, position.offset, unread=unread)
 
     def _first(self, position: Position) -> float:
         """When the first query is due; in bulk mode, an interval after the last one."""
@@ -338,12 +357,33 @@ class JdbcSource(Source):
                     batches.rows(b, found, config.timezone, config.timestamp_granularity)
                     for b in stream
                 )
-                for each in self._together(read, position, now):
-                    nothing = False
-                    yield each
+                for together, reached in self._together(read, position, now):
+                    nothing, position = False, reached
+                    yield together, reached
+            if now and end is None and (seen := self._timeless(config, table, found)):
+                yield seen, position
             stored = position.incrementing if config.mode == INCREMENTING else None
             if nothing and table is not None and found.number is not None and stored is not None:
                 self._numbering.look(table, found.number, stored)
+
+    def _timeless(
+        self, config: JdbcSourceConfig, table: TableId | None, found: Shape
+    ) -> list[Rows]:
+        """Rows whose time is none, such as infinity: no query for later rows would ever read
+        them. Each is given once."""
+        plain, seen = replace(found, number=None, times=()), []
+        for condition in filter(None, map(self._database.timeless, found.times)):
+            columns = ", ".join(map(selected, found.columns))
+            sql = f"SELECT {columns} FROM {source(config, table)} WHERE {condition} LIMIT {_NAMED}"
+            with closing(self._database.stream(sql)) as stream:
+                for batch in stream:
+                    rows = batches.rows(batch, plain, config.timezone, "connect_logical")
+                    new = [u for u in rows.unfit if u.message not in self._known_unfit]
+                    self._known_unfit.update(u.message for u in new)
+                    at = sorted({u.row for u in new})
+                    unfit = [replace(u, row=at.index(u.row)) for u in new]
+                    seen.append(Rows(rows.values.take(pa.array(at, pa.int64())), unfit=unfit))
+        return [rows for rows in seen if rows.unfit]
 
     def _of(self, table: TableId) -> JdbcSourceConfig:
         try:

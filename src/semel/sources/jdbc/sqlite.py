@@ -27,6 +27,9 @@ from semel.sources.jdbc.values import INSTANT, numeric_type
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 16 * 1024 * 1024
 _DIGITS = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+_DAY = 86_400_000
+_LATEST = 2**63 // 1000
+"""The most milliseconds since 1970 that a time can have."""
 _INTEGER, _REAL, _TEXT, _BLOB = "0", "0.0", "''", "x''"
 
 
@@ -98,6 +101,7 @@ class Sqlite(Database):
                 r["type"],
                 required=bool(r["required"]),
                 counts=alone and bool(r["pk"]) and r["type"].upper() == "INTEGER",
+                key=bool(r["pk"]),
             )
             for r in found
         ]
@@ -123,24 +127,28 @@ class Sqlite(Database):
                 return self._column(field.name, type_, required=False, counts=False)
         return self._column(field.name, "TEXT", required=False, counts=False)
 
-    def _column(self, name: str, type_: str, *, required: bool, counts: bool) -> Column:
+    def _column(
+        self, name: str, type_: str, *, required: bool, counts: bool, key: bool = False
+    ) -> Column:
         declared, quoted = type_.upper(), quote(name)
-        column = Column(name, type_, pa.string(), not (required or counts), counts)
-        digits = _DIGITS.search(declared)
+        column = Column(name, type_, pa.string(), not (required or counts), counts, key=key)
+
+        def read(kind: pa.DataType, expression: str, guard: str) -> Column:
+            """A column whose values do not fit where the expression has none for them."""
+            unfit = f"CASE WHEN {quoted} IS NULL OR {expression} IS NOT NULL THEN '' ELSE "
+            unfit += f"typeof({quoted}) || ' ' || substr(quote({quoted}), 1, 100) END"
+            return replace(column, arrow=kind, expression=expression, guard=guard, unfit=unfit)
+
         if declared.startswith(("TIMESTAMP", "DATETIME")):
-            return replace(
-                column,
-                arrow=INSTANT,
-                expression=f"1000 * {_time(quoted)}",
-                guard=_INTEGER,
-                digits=3,
-            )
+            return replace(read(INSTANT, f"(1000 * {_time(quoted)})", _INTEGER), digits=3)
         if declared == "DATE":
-            days = f"CAST(julianday({quoted}) - 2440587.5 AS INTEGER)"
-            return replace(column, arrow=pa.date32(), expression=days, guard=_INTEGER)
+            time = _time(quoted)
+            days = f"(CASE WHEN {time} % {_DAY} = 0 THEN {time} / {_DAY} END)"
+            return read(pa.date32(), days, _INTEGER)
         if declared.startswith("BOOL"):
-            return replace(column, arrow=pa.bool_(), expression=f"{quoted} <> 0", guard=_INTEGER)
+            return read(pa.bool_(), _boolean(quoted), _INTEGER)
         kind: pa.DataType = pa.float64()
+        digits = _DIGITS.search(declared)
         if "INT" in declared:
             kind = pa.int64()
         elif re.search("CHAR|CLOB|TEXT|JSON|TIME|UUID", declared) or not declared:
@@ -150,11 +158,11 @@ class Sqlite(Database):
         elif digits and not re.search("REAL|FLOA|DOUB", declared):
             scale = int(digits[2] or 0)
             kind = numeric_type(int(digits[1]), scale, self._config.numerics)
-        for matches, affinity, guard in _READ:
+        for matches, fits, affinity, guard in _READ:
             if matches(kind):
-                return replace(
-                    column, arrow=kind, expression=f"CAST({quoted} AS {affinity})", guard=guard
-                )
+                fitting = fits.format(x=quoted)
+                cast = f"(CASE WHEN {fitting} THEN CAST({quoted} AS {affinity}) END)"
+                return read(kind, cast, guard)
         raise AssertionError(kind)
 
     def now(self) -> int:
@@ -177,6 +185,9 @@ class Sqlite(Database):
         if held:
             yield _joined(held)
 
+    def timeless(self, column: Column) -> str:
+        return f"{quote(column.name)} IS NOT NULL AND {self.time(column)} IS NULL"
+
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         return str(microseconds // 1000)
 
@@ -185,11 +196,23 @@ class Sqlite(Database):
 
 
 _READ = (
-    (pa.types.is_integer, "INTEGER", _INTEGER),
-    (pa.types.is_floating, "REAL", _REAL),
-    (pa.types.is_binary, "BLOB", _BLOB),
-    (lambda kind: pa.types.is_string(kind) or pa.types.is_decimal(kind), "TEXT", _TEXT),
+    (pa.types.is_integer, "typeof({x}) = 'integer'", "INTEGER", _INTEGER),
+    (
+        pa.types.is_floating,
+        "typeof({x}) = 'real' OR (typeof({x}) = 'integer' AND {x} <> 9223372036854775807 "
+        "AND CAST(CAST({x} AS REAL) AS INTEGER) = {x})",
+        "REAL",
+        _REAL,
+    ),
+    (pa.types.is_binary, "typeof({x}) = 'blob'", "BLOB", _BLOB),
+    (
+        lambda kind: pa.types.is_string(kind) or pa.types.is_decimal(kind),
+        "typeof({x}) <> 'blob'",
+        "TEXT",
+        _TEXT,
+    ),
 )
+"""By type in records: which values fit it, and how they are read."""
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -197,9 +220,37 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _time(quoted: str) -> str:
-    """Milliseconds since 1970, which are stored as such or as text."""
-    text = f"CAST(round((julianday({quoted}) - 2440587.5) * 86400000) AS INTEGER)"
-    return f"(CASE typeof({quoted}) WHEN 'integer' THEN {quoted} ELSE {text} END)"
+    """Milliseconds since 1970, as SQLite's JDBC driver takes them: an integer is their number, a
+    real is a Julian day. Text is ISO 8601, and its digits beyond milliseconds are cut off. Null for
+    all other values: SQLite's own functions would read ``now`` as the current time, and 30 February
+    as 1 March."""
+    day, rest = f"substr({quoted}, 1, 10)", f"substr({quoted}, 11)"
+    seconds = f"(CASE substr({quoted}, 17, 1) WHEN ':' THEN 9 ELSE 6 END)"
+    clock, after = f"substr({rest}, 2, {seconds} - 1)", f"substr({rest}, {seconds} + 1)"
+    zone = f"ltrim({after}, '.0123456789')"
+    fraction = f"substr({after}, 2, length({after}) - length({zone}) - 1)"
+    milliseconds = (
+        f"(CASE substr({after}, 1, 1) WHEN '.' "
+        f"THEN CAST(substr({fraction} || '00', 1, 3) AS INTEGER) ELSE 0 END)"
+    )
+    at = f"CAST(strftime('%s', {day} || ' ' || {clock} || {zone}) AS INTEGER)"
+    return (
+        f"(CASE typeof({quoted}) "
+        f"WHEN 'integer' THEN CASE WHEN abs({quoted}) <= {_LATEST} THEN {quoted} END "
+        f"WHEN 'real' THEN CAST(round((julianday({quoted}) - 2440587.5) * {_DAY}) AS INTEGER) "
+        f"WHEN 'text' THEN CASE WHEN julianday({quoted}) IS NULL OR date({day}) <> {day} THEN NULL "
+        f"WHEN {rest} = '' THEN 1000 * CAST(strftime('%s', {day}) AS INTEGER) "
+        f"WHEN {clock} < '24' AND substr({rest}, 1, 1) IN (' ', 'T') "
+        f"THEN 1000 * {at} + {milliseconds} END END)"
+    )
+
+
+def _boolean(quoted: str) -> str:
+    """As SQLite's JDBC driver takes it, zero or not; and as text."""
+    return (
+        f"(CASE typeof({quoted}) WHEN 'integer' THEN {quoted} <> 0 "
+        f"WHEN 'text' THEN CASE lower({quoted}) WHEN 'true' THEN 1 WHEN 'false' THEN 0 END END)"
+    )
 
 
 def _escaped(path: str) -> str:

@@ -16,6 +16,7 @@ INSTANT = pa.timestamp("us", "UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _EARLIEST_DATE = -210_866_803_200_000_000, -2_440_588
 """The first moment and day that PostgreSQL has. Its client gives infinities as earlier ones."""
+_DAY = 86_400_000_000
 _MOST_INTEGER_DIGITS = 18
 _ISO = "%Y-%m-%dT%H:%M:%S"
 
@@ -46,7 +47,7 @@ def _integer(precision: int) -> pa.DataType:
     return pa.int64()
 
 
-def converted(values: pa.Array, column: Column, timezone: str, *, exact: bool = False) -> pa.Array:
+def converted(values: pa.Array, column: Column, timezone: str, exact: bool = False) -> pa.Array:
     """A column's values in the type that records have. ``exact`` times are those that a position is
     made of.
 
@@ -55,6 +56,8 @@ def converted(values: pa.Array, column: Column, timezone: str, *, exact: bool = 
             the time zone.
     """
     _check_finite(values)
+    if pa.types.is_string(column.arrow) or pa.types.is_list(column.arrow):
+        values.validate(full=True)  # not all databases check that text is UTF-8
     if pa.types.is_timestamp(values.type) and column.arrow == INSTANT and not values.type.tz:
         values = values.cast(pa.timestamp("us"), safe=False)
         if timezone.upper() not in ("UTC", "Z"):
@@ -62,17 +65,33 @@ def converted(values: pa.Array, column: Column, timezone: str, *, exact: bool = 
             values = pc.assume_timezone(values, timezone, ambiguous="earliest", nonexistent=missing)
     if pa.types.is_date32(column.arrow) and pa.types.is_integer(values.type):
         values = values.cast(pa.int32())  # days since 1970
-    return values if values.type == column.arrow else values.cast(column.arrow, safe=False)
+    if values.type == column.arrow:
+        return values
+    if pa.types.is_floating(column.arrow) and pa.types.is_floating(values.type):
+        return values.cast(column.arrow, safe=False)
+    return values.cast(column.arrow)
 
 
 def _check_finite(values: pa.Array) -> None:
     kind = values.type
-    if kind not in (pa.timestamp("us"), INSTANT, pa.date32()):
+    if pa.types.is_struct(kind):
+        for field in values.flatten():
+            _check_finite(field)
+    elif pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        _check_finite(values.flatten())
+    elif pa.types.is_map(kind):
+        within = values.drop_null()
+        _check_finite(pa.ListArray.from_arrays(within.offsets, within.items).flatten())
+    elif pa.types.is_time(kind) and (pc.max(values.cast(pa.int64())).as_py() or 0) >= _DAY:
+        raise pa.ArrowInvalid("it is not within a day")
+    if not (pa.types.is_timestamp(kind) or kind == pa.date32()):
         return
     is_date = kind == pa.date32()
     counts = values.cast(pa.int32() if is_date else pa.int64())
     earliest = _EARLIEST_DATE if is_date else _EARLIEST
-    if (pc.min(counts).as_py() or 0) < earliest:
+    latest = 2**31 - 1 if is_date else 2**63 - 1
+    bounds = pc.min_max(counts).as_py()
+    if (bounds["min"] or 0) < earliest or bounds["max"] == latest:
         raise pa.ArrowInvalid("it is infinity")
 
 
@@ -80,18 +99,27 @@ def shown(values: pa.Array, granularity: str) -> pa.Array:
     """Timestamps in the form of ``timestamp.granularity``; other values unchanged.
 
     Raises:
-        ArrowInvalid: a time has more nanoseconds than a number holds.
+        ArrowInvalid: a time cannot be written so.
     """
     if granularity == "connect_logical" or not pa.types.is_timestamp(values.type):
         return values
     unit, _, form = granularity.partition("_")
     if form == "iso_datetime_string":
+        bounds = pc.min_max(pc.year(values)).as_py()
+        if (bounds["min"] or 1) < 1 or (bounds["max"] or 1) > 9999:
+            raise pa.ArrowInvalid("its year does not have four digits")
         text = pc.strftime(values, format=_ISO)  # with the fraction
         zeros = "000" if unit == "nanos" else ""
         return pc.binary_join_element_wise(text, zeros, "") if zeros else text
     count = values.cast(pa.int64())
     if unit == "nanos":
-        count = pc.multiply_checked(count, 1000)  # years 1677 to 2262
+        try:
+            count = pc.multiply_checked(count, 1000)
+        except pa.ArrowInvalid:
+            raise pa.ArrowInvalid(
+                "it is before 1677 or after 2262, which timestamp.granularity="
+                f"{granularity} cannot express. Set it to micros_long"
+            ) from None
     return count if form == "long" else count.cast(pa.string())
 
 
