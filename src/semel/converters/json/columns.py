@@ -14,7 +14,8 @@ from semel.converters.json import duck
 JSON = pa.json_()
 
 ARROW, CONNECT = b"semel.arrow", b"semel.connect"
-"""Metadata of a field of JSON: the type of what is inside, as Arrow or Kafka Connect write it."""
+"""Metadata of a field. ``CONNECT`` is Kafka Connect's schema, if that says more than the Arrow
+type: what is inside JSON, a name, a default. ``ARROW`` is the type of what is inside JSON."""
 
 _WHOLE = r"-?\d+\Z"
 _NUMBER = r"-?\d|NaN|-?Inf"
@@ -63,8 +64,8 @@ class Column:
     required: bool = False
     default: str | None = None
     """JSON text that stands for a missing or null value."""
-    nested: Mapping[bytes, bytes] | None = None
-    """What is known of the JSON inside; see :mod:`semel.converters.json.nested`."""
+    known: Mapping[bytes, bytes] | None = None
+    """The metadata of the field: ``ARROW`` or ``CONNECT``."""
 
     @property
     def raw(self) -> bool:
@@ -76,7 +77,7 @@ class Column:
 
     @property
     def arrow_field(self) -> pa.Field:
-        return pa.field(self.name, self.type, not self.required, self.nested)
+        return pa.field(self.name, self.type, not self.required, self.known)
 
 
 def column(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
@@ -33,9 +35,7 @@ class SourceChain:
             return [records]
         if records.headers is None and self._chain.needs_headers:
             none = pa.array([[]] * len(records), HEADERS_TYPE)
-            records = ConnectRecords(
-                records.topic, records.origin, records.keys, records.values, none
-            )
+            records = replace(records, headers=none)
         index = np.arange(len(records))
         made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
         if refused and self._skips:
