@@ -15,8 +15,9 @@ coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,9 @@ ORIGIN = (TOPIC, PARTITION, OFFSET)
 
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 """The exception that Kafka Connect raises for a malformed record; dead letters name it."""
+
+Facts = Mapping[str, Any]
+"""What a schema says of itself, in the words of Kafka Connect's JSON."""
 
 TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -74,7 +78,8 @@ class ConnectRecords:
     are to get, if the source or a transform chose them.) A transform may change everything else:
     ``topic``, where the records go, ``keys`` and ``values``, which may be of any type, and
     ``headers``. A null value is a tombstone. The metadata of fields holds what Connect's schema
-    says beyond the Arrow type.
+    says beyond the Arrow type, and the facts what the schemas of keys and values say of themselves:
+    name, version, doc, parameters and default.
     """
 
     topic: str
@@ -82,18 +87,20 @@ class ConnectRecords:
     keys: pa.Array
     values: pa.Array
     headers: pa.Array | None = None
+    key_facts: Facts = field(default_factory=dict)
+    value_facts: Facts = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.origin.num_rows)
 
     def take(self, indices: pa.Array) -> ConnectRecords:
         """The records at these indices, in this order."""
-        return ConnectRecords(
-            self.topic,
-            self.origin.take(indices),
-            self.keys.take(indices),
-            self.values.take(indices),
-            None if self.headers is None else self.headers.take(indices),
+        return replace(
+            self,
+            origin=self.origin.take(indices),
+            keys=self.keys.take(indices),
+            values=self.values.take(indices),
+            headers=None if self.headers is None else self.headers.take(indices),
         )
 
 
@@ -107,13 +114,16 @@ class Records:
     They were read from ``origin``, which the metadata column ``__connect_topic`` holds: anything
     that identifies a record must use it.
 
-    Values without fields are in the column ``value``, and ``has_fields`` is False.
+    Values without fields are in the column ``value``, and ``has_fields`` is False. The facts are
+    those of :class:`ConnectRecords`.
     """
 
     topic: str
     rows: pa.Table
     tombstones: pa.Table | None = None
     has_fields: bool = True
+    key_facts: Facts = field(default_factory=dict)
+    value_facts: Facts = field(default_factory=dict)
 
     @property
     def count(self) -> int:

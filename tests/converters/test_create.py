@@ -93,7 +93,9 @@ def test_a_bad_json_configuration_is_refused(config: dict[str, str], problem: st
 
 
 def test_a_converter_names_the_keys_it_reads() -> None:
-    keys = {"schemas.enable", "schema", "schema.content", "decimal.format"}
+    keys = {"schemas.enable", "schema", "schema.content", "decimal.format"} | {
+        "replace.null.with.default"
+    }
     assert keys == set(names(create("JsonConverter").section))
     assert set() == set(names(create("StringConverter").section))
 

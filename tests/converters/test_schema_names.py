@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.converters import create
+from semel.converters import Converter, create
 from semel.converters.avro import AvroConverter
 from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError
-from semel.transforms.naming import named
+from semel.transforms import chain_of
 from tests.converters.registries import Memory
+from tests.transforms.records import batch
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -37,6 +38,14 @@ class Subjects:
     def id_of(self, subject: str, _kind: str, text: str, *, register: bool) -> int:
         self.found[subject] = json.loads(text) if text.startswith("{") else text
         return 1
+
+
+def named(
+    converter: Converter, raw: dict[str, str], *, is_key: bool, values: pa.Array = ROW
+) -> Converter:
+    """The converter for what the transforms make of values, or of keys, with a schema."""
+    made = chain_of(raw).apply(batch(values, values, has_schema=True)).batch
+    return converter.describing(made.contents(is_key).facts)
 
 
 PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
@@ -133,24 +142,30 @@ def test_json_carries_them_in_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    "later",
+    ("later", "values"),
     [
-        {"type": "HoistField$Value", "field": "order"},
-        {"type": "ExtractField$Value", "field": "order"},
-        {"type": "TimestampConverter$Value", "target.type": "Timestamp"},
-        {"type": "ExtractNewRecordState"},
-        {"type": "EventRouter"},
-        {"type": "sql", "query": "SELECT * FROM records"},
+        ({"type": "HoistField$Value", "field": "order"}, ROW),
+        ({"type": "ExtractField$Value", "field": "to"}, ROW),
+        (
+            {"type": "TimestampConverter$Value", "target.type": "unix"},
+            pa.array([0], pa.timestamp("ms", "UTC")),
+        ),
+        (
+            {"type": "ExtractNewRecordState"},
+            pa.array([{"before": None, "after": {"id": 1}, "source": None, "op": "c"}]),
+        ),
+        ({"type": "sql", "query": "SELECT * FROM records"}, ROW),
     ],
-    ids=lambda later: later["type"],
+    ids=lambda later: later["type"] if isinstance(later, dict) else "",
 )
 def test_a_later_transform_that_makes_another_schema_takes_the_name_back(
-    later: dict[str, str],
+    later: dict[str, str], values: pa.Array
 ) -> None:
-    raw = chain(schema_name="com.acme.Order") | {"transforms": "t,h"}
+    raw = chain(schema_name="com.acme.Envelope") | {"transforms": "t,h"}
     raw |= {f"transforms.h.{name}": value for name, value in later.items()}
-    assert "title" not in written(JSON_SCHEMA, raw)["orders-value"]
-    assert "title" in written(JSON_SCHEMA, raw | {"transforms": "h,t"})["orders-value"]
+    for order, has_name in (("t,h", False), ("h,t", True)):
+        found = chain_of(raw | {"transforms": order}).apply(batch(values, has_schema=True)).batch
+        assert (found.values.name == "com.acme.Envelope") is has_name
 
 
 @pytest.mark.parametrize(

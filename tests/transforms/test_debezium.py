@@ -175,9 +175,13 @@ def test_a_field_of_the_row_names_the_topic() -> None:
     assert why.endswith("z is not a valid field name")
 
 
-def test_a_key_that_is_not_available_is_refused() -> None:
-    with pytest.raises(ConfigError, match="fields are not dropped by headers"):
-        chain_of(unwrap(drop_fields_header_name="h"))
+def test_headers_list_the_fields_that_each_record_loses() -> None:
+    lists = [b'["name"]', b'["id","name"]', b"[]"]
+    headers = [[("drop", text)] for text in lists]
+    records = events([CREATED, CHANGED, CREATED], headers=headers)
+    config = unwrap(drop_fields_header_name="drop")
+    found = applied(config, records).batch.values.array.to_pylist()
+    assert found == [{"id": 1, "name": None}, {"id": 1, "name": None}, {"id": 1, "name": "a"}]
 
 
 LOGICAL = {

@@ -211,11 +211,11 @@ def test_a_payload_that_is_no_object_is_refused_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"table_fields_additional_placement": "type"}, "must be field:header or field:envelope"),
-        ({"table_fields_additional_placement": "p:partition"}, "cannot choose the partition"),
+        ({"table_fields_additional_placement": "type"}, "must be field:header, field:envelope"),
         ({"table_op_invalid_behavior": "nonsense"}, "table.op.invalid.behavior"),
         ({"route_topic_replacement": "${x}"}, "No group with name"),
-        ({"table_json_payload_null_behavior": "optional_bytes"}, "null.behavior"),
+        ({"table_json_payload_null_behavior": "nonsense"}, "null.behavior"),
+        ({"table_fields_additional_placement": ""}, "must list fields"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options: dict[str, str], why: str) -> None:

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from semel.config.definition import names
-from semel.errors import misconfigured
 
 PREFIXES = (
     "key.converter.",
@@ -71,17 +70,7 @@ def check_keys(
 
 
 def check_converter_keys(given: Mapping[str, str], section: type, where: str) -> list[str]:
-    """Warnings for keys below ``where`` that its converter's section does not declare.
-
-    Raises:
-        ConfigError: a key of Kafka Connect's converters that would change the results.
-    """
-    if given.get("replace.null.with.default", "true").strip().lower() == "false":
-        raise misconfigured(
-            f"{where}.replace.null.with.default",
-            f"{where}.replace.null.with.default=false is not available: a null field with a "
-            "default takes the default. Remove it",
-        )
+    """Warnings for keys below ``where`` that its converter's section does not declare."""
     without_effect = {"replace.null.with.default", "schemas.cache.size"}
     warnings = []
     known = set(names(section))

@@ -68,6 +68,7 @@ class Definition:
     at_least: int | None
     at_most: int | None
     validator: Callable[[Any], None] | None
+    may_be_empty: bool
 
     @property
     def required(self) -> bool:
@@ -111,6 +112,7 @@ def key(
     at_most: int | None = None,
     validator: Callable[[Any], None] | None = None,
     secret: bool = False,
+    may_be_empty: bool = False,
 ) -> Any:
     """Declare a configuration key as a dataclass field.
 
@@ -133,6 +135,7 @@ def key(
         validator: is called with the typed value and raises ``ValueError`` with what is wrong with
             it; the message continues from ``key='value'``.
         secret: the value is never shown.
+        may_be_empty: an empty text is a value, not a mistake.
     """
     metadata = {
         "name": name,
@@ -147,6 +150,7 @@ def key(
         "at_least": at_least,
         "at_most": at_most,
         "validator": validator,
+        "may_be_empty": may_be_empty,
     }
     if default is REQUIRED:
         return dataclasses.field(metadata=metadata, kw_only=True, repr=not secret)

@@ -178,7 +178,8 @@ def _value(
 
 
 def _is_blank_text(definition: Definition, text: str) -> bool:
-    return isinstance(definition.default, str) and not definition.choices and not text.strip()
+    empty = not (definition.may_be_empty or definition.choices or text.strip())
+    return isinstance(definition.default, str) and empty
 
 
 def _in_the_users_words(message: str, written: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ import pyarrow as pa
 
 from semel.config import NoKeys, section_of
 from semel.errors import ConfigError
+from semel.records import Facts
+
+_MOST_SCHEMAS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,14 @@ class Decoded:
     number go together. Values that cannot be in one array with those before them are among the
     failures, too, for a caller that does not take them apart.
     ``unread`` counts the values that were left out, by field, see :meth:`Converter.count_unread`.
+    ``facts`` is what the values' schema says of itself, in the words of Kafka Connect's JSON.
     """
 
     values: pa.Array
     failures: Sequence[Failure] = field(default=())
     apart: np.ndarray | None = None
     unread: Mapping[str, int] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
 
 
 class Unwritable(ConfigError):
@@ -124,9 +130,9 @@ class Converter(ABC):
         topic."""
         return self
 
-    def named(self, name: str, version: int | None) -> Converter:
-        """The converter that writes with a schema of this name and version, for formats whose
-        schemas have them. An empty name means none."""
+    def describing(self, facts: Facts) -> Converter:
+        """The converter that writes with a schema that says this of itself, for formats whose
+        schemas do."""
         return self
 
     @property
@@ -144,6 +150,10 @@ class Converter(ABC):
         """What ``expected`` says is from a sample: values of other types are good, too."""
         return
 
+    def tell_names_apart(self) -> None:
+        """Take values apart, see :class:`Decoded`, whose schemas differ in name or version."""
+        return
+
     def count_unread(self) -> None:
         """From now on, count the values of fields that ``expected`` lacks, if they are left out.
         Fields that a declared schema lacks are meant to be."""
@@ -153,3 +163,22 @@ class Converter(ABC):
         """The fields found in a sample, or None when values are not objects."""
         decoded = self.decode(values).values.type
         return pa.schema(list(decoded.fields)) if pa.types.is_struct(decoded) else None
+
+
+class Writers:
+    """What a converter writes with: a converter for each topic, and each kind of schema."""
+
+    def __init__(self, converter: Converter) -> None:
+        self._converter = converter
+        self._describing: dict[str, Converter] = {}
+
+    def of(self, topic: str, facts: Facts) -> Converter:
+        """The converter for values of a schema that says this of itself."""
+        if not facts:
+            return self._converter.for_topic(topic)
+        described = json.dumps(facts, sort_keys=True)
+        if described not in self._describing:
+            if len(self._describing) >= _MOST_SCHEMAS:
+                self._describing.clear()
+            self._describing[described] = self._converter.describing(facts)
+        return self._describing[described].for_topic(topic)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.engine.rowtransform import Failed
-from semel.records import TIMESTAMP, ConnectRecords
+from semel.records import PARTITION, TIMESTAMP, ConnectRecords
 from semel.transforms import Chain
 from semel.transforms.base import Batch, Contents
 
@@ -30,8 +30,8 @@ def chained(
         index: the index of each record in the raw batch.
         keyed: whether keys come with schemas.
         typed: whether values come with schemas.
-        stamps: whether the times that transforms set replace the origin's, as they do where the
-            origin is not a record in Kafka.
+        stamps: whether the times and partitions that transforms set replace the origin's, as they
+            do where the origin is not a record in Kafka.
 
     Returns:
         the records that are left, their indices in the raw batch, those that were refused, and
@@ -39,8 +39,8 @@ def chained(
     """
     batch = Batch(
         records.origin,
-        Contents(records.keys, keyed),
-        Contents(records.values, typed),
+        Contents(records.keys, keyed, records.key_facts),
+        Contents(records.values, typed, records.value_facts),
         pa.repeat(pa.scalar(records.topic), len(records)),
         np.arange(len(records)),
         records.headers,
@@ -55,11 +55,20 @@ def chained(
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), records.values.type)
     origin = made.origin
-    if stamps and made.times is not None:
-        if TIMESTAMP in origin.column_names:
-            origin = origin.drop_columns([TIMESTAMP])
-        origin = origin.append_column(TIMESTAMP, made.times)
-    left = ConnectRecords(records.topic, origin, made.keys.array, values, made.headers)
+    for name, chosen in ((TIMESTAMP, made.times), (PARTITION, made.places)):
+        if stamps and chosen is not None:
+            if name in origin.column_names:
+                origin = origin.drop_columns([name])
+            origin = origin.append_column(name, chosen)
+    left = ConnectRecords(
+        records.topic,
+        origin,
+        made.keys.array,
+        values,
+        made.headers,
+        made.keys.facts,
+        made.values.facts,
+    )
     return left, index[made.rows], failed, None if chain.goes_by_topic else made.topics
 
 

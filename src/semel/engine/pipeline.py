@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from semel import converters, records, transforms
 from semel.config import ConnectorConfig, under
-from semel.converters.base import Converter, Failure
+from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.semantic import plain
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
@@ -142,7 +142,7 @@ class Pipeline:
         if self._unwrapper is None:
             found = self._converter(topic, is_key=False).infer(column)
         else:
-            rows, _ = self._values(topic, raw, {}, {})
+            rows = self._values(topic, raw, {}, {}).values
             if not self._chain and are_change_events(rows):
                 rows = self._unwrapper.unwrap(rows)[0]
             found = pa.schema(list(rows.type)) if pa.types.is_struct(rows.type) else None
@@ -283,12 +283,11 @@ class Pipeline:
         self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
     ) -> tuple[ConnectRecords, np.ndarray | None]:
         """The records, and a number for each if their schemas contradict each other."""
-        keys, apart = self._keys(topic, raw, failed)
-        values, values_apart = self._values(topic, raw, failed, unread)
-        if apart is None or values_apart is None:
-            apart = values_apart if apart is None else apart
-        else:
-            apart = apart * (int(values_apart.max()) + 1) + values_apart
+        keys = self._keys(topic, raw, failed)
+        values = self._values(topic, raw, failed, unread)
+        apart = values.apart if keys.apart is None else keys.apart
+        if keys.apart is not None and values.apart is not None:
+            apart = keys.apart * (int(values.apart.max()) + 1) + values.apart
         origin = {
             records.TOPIC: pa.repeat(pa.scalar(topic), raw.num_rows),
             records.PARTITION: raw.column("partition"),
@@ -297,9 +296,13 @@ class Pipeline:
         if "timestamp" in raw.column_names and (self.wants_timestamp or self.replaces):
             origin[records.TIMESTAMP] = raw.column("timestamp")
         headers = one_array(raw.column("headers")) if self.wants_headers else None
+        key, value = keys.values, values.values
         if self._transforms or self._wants.takes_text:  # they know fields that are described only
-            keys, values = plain(keys), plain(values)
-        return ConnectRecords(topic, pa.table(origin), keys, values, headers), apart
+            key, value = plain(key), plain(value)
+        made = ConnectRecords(
+            topic, pa.table(origin), key, value, headers, keys.facts, values.facts
+        )
+        return made, apart
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
         if (topic, is_key) not in self._converters:
@@ -319,17 +322,17 @@ class Pipeline:
                 made.expect_others()
             if self._unplaced is not None and self._unplaced.counts:
                 made.count_unread()
+            if self._wants.takes_bytes and self._changes:
+                made.tell_names_apart()
         return self._converters[topic, is_key]
 
-    def _keys(
-        self, topic: str, raw: pa.Table, failed: dict[int, Failed]
-    ) -> tuple[pa.Array, np.ndarray | None]:
+    def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> Decoded:
         if not self.wants_key:
-            return pa.nulls(raw.num_rows), None
+            return Decoded(pa.nulls(raw.num_rows))
         decoded = self._converter(topic, is_key=True).decode(one_array(raw.column("key")))
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "KEY_CONVERTER", f.exception, f.message)
-        return decoded.values, decoded.apart
+        return decoded
 
     def _too_wide(self, column: pa.Array) -> dict[int, Failed]:
         """JSON objects with more fields than the target can have columns. They are set aside before
@@ -355,7 +358,7 @@ class Pipeline:
 
     def _values(
         self, topic: str, raw: pa.Table, failed: dict[int, Failed], unread: dict[str, int]
-    ) -> tuple[pa.Array, np.ndarray | None]:
+    ) -> Decoded:
         column = one_array(raw.column("value"))
         wide = self._too_wide(column)
         if wide:
@@ -365,7 +368,7 @@ class Pipeline:
         for f in decoded.failures:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
         unread.update(decoded.unread)
-        return decoded.values, decoded.apart
+        return decoded
 
 
 def _rows_of(failed: Mapping[int, Failed], column: pa.Array) -> pa.Array:

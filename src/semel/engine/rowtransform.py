@@ -4,7 +4,7 @@ engine: a function of Arrow batches whose columns are the fields of the values."
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -77,12 +77,14 @@ def _transformed(transform: Transform, records: ConnectRecords) -> Transformed:
 
 def _with_tombstones(made: ConnectRecords, gone: ConnectRecords) -> ConnectRecords:
     nothing = pa.nulls(len(gone), made.values.type)
-    return ConnectRecords(
-        made.topic,
-        pa.concat_tables([made.origin, gone.origin.cast(made.origin.schema)]),
-        _concatenated(KEY, made.keys, gone.keys),
-        pa.concat_arrays([made.values, nothing]),
-        None if made.headers is None else _concatenated(HEADERS, made.headers, gone.headers),
+    return replace(
+        made,
+        origin=pa.concat_tables([made.origin, gone.origin.cast(made.origin.schema)]),
+        keys=_concatenated(KEY, made.keys, gone.keys),
+        values=pa.concat_arrays([made.values, nothing]),
+        headers=None
+        if made.headers is None
+        else _concatenated(HEADERS, made.headers, gone.headers),
     )
 
 

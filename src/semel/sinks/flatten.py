@@ -42,7 +42,9 @@ def flattened(
     rows = pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
     fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-    return Records(records.topic, rows, tombstones, has_fields)
+    return Records(
+        records.topic, rows, tombstones, has_fields, records.key_facts, records.value_facts
+    )
 
 
 def unflattened(rows: pa.Table, like: ConnectRecords) -> ConnectRecords:

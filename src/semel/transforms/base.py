@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from semel.records import (
     OFFSET,
     PARTITION,
     TIMESTAMP,
+    Facts,
     one_array,
 )
 
@@ -35,13 +36,22 @@ class Contents:
 
     ``has_schema`` says that they come with a schema, as those of JSON with ``schemas.enable=true``
     do: Kafka Connect's transforms treat them as structs then, otherwise as maps. A null has none.
-    ``name`` and ``version`` are those of the schema, where a transform has set them.
+    ``facts`` is what the schema says of itself, see :class:`~semel.records.ConnectRecords`.
     """
 
     array: pa.Array
     has_schema: bool = True
-    name: str | None = None
-    version: int | None = None
+    facts: Facts = field(default_factory=dict)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the schema."""
+        return self.facts.get("name")
+
+    @property
+    def version(self) -> int | None:
+        """The version of the schema."""
+        return self.facts.get("version")
 
     @property
     def is_struct(self) -> bool:
@@ -58,8 +68,8 @@ class Batch:
 
     ``origin`` says where they were read (see :class:`~semel.records.ConnectRecords`) and never
     changes. ``topics`` says where each record goes. ``headers`` is None if nothing needs them.
-    ``rows`` are the indices of the records in what the chain was given. ``times`` are those that a
-    transform has set.
+    ``rows`` are the indices of the records in what the chain was given. ``times`` and ``places``
+    are the times and partitions that a transform has set.
     """
 
     origin: pa.Table
@@ -69,14 +79,16 @@ class Batch:
     rows: np.ndarray
     headers: pa.Array | None = None
     times: pa.Array | None = None
+    places: pa.Array | None = None
 
     def __len__(self) -> int:
         return int(self.origin.num_rows)
 
     @property
     def partitions(self) -> pa.Array:
-        """The partitions that records were read from, or that a source chose; null for others."""
-        return self._origin(PARTITION)
+        """The partitions that records were read from, or that a source or a transform chose; null
+        for others."""
+        return self._origin(PARTITION) if self.places is None else self.places
 
     @property
     def offsets(self) -> pa.Array | None:
@@ -110,6 +122,7 @@ class Batch:
             self.rows[indices],
             None if self.headers is None else self.headers.take(at),
             None if self.times is None else self.times.take(at),
+            None if self.places is None else self.places.take(at),
         )
 
 

@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json.columns import JSON
+from semel.converters.json.facts import default_of, facts_in, with_default
 from semel.errors import ConfigError, Problem
+from semel.records import Facts
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
@@ -103,9 +105,10 @@ class Cast(ContentsTransform):
             whole = column("", contents.array)
             if nested := connect_type(whole, has_schema=contents.has_schema):
                 refuse_all(contents.array, _unsupported(nested))
-            return contents.holding(cast(contents.array, self._config.whole, contents.has_schema))
+            made = cast(contents.array, self._config.whole, contents.has_schema)
+            return Contents(made, contents.has_schema, _facts(contents, self._config.whole))
         array = required(contents, "cast types", nulls=True)
-        found = columns(array)
+        found = columns(array, defaults=self._config.replace_nulls)
         for name, wanted in self._config.types.items():
             if name in found:
                 if found[name].type == JSON and not contents.has_schema:
@@ -116,10 +119,27 @@ class Cast(ContentsTransform):
                 if nested:
                     refuse_all(found[name].array, _unsupported(nested))
                 made = cast(found[name].array, wanted, contents.has_schema)
-                found[name] = Column(pa.field(name, wanted, found[name].field.nullable), made)
+                found[name] = Column(_field(found[name].field, wanted, contents.has_schema), made)
             elif not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array)))
         return contents.holding(struct(found, array))
+
+
+def _facts(contents: Contents, wanted: pa.DataType) -> Facts:
+    """The facts of whole values in another type, with their default in that type, too."""
+    found = column("", contents.array, facts=contents.facts)
+    default = facts_in(_field(found.field, wanted, contents.has_schema)).get("default")
+    kept = {n: v for n, v in contents.facts.items() if n != "default"}
+    return kept if default is None else {**kept, "default": default}
+
+
+def _field(given: pa.Field, wanted: pa.DataType, has_schema: bool) -> pa.Field:
+    """The field of another type, with its default in that type, too."""
+    made = pa.field(given.name, wanted, given.nullable)
+    default = default_of(given)
+    if default is None:
+        return made
+    return with_default(made, cast(pa.array([default], given.type), wanted, has_schema)[0])
 
 
 def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:

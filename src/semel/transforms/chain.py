@@ -177,6 +177,8 @@ def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> B
     headers = [part.headers for part in parts if part.headers is not None]
     timed = any(part.times is not None for part in parts)
     times = [part.timestamps for part in parts] if timed else []
+    placed = any(part.places is not None for part in parts)
+    chosen = [part.partitions for part in parts] if placed else []
     made = Batch(
         pa.concat_tables([part.origin for part in parts]).take(take),
         _merged([part.keys for part in parts], at, len(rows), wrong),
@@ -185,6 +187,7 @@ def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> B
         rows[order],
         pa.concat_arrays(headers).take(take) if headers else None,
         pa.concat_arrays(times).take(take) if timed else None,
+        pa.concat_arrays(chosen).take(take) if placed else None,
     )
     if wrong:
         refused += [Refusal(int(made.rows[i]), DATA_EXCEPTION, why) for i, why in wrong.items()]
@@ -205,4 +208,10 @@ def _merged(
     found = [Part(pa.array(rows), contents.array) for contents, rows in known]
     array, failures = together(found, length, pa.null())
     wrong |= {f.index: f.message for f in failures}
-    return known[0][0].holding(array)
+    first = known[0][0]
+    shared = {
+        name: fact
+        for name, fact in first.facts.items()
+        if all(contents.facts.get(name) == fact for contents, _ in known)
+    }
+    return Contents(array, first.has_schema, shared)

@@ -8,8 +8,6 @@ follows. Truncations and events without a row become null, too.
 
 from __future__ import annotations
 
-import json
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,8 +70,5 @@ class Unwrapper:
 
     def _reader(self, schema: bytes) -> PayloadReader:
         if schema not in self._readers:
-            described = json.loads(schema)
-            self._readers[schema] = PayloadReader(
-                json.dumps({"type": "struct", "fields": described["fields"]})
-            )
+            self._readers[schema] = PayloadReader(schema.decode())
         return self._readers[schema]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,20 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.converters.json.facts import facts_as_whole
 from semel.converters.json.merge import Part, together
-from semel.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.fields import Defaults
-from semel.transforms.headers import added
+from semel.transforms.headers import added, header_keys, parents
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text
 
 ENVELOPE = frozenset({"before", "after", "source", "op"})
 """The fields that identify a change event."""
+_SUFFIX = ".Envelope"
+"""How the names of their schemas end."""
 _TRANSACTION = ("id", "data_collection_order", "total_order")
 _AT_THE_TOP = ("op", "ts_ms", "ts_us", "ts_ns")
 _DELETED = "__deleted"
-_LATER = ("drop.fields.header.name", "drop.fields.from.key", "drop.fields.keep.schema.compatible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +88,25 @@ class ExtractNewRecordStateConfig(Defaults):
     add_fields: tuple[str, ...] = key(
         "add.fields", (), "Fields of the event to add, such as op,source.ts_ms,table:from_table."
     )
-    fields_prefix: str = key("add.fields.prefix", "__", "What their names begin with.")
+    fields_prefix: str = key(
+        "add.fields.prefix", "__", "What their names begin with.", may_be_empty=True
+    )
     add_headers: tuple[str, ...] = key("add.headers", (), "The same, as headers.")
-    headers_prefix: str = key("add.headers.prefix", "__", "What their names begin with.")
+    headers_prefix: str = key(
+        "add.headers.prefix", "__", "What their names begin with.", may_be_empty=True
+    )
     route_by: str = key(
         "route.by.field", "", "The field of the row that holds the topic to send the record to."
     )
-    drop_fields: str = key(_LATER[0], "", "Is not available.")
-
-    def __post_init__(self) -> None:
-        if self.drop_fields:
-            raise ConfigError(
-                Problem(
-                    _LATER[0],
-                    f"{_LATER[0]}={self.drop_fields}: fields are not dropped by headers here. Drop "
-                    "them with ReplaceField",
-                )
-            )
+    drop_header: str = key(
+        "drop.fields.header.name", "", "The header that lists fields to drop from the row."
+    )
+    drop_from_key: bool = key(
+        "drop.fields.from.key", False, "Whether they are dropped from the key, too."
+    )
+    drop_optional: bool = key(
+        "drop.fields.keep.schema.compatible", True, "Whether only optional fields are dropped."
+    )
 
     @property
     def is_legacy(self) -> bool:
@@ -144,14 +148,24 @@ class ExtractNewRecordState(Transform):
     def routes(self) -> bool:
         return bool(self._config.route_by)
 
+    @property
+    def needs_key(self) -> bool:
+        return self._config.drop_from_key
+
+    @property
+    def changes_key(self) -> bool:
+        return self._config.drop_from_key
+
+    @property
+    def needs_headers(self) -> bool:
+        return bool(self._config.drop_header)
+
     def apply(self, batch: Batch) -> Batch:
         events = batch.values.array
-        if pa.types.is_null(events.type):
-            return batch if self._config.keeps_tombstones else batch.take(np.arange(0))
-        if not batch.values.is_struct or not {f.name for f in events.type} >= ENVELOPE:
-            return self._without_tombstones(batch)
-        batch = self._with_headers(batch)
+        if not are_events(batch.values):
+            return self._without_tombstones(self._with_headers(batch, {}))
         found = columns(events)
+        batch = self._with_headers(batch, found)
         after = self._opened(found["after"], "after")
         before = self._opened(found["before"], "before")
         there, was = valid(after), valid(before)
@@ -159,7 +173,12 @@ class ExtractNewRecordState(Transform):
         delete = ~there & was
         keep = there | (delete & (not self._config.drops_deletes))
         keep |= tombstone & self._config.keeps_tombstones
-        batch = replace(batch, values=self._rows(batch.values, found, after, before, delete))
+        dropped = self._dropped(batch)
+        rows = self._rows(batch.values, found, after, before, delete, dropped)
+        batch = replace(batch, values=rows)
+        if self._config.drop_from_key and batch.keys.is_struct:
+            kept = self._without(columns(batch.keys.array), dropped)
+            batch = replace(batch, keys=batch.keys.holding(struct(kept, batch.keys.array)))
         if self._config.route_by:
             batch = replace(batch, topics=self._routed(batch.topics, after, before, delete))
         return batch if keep.all() else batch.take(np.flatnonzero(keep))
@@ -181,11 +200,12 @@ class ExtractNewRecordState(Transform):
         after: pa.Array,
         before: pa.Array,
         delete: np.ndarray,
+        dropped: Mapping[str, np.ndarray],
     ) -> Contents:
         rows = after
         if self._config.rewrites and delete.any():
             rows = either(after, before, delete)
-        mine = columns(rows)
+        mine = columns(rows, defaults=self._config.rewrites and self._config.replace_nulls)
         if self._config.rewrites:
             texts = pc.if_else(pa.array(delete), "true", "false")
             mine[_DELETED] = column(_DELETED, texts)
@@ -193,7 +213,38 @@ class ExtractNewRecordState(Transform):
             value = self._value(reference, found)
             if value is not None:
                 mine[reference.name] = value
-        return Contents(struct(mine, rows), contents.has_schema)
+        mine = self._without(mine, dropped)
+        return Contents(
+            struct(mine, rows), contents.has_schema, facts_as_whole(found["after"].field)
+        )
+
+    def _dropped(self, batch: Batch) -> Mapping[str, np.ndarray]:
+        """The fields that headers list, and the records that lose each."""
+        dropped: dict[str, np.ndarray] = {}
+        if batch.headers is None or not self._config.drop_header:
+            return dropped
+        chosen = np.asarray(pc.equal(header_keys(batch.headers), self._config.drop_header))
+        values = batch.headers.flatten().field("value").filter(pa.array(chosen))
+        seen = np.zeros(len(batch), np.bool_)
+        for row, text in zip(parents(batch.headers)[chosen], values.to_pylist(), strict=True):
+            for name in () if seen[row] else listed(text):
+                dropped.setdefault(name, np.zeros(len(batch), np.bool_))[row] = True
+            seen[row] = True
+        return dropped
+
+    def _without(self, found: Columns, dropped: Mapping[str, np.ndarray]) -> Columns:
+        """The fields without those that are dropped, which are null where others keep them."""
+        left = dict(found)
+        for name, rows in dropped.items():
+            each = left.get(name)
+            if each is None or (self._config.drop_optional and not each.field.nullable):
+                continue
+            if rows.all():
+                del left[name]
+            else:
+                array = pc.if_else(pa.array(rows), pa.scalar(None, each.type), each.array)
+                left[name] = Column(each.field.with_nullable(True), array)
+        return left
 
     def _value(self, reference: Reference, found: Columns) -> Column | None:
         """A field of an event; one that other transforms have added may be at the top."""
@@ -203,26 +254,26 @@ class ExtractNewRecordState(Transform):
         value = value or found.get(reference.field)
         return value and Column(value.field.with_nullable(True), value.array)
 
-    def _with_headers(self, batch: Batch) -> Batch:
+    def _with_headers(self, batch: Batch, found: Columns) -> Batch:
+        """With fields of the events as headers; a tombstone has but the operation."""
         headers = batch.headers
         if headers is None or not self._headers:
             return batch
         contents = batch.values
-        found = columns(contents.array)
         tombstone = ~valid(contents.array)
+        nothing = pa.nulls(len(batch), pa.string())
         for reference in self._headers:
             value = self._value(reference, found)
-            if value is None:
-                continue
-            text = java_text(value.array, has_schema=contents.has_schema)
+            has = np.full(len(batch), value is not None) & ~tombstone
+            text = nothing
+            if value is not None:
+                text = java_text(value.array, has_schema=contents.has_schema)
             if reference.field == "op":
                 text = pc.if_else(pa.array(tombstone), "d", text)
-                headers = added(headers, reference.name, text)
-            elif tombstone.any():
+                has |= tombstone
+            if has.any():
                 some = added(headers, reference.name, text)
-                headers = pc.if_else(pa.array(tombstone), headers, some)
-            else:
-                headers = added(headers, reference.name, text)
+                headers = some if has.all() else pc.if_else(pa.array(has), some, headers)
         return replace(batch, headers=headers)
 
     def _routed(
@@ -245,6 +296,22 @@ class ExtractNewRecordState(Transform):
             filled = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
             made = pc.if_else(pc.and_(pa.array(chosen), filled), texts, made)
         return made
+
+
+def are_events(contents: Contents) -> bool:
+    """Whether values are change events, by the name of their schema or, without one, by fields."""
+    if not contents.is_struct or not (contents.name or _SUFFIX).endswith(_SUFFIX):
+        return False
+    return {f.name for f in contents.array.type} >= ENVELOPE
+
+
+def listed(text: bytes | None) -> Sequence[str]:
+    """The names in a header, as Kafka Connect's SimpleHeaderConverter writes a list of them."""
+    try:
+        found = json.loads(text or b"[]")
+    except ValueError:
+        found = [name.strip() for name in (text or b"").decode(errors="replace").split(",")]
+    return [str(name) for name in found] if isinstance(found, list) else [str(found)]
 
 
 def valid(array: pa.Array) -> np.ndarray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from semel.config import key
+from semel.converters.json.facts import facts_as_whole
 from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults, Nesting
 from semel.transforms.structs import Column, Opener, columns, refuse_all, required
@@ -26,6 +27,7 @@ class ExtractField(ContentsTransform):
 
     def __init__(self, config: ExtractFieldConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
+        self._defaults = config.replace_nulls
         self._name = config.field
         self._path = config.path(config.field)
         self._opener = Opener()
@@ -40,7 +42,7 @@ class ExtractField(ContentsTransform):
         opened = self._opener.opened(found, self._name)
         if opened is not None and opened.array.null_count == found.array.null_count:
             found = opened
-        return Contents(found.array, contents.has_schema)
+        return Contents(found.array, contents.has_schema, facts_as_whole(found.field))
 
     def _found(self, array: pa.Array) -> Column | None:
         *before, last = self._path
@@ -51,4 +53,4 @@ class ExtractField(ContentsTransform):
             if not opened:
                 return None
             at = opened.array
-        return columns(at).get(last)
+        return columns(at, defaults=self._defaults).get(last)

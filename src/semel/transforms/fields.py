@@ -10,13 +10,12 @@ from semel.errors import misconfigured
 
 @dataclass(frozen=True)
 class Defaults:
-    """Converters have replaced null fields with their defaults before any transform runs, so this
-    key has no effect here."""
+    """What becomes of the null fields that a converter has left (KIP-1040)."""
 
     replace_nulls: bool = key(
         "replace.null.with.default",
         True,
-        "Whether null fields take their defaults. No effect: converters do that already.",
+        "Whether a null field takes the default of its schema, if there is one.",
     )
 
 

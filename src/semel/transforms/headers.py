@@ -146,7 +146,8 @@ class HeaderFrom(KeyOrValue):
         config = self._config
         contents = batch.contents(self.of_key)
         array = required(contents, f"header {config.operation}", nulls=False)
-        found = columns(array)
+        given = columns(array)
+        found = columns(array, defaults=config.replace_nulls)
         headers = batch.headers
         for field, name in zip(config.fields, config.headers, strict=True):
             if field not in found and contents.has_schema:
@@ -155,6 +156,6 @@ class HeaderFrom(KeyOrValue):
                 taken = found[field].array if field in found else pa.nulls(len(batch))
                 headers = added(headers, name, java_text(taken, has_schema=contents.has_schema))
         if config.operation == "move":
-            found = {n: c for n, c in found.items() if n not in config.fields}
-        changed = batch.with_contents(self.of_key, contents.holding(struct(found, array)))
+            given = {n: c for n, c in found.items() if n not in config.fields}
+        changed = batch.with_contents(self.of_key, contents.holding(struct(given, array)))
         return replace(changed, headers=headers)

@@ -30,6 +30,11 @@ class HoistField(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         whole = pa.array(np.zeros(len(contents.array), np.int8))
-        return Contents(
-            struct({self._field: column(self._field, contents.array)}, whole), contents.has_schema
+        inside = column(
+            self._field,
+            contents.array,
+            nullable=not contents.has_schema
+            or bool(contents.facts.get("optional") or contents.array.null_count),
+            facts=contents.facts,
         )
+        return Contents(struct({self._field: inside}, whole), contents.has_schema)

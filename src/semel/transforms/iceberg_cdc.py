@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
-from semel.transforms.base import Batch, Refused, Transform, reasons
+from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
 from semel.transforms.debezium import ENVELOPE, either, valid
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text
@@ -101,7 +101,7 @@ class DebeziumTransform(Transform):
             raise Refused(reasons(missing, "the change event has no row"))
         cdc = self._cdc(batch, found, op, events)
         made = struct({**columns(rows), _CDC: column(_CDC, cdc)}, rows)
-        batch = replace(batch, values=batch.values.holding(made))
+        batch = replace(batch, values=Contents(made, batch.values.has_schema))
         return batch.take(np.flatnonzero(~there | valid(rows))) if len(missing) else batch
 
     def _opened(self, found: Columns, where: str) -> pa.Array:
@@ -177,7 +177,7 @@ class DmsTransform(Transform):
         cdc = struct(parts, data)
         made = struct({**columns(data), _CDC: column(_CDC, cdc)}, data)
         whole = valid(data) & valid(facts)
-        batch = replace(batch, values=batch.values.holding(made))
+        batch = replace(batch, values=Contents(made, batch.values.has_schema))
         return batch.take(np.flatnonzero(~there | whole))
 
     def _opened(self, found: Columns, where: str) -> pa.Array | None:

@@ -61,7 +61,7 @@ class InsertField(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self._config
         array = required(contents, "field insertion", nulls=True)
-        found = columns(array)
+        found = columns(array, defaults=config.replace_nulls)
         inserted: Sequence[tuple[str, Callable[[], pa.Array]]] = (
             (config.topic, lambda: batch.topics),
             (config.partition, lambda: batch.partitions),
@@ -73,7 +73,9 @@ class InsertField(ContentsTransform):
             if spec:
                 name = spec[:-1] if spec[-1] in "?!" else spec
                 refuse_duplicate(name, found, contents, array)
-                found[name] = column(name, values(), nullable=not spec.endswith("!"))
+                made = values()
+                if contents.has_schema or made.null_count < len(made):
+                    found[name] = column(name, made, nullable=not spec.endswith("!"))
         return contents.holding(struct(found, array))
 
     def _offsets(self, batch: Batch, array: pa.Array) -> pa.Array:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.config import key
+from semel.converters.json.facts import renamed
 from semel.errors import ConfigError, Problem
 from semel.patterns import check, compiled
 from semel.transforms.base import Batch, Router, each
-from semel.transforms.structs import column, columns, required, struct
+from semel.transforms.debezium import are_events
+from semel.transforms.structs import Column, column, columns, required, struct
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,13 @@ class ToLogicalTopicRouterConfig:
     )
     key_replacement: str = key("key.field.replacement", "", "The value of that field.")
     key_field: str = key("key.field.name", "__dbz__sourceIdentifier", "Its name.")
-    adjustment: str = key("schema.name.adjustment.mode", "none", "Has no effect here.")
+    adjustment: str = key(
+        "schema.name.adjustment.mode",
+        "none",
+        "How names of schemas are made fit for Avro: by underscores (avro), or by the characters' "
+        "codes (avro_unicode).",
+        choices=("none", "avro", "avro_unicode"),
+    )
     cache: str = key(
         "logical.destination.cache.size",
         "16",
@@ -87,16 +97,47 @@ class ToLogicalTopicRouter(Router):
 
     def apply(self, batch: Batch) -> Batch:
         routed = super().apply(batch)
+        topics = pc.unique(routed.topics).to_pylist()
+        if len(topics) == 1 and self._topics.fullmatch(batch.topics[0].as_py()):
+            routed = self._named(routed, topics[0])
         if not self._config.unique:
             return routed
-        keys = batch.keys
+        keys = routed.keys
         names = each(batch.topics, self._identifier)
         if names.null_count == len(names) or pa.types.is_null(keys.array.type):
             return routed
         array = required(keys, "Updating schema", nulls=True)
         field = self._config.key_field
-        found = {**columns(array), field: column(field, names)}
+        found = columns(array)
+        found[field] = column(field, names, nullable=bool(names.null_count))
         return replace(routed, keys=keys.holding(struct(found, array)))
+
+    def _named(self, batch: Batch, topic: str) -> Batch:
+        """The schemas of keys and events named after their new topic."""
+        keys, values = batch.keys, batch.values
+        if keys.has_schema and keys.is_struct:
+            keys = replace(keys, facts={**keys.facts, "name": self._adjusted(f"{topic}.Key")})
+        if values.has_schema and values.name and are_events(values):
+            found = columns(values.array)
+            for name in ("before", "after"):
+                row = found[name]
+                found[name] = Column(
+                    renamed(row.field, self._adjusted(f"{topic}.Value")), row.array
+                )
+            facts = {**values.facts, "name": self._adjusted(f"{topic}.Envelope")}
+            values = replace(values, array=struct(found, values.array), facts=facts)
+        return replace(batch, keys=keys, values=values)
+
+    def _adjusted(self, name: str) -> str:
+        """A name with which a schema can be written."""
+        mode = self._config.adjustment.lower()
+        if mode == "none":
+            return name
+        first, rest = (r"^[^A-Za-z_]", r"(?!^)[^A-Za-z0-9_.]")
+        if mode == "avro":
+            name = re.sub(r"^(?=[0-9])", "_", name)
+            return re.sub(f"{first}|{rest}", "_", name)
+        return re.sub(f"{first}|{rest}|_", lambda m: f"_u{ord(m[0]):04x}", name)
 
     def _identifier(self, topic: str) -> str | None:
         """The value that distinguishes a topic's keys from those of other topics in the same

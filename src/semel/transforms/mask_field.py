@@ -51,7 +51,7 @@ class MaskField(ContentsTransform):
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "mask fields", nulls=False)
-        found = columns(array)
+        found = columns(array, defaults=self._config.replace_nulls)
         for name in self._config.fields:
             if name in found:
                 found[name] = self._masked(found[name], contents.has_schema)
@@ -72,7 +72,7 @@ class MaskField(ContentsTransform):
             of = f"of type: {what}" if text is None else f"of type {what}"
             refuse_all(array, f"Cannot mask value {of}{custom}")
             return found
-        return Column(found.field, made)
+        return Column(found.field.with_type(made.type), made)
 
 
 def _filled(array: pa.Array, value: Any) -> pa.Array:
@@ -94,6 +94,8 @@ def _nothing(array: pa.Array) -> pa.Array | None:
         return _filled(array.cast(width), 0).cast(kind)
     if kinds.is_list(kind):
         return _filled(array, [])
+    if kinds.is_struct(kind):  # a map
+        return struct({}, array)
     if kind == JSON:
         text = array.storage
         lists = pc.starts_with(pc.ascii_ltrim_whitespace(text), "[")
@@ -114,10 +116,14 @@ def _replaced(array: pa.Array, text: str) -> pa.Array | None:
     try:
         number = Decimal(text)
     except InvalidOperation:
-        refuse_all(array, f"Unable to convert {text} (class java.lang.String) to a number")
+        what = "number" if kinds.is_decimal(kind) else "a number"
+        refuse_all(array, f"Unable to convert {text} (class java.lang.String) to {what}")
         return array
     if kinds.is_integer(kind):
         bits = kind.bit_width
         whole = int(number) & ((1 << bits) - 1)
         return _filled(array, whole - (1 << bits) if whole >> (bits - 1) else whole)
-    return _filled(array, float(number) if kinds.is_floating(kind) else number)
+    if kinds.is_floating(kind):
+        return _filled(array, float(number))
+    digits = -min(0, int(number.as_tuple().exponent))
+    return _filled(array.cast(pa.decimal128(38, max(kind.scale, digits))), number)

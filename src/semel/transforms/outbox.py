@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.converters.json.columns import CONNECT, JSON
+from semel.converters.json.facts import facts_as_whole, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.errors import ConfigError, Problem
 from semel.patterns import check, compiled
-from semel.records import TIMESTAMP_TYPE
+from semel.records import TIMESTAMP_TYPE, Facts
+from semel.transforms import payloads
 from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
-from semel.transforms.debezium import ENVELOPE, valid
+from semel.transforms.debezium import are_events, valid
 from semel.transforms.headers import added
 from semel.transforms.structs import Column, Columns, Opener, column, columns, refuse_all, struct
 from semel.transforms.texts import java_text
@@ -30,14 +35,15 @@ _UNITS = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 def _placements(texts: tuple[str, ...]) -> None:
+    if not texts:
+        raise ValueError("must list fields, such as type:header. Remove it if there are none")
     for text in texts:
         parts = [part.strip() for part in text.split(":")]
         if len(parts) not in (2, 3) or parts[1].lower() not in ("header", "envelope", "partition"):
             raise ValueError(
-                f"{text} must be field:header or field:envelope, and :alias may follow"
+                f"{text} must be field:header, field:envelope or field:partition, and :alias may "
+                "follow"
             )
-        if parts[1].lower() == "partition":
-            raise ValueError(f"{text}: a field cannot choose the partition here. Remove it")
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,8 @@ class EventRouterConfig:
         _PLACEMENT,
         (),
         "Fields to add to the headers or to the value, such as type:header,type:envelope:kind. One "
-        "in the envelope makes the value an object, in which payload is the payload.",
+        "in the envelope makes the value an object, in which payload is the payload. A field of "
+        "the partition chooses that, in a source.",
         validator=_placements,
     )
     missing: str = key(
@@ -72,7 +79,11 @@ class EventRouterConfig:
         "Whether an event without such a field is a bad record, or passes without it.",
         choices=("error", "ignore"),
     )
-    version: str = key("table.field.event.schema.version", "", "Has no effect here.")
+    version: str = key(
+        "table.field.event.schema.version",
+        "",
+        "The field that holds the version of the schema, if the value has fields in the envelope.",
+    )
     route_by: str = key("route.by.field", "aggregatetype", "The field that names the topic.")
     regex: str = key(
         "route.topic.regex", "(?<routedByValue>.*)", "Matches its value.", validator=check
@@ -87,7 +98,10 @@ class EventRouterConfig:
         "table.expand.json.payload", False, "Whether the payload is JSON that becomes an object."
     )
     nulls: str = key(
-        "table.json.payload.null.behavior", "ignore", "Only ignore.", choices=("ignore",)
+        "table.json.payload.null.behavior",
+        "ignore",
+        "What becomes of fields of such an object that are null: none, or optional bytes.",
+        choices=("ignore", "optional_bytes"),
     )
     empty: str = key(
         "table.json.payload.empty.array.behavior", "ignore", "Only ignore.", choices=("ignore",)
@@ -97,7 +111,7 @@ class EventRouterConfig:
 @dataclass(frozen=True, slots=True)
 class _Addition:
     field: str
-    to_header: bool
+    place: str
     name: str
 
 
@@ -133,25 +147,35 @@ class EventRouter(Transform):
     def apply(self, batch: Batch) -> Batch:
         there = valid(batch.values.array)
         values = batch.values
-        if not values.is_struct or not {f.name for f in values.array.type} >= ENVELOPE:
+        if not are_events(values):
+            self._refuse_others(values)
             return batch if there.all() else batch.take(np.flatnonzero(there))
-        inserted = np.flatnonzero(there & self._inserts(values.array, there))
+        inserted = np.flatnonzero(there & self._inserts(batch, there))
         try:
             return self._messages(batch.take(inserted)) if len(inserted) else batch.take(inserted)
         except Refused as error:
             mapped = {int(inserted[i]): why for i, why in error.reasons.items()}
             raise Refused(mapped, error.exception) from None
 
-    def _inserts(self, events: pa.Array, there: np.ndarray) -> np.ndarray:
+    def _refuse_others(self, values: Contents) -> None:
+        """Refuse what is a change event by the name of its schema, but has no operation."""
+        if (values.name or "").endswith(".Envelope") and "op" not in columns(values.array):
+            refuse_all(values.array, "op is not a valid field name")
+
+    def _inserts(self, batch: Batch, there: np.ndarray) -> np.ndarray:
         """Which events are neither deletes nor updates."""
-        ops = columns(events)["op"].array.cast(pa.string())
+        ops = columns(batch.values.array)["op"].array.cast(pa.string())
         unknown = np.flatnonzero(there & ~valid(ops))
         if len(unknown):
             raise Refused(reasons(unknown, "the change event has no op"), _NULL)
         updates = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(ops, "u"), False)))
         if len(updates) and self._config.invalid.lower() == "fatal":
-            why = "Unexpected update message received: rows of an outbox are only inserted, fail."
-            raise Refused(reasons(updates, why), "java.lang.IllegalStateException")
+            keys = batch.keys.array.take(pa.array(updates)).to_pylist()
+            why = "Unexpected update message received {}, fail."
+            raise Refused(
+                {int(at): why.format(key) for at, key in zip(updates, keys, strict=True)},
+                "java.lang.IllegalStateException",
+            )
         if len(updates):
             level = logging.WARNING if self._config.invalid.lower() == "warn" else logging.ERROR
             log.log(level, "%d unexpected updates of an outbox table were ignored", len(updates))
@@ -173,7 +197,7 @@ class EventRouter(Transform):
         times = self._times(event, fields, rows)
         wanted = [config.event_id, config.route_by, config.event_key]
         additions = [a for a in self._additions if a.field in fields or config.missing != "ignore"]
-        wanted += [a.field for a in additions if a.to_header]
+        wanted += [a.field for a in additions if a.place != "envelope"]
         for name in wanted:
             if name not in fields:
                 refuse_all(rows, f"{name} is not a valid field name")
@@ -181,8 +205,8 @@ class EventRouter(Transform):
             if addition.field not in fields:
                 refuse_all(rows, f"Unable to find field {addition.field} in event", _CONNECT)
         topics = self._topics(fields[config.route_by].array)
-        payload = fields[config.payload].array
-        empty = _empty(payload)
+        payload = fields[config.payload]
+        empty = _empty(payload.array)
         if config.expand:
             payload = self._expanded(payload)
         has_schema = batch.values.has_schema
@@ -190,25 +214,46 @@ class EventRouter(Transform):
         if headers is not None:
             shown = [
                 ("id", config.event_id),
-                *((a.name, a.field) for a in additions if a.to_header),
+                *((a.name, a.field) for a in additions if a.place == "header"),
             ]
             for name, field in shown:
                 text = java_text(fields[field].array, has_schema=has_schema)
                 headers = added(headers, name, text)
-        inside = {a.name: fields[a.field].named(a.name) for a in additions if not a.to_header}
-        values = payload
-        if any(not a.to_header for a in self._additions):
-            values = struct({_PAYLOAD: _like(fields[config.payload], payload), **inside}, rows)
+        values, facts = payload.array, facts_as_whole(payload.field)
+        if any(a.place == "envelope" for a in self._additions):
+            inside = {_PAYLOAD: payload.named(_PAYLOAD)}
+            inside |= {
+                a.name: fields[a.field].named(a.name) for a in additions if a.place == "envelope"
+            }
+            values, facts = struct(inside, rows), self._facts(event, fields)
         if config.tombstones:
             values = values.take(pa.array(np.arange(len(values)), mask=empty))
+        places = [fields[a.field].array for a in additions if a.place == "partition"]
+        event_key = fields[config.event_key]
         return replace(
             batch,
-            keys=Contents(fields[config.event_key].array, has_schema),
-            values=Contents(values, has_schema),
+            keys=Contents(event_key.array, has_schema, facts_as_whole(event_key.field)),
+            values=Contents(values, has_schema, facts),
             topics=topics,
             headers=headers,
             times=times,
+            places=places[-1].cast(pa.int32()) if places else batch.places,
         )
+
+    def _facts(self, event: Columns, fields: Columns) -> Facts:
+        """The name and version of the schema of values with fields in the envelope, if all of them
+        have the same."""
+        routed = pc.unique(fields[self._config.route_by].array).to_pylist()
+        version = fields.get(self._config.version)
+        versions = [] if version is None else pc.unique(version.array).to_pylist()
+        name = facts_in(event["after"].field).get("name")
+        facts: dict[str, Any] = {}
+        if len(routed) == 1:
+            before, dot, last = (name or "").rpartition(".")
+            facts["name"] = f"{before}{dot}{routed[0]}.{last}" if name else routed[0]
+        if len(versions) == 1:
+            facts["version"] = versions[0]
+        return facts
 
     def _times(self, event: Columns, fields: Columns, rows: pa.Array) -> pa.Array:
         given = event.get("ts_ms")
@@ -245,36 +290,59 @@ class EventRouter(Transform):
             return name
         return self._regex.first_replaced(self._topic, name)
 
-    def _expanded(self, payload: pa.Array) -> pa.Array:
+    def _expanded(self, payload: Column) -> Column:
         """The objects that payloads of text hold."""
         if not pa.types.is_string(payload.type):
             return payload
-        text = payload
+        text = payload.array
         if self._config.tombstones:
-            text = pc.if_else(pa.array(_empty(payload)), pa.scalar(None, pa.string()), payload)
+            text = pc.if_else(pa.array(_empty(text)), pa.scalar(None, pa.string()), text)
         objects = pc.fill_null(pc.starts_with(text, "{"), True)
         others = np.flatnonzero(~np.asarray(objects))
         why = f"field {self._config.payload} holds no JSON object, but expand.json.payload=true"
         wrong = reasons(others, why)
         if not wrong and text.null_count == len(text):
-            return pa.nulls(len(text), pa.struct([]))
+            return column(_PAYLOAD, pa.nulls(len(text), pa.struct([])))
         if not wrong:
             made, failures = self._payloads.read(text, None)
             wrong = {f.index: f"field {self._config.payload}: {f.message}" for f in failures}
         if wrong:
             raise Refused(wrong)
-        return made
+        name = self._config.payload
+        inside = columns(made)
+        typed = {n: self._typed(c, f"{name}.{n}") for n, c in inside.items()}
+        kept = {n: c for n, c in typed.items() if c is not None}
+        return column(_PAYLOAD, struct(kept, made), facts={"name": name})
+
+    def _typed(self, found: Column, name: str) -> Column | None:
+        """A field of an object with the schema that Debezium finds in its values; None if it finds
+        none."""
+        as_bytes, array = self._config.nulls == "optional_bytes", found.array
+        if array.null_count == len(array):
+            return Column(found.field, pa.nulls(len(array), pa.binary())) if as_bytes else None
+        if pa.types.is_list(array.type):
+            return found if pc.any(pc.greater(pc.list_value_length(array), 0)).as_py() else None
+        if array.type != JSON:
+            return found
+        values = [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
+        try:
+            schema = payloads.schema_of(name, values, nulls_as_bytes=as_bytes)
+        except ValueError:
+            return found
+        if schema is None:
+            return None
+        left = [payloads.fitted(value, schema) for value in values]
+        texts = [
+            text if fitting == value else json.dumps(fitting, ensure_ascii=False)
+            for text, value, fitting in zip(array.storage.to_pylist(), values, left, strict=True)
+        ]
+        field = found.field.with_metadata({CONNECT: json.dumps(schema)})
+        return Column(field, pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string())))
 
 
 def _addition(text: str) -> _Addition:
     field, place, *alias = (part.strip() for part in text.split(":"))
-    return _Addition(field, place.lower() == "header", alias[0] if alias else field)
-
-
-def _like(given: Column, payload: pa.Array) -> Column:
-    """The payload's column, which keeps what is known of its field unless it was expanded."""
-    same = payload.type == given.type
-    return given.named(_PAYLOAD) if same else column(_PAYLOAD, payload)
+    return _Addition(field, place.lower(), alias[0] if alias else field)
 
 
 def _empty(payload: pa.Array) -> np.ndarray:

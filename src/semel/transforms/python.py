@@ -15,7 +15,7 @@ import pyarrow as pa
 from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.records import one_array
-from semel.transforms.base import Batch, Refused, Transform
+from semel.transforms.base import Batch, Contents, Refused, Transform
 
 ROW, KEY, VALUE, TIMESTAMP = "row", "key", "value", "timestamp"
 
@@ -82,8 +82,8 @@ class Python(Transform):
         taken = batch.take(left)
         return replace(
             taken,
-            keys=taken.keys.holding(one_array(made.column(KEY))),
-            values=taken.values.holding(one_array(made.column(VALUE))),
+            keys=Contents(one_array(made.column(KEY)), taken.keys.has_schema),
+            values=Contents(one_array(made.column(VALUE)), taken.values.has_schema),
         )
 
     def _called(self, given: pa.RecordBatch, refused: dict[int, tuple[str, str]]) -> pa.Table:

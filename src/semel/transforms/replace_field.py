@@ -51,7 +51,7 @@ class ReplaceField(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         config = self._config
         array = required(contents, "field replacement", nulls=True)
-        found = columns(array)
+        found = columns(array, defaults=config.replace_nulls)
         old_names = {new: old for old, new in config.new_names.items()}
         kept: Columns = {}
         for name in found:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from semel.config import Type, key
 from semel.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
-from semel.transforms.structs import refuse_all
+from semel.transforms.structs import columns, refuse_all, struct
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,9 @@ class SetSchemaMetadata(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         if not contents.has_schema:
             refuse_all(contents.array, "Schema required for [updating schema metadata]")
-        version = contents.version if self.config.version is None else self.config.version
-        return replace(contents, name=self.config.name or contents.name, version=version)
+        given = {"name": self.config.name or None, "version": self.config.version}
+        facts = {**contents.facts, **{n: v for n, v in given.items() if v is not None}}
+        array = contents.array
+        if contents.is_struct:
+            array = struct(columns(array, defaults=self.config.replace_nulls), array)
+        return Contents(array, contents.has_schema, facts)

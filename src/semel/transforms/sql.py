@@ -18,7 +18,7 @@ from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.errors import misconfigured
 from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
-from semel.transforms.base import Batch, Refused, Transform, reasons
+from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
 from semel.transforms.structs import columns
 
 if typing.TYPE_CHECKING:
@@ -229,8 +229,8 @@ class Sql(Transform):
                 keys = pa.concat_arrays([keys, old_keys.cast(keys.type)])
             else:
                 keys = pa.concat_arrays([keys, pa.nulls(len(gone), keys.type)])
-            taken = replace(taken, keys=taken.keys.holding(keys.take(pa.array(order))))
-        return replace(taken, values=taken.values.holding(values))
+            taken = replace(taken, keys=Contents(keys.take(pa.array(order)), taken.keys.has_schema))
+        return replace(taken, values=Contents(values, taken.values.has_schema))
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from semel.converters.json.columns import CONNECT, JSON
 from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.facts import default_of, described, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
-from semel.records import DATA_EXCEPTION
+from semel.records import DATA_EXCEPTION, Facts
 from semel.transforms.base import Contents, Refused, reasons
 
 SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
@@ -38,14 +39,32 @@ class Column:
 Columns = dict[str, Column]
 
 
-def column(name: str, array: pa.Array, *, nullable: bool = True) -> Column:
-    """A column of a new field."""
-    return Column(pa.field(name, array.type, nullable), array)
+def column(
+    name: str, array: pa.Array, *, nullable: bool = True, facts: Facts | None = None
+) -> Column:
+    """A column of a new field; ``facts`` is what its schema says of itself."""
+    return Column(described(pa.field(name, array.type, nullable), facts or {}), array)
 
 
-def columns(array: pa.Array) -> Columns:
-    """The fields of a struct array, in their order."""
-    return {f.name: Column(f, a) for f, a in zip(array.type, array.flatten(), strict=True)}
+def columns(array: pa.Array, *, defaults: bool = False) -> Columns:
+    """The fields of a struct array, in their order; ``defaults`` replace the nulls in fields that
+    declare one."""
+    found = {f.name: Column(f, a) for f, a in zip(array.type, array.flatten(), strict=True)}
+    if defaults:
+        there = array.is_valid()
+        found = {name: _without_nulls(each, there) for name, each in found.items()}
+    return found
+
+
+def _without_nulls(found: Column, there: pa.Array) -> Column:
+    default = default_of(found.field) if found.array.null_count else None
+    if default is None:
+        return found
+    absent = pc.and_(there, found.array.is_null())
+    if found.type == JSON:
+        filled = pc.if_else(absent, default.value, found.array.storage)
+        return Column(found.field, pa.ExtensionArray.from_storage(JSON, filled))
+    return Column(found.field, pc.if_else(absent, default, found.array))
 
 
 def struct(found: Mapping[str, Column], like: pa.Array) -> pa.Array:
@@ -101,10 +120,10 @@ def _not_a_struct(has_schema: bool, purpose: str, kind: str) -> str:
 
 def connect_type(found: Column, *, has_schema: bool) -> str | None:
     """Kafka Connect's name for the type of a nested field; None for other fields."""
-    known = found.field.metadata or {}
-    if CONNECT in known:
-        return str(json.loads(known[CONNECT])["type"]).upper()
     if found.type == JSON:
+        known = json.loads((found.field.metadata or {}).get(CONNECT, b"{}"))
+        if known.get("type") in ("struct", "array", "map"):
+            return str(known["type"]).upper()
         text = pc.ascii_ltrim_whitespace(found.array.storage.drop_null()[:1])
         return "ARRAY" if pc.any(pc.starts_with(text, "[")).as_py() else "MAP"
     if pa.types.is_list(found.type):
@@ -157,7 +176,7 @@ class Opener:
         if CONNECT not in known and not len(rows):
             return None
         array = place(self._read(text.take(rows), known, where), rows, len(text))
-        return Column(pa.field(found.field.name, array.type, True), array)
+        return column(found.field.name, array, facts=facts_in(found.field))
 
     def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
         if CONNECT in known:
@@ -167,8 +186,7 @@ class Opener:
 
     def _reader(self, schema: bytes) -> PayloadReader:
         if schema not in self._typed:
-            fields = json.loads(schema)["fields"]
-            self._typed[schema] = PayloadReader(json.dumps({"type": "struct", "fields": fields}))
+            self._typed[schema] = PayloadReader(schema.decode())
         return self._typed[schema]
 
 

@@ -89,11 +89,11 @@ class TimestampConverter(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         name = self._config.field
         if self.whole:
-            return Contents(
-                self._converted(contents.array, contents, contents.array), contents.has_schema
-            )
+            made = self._converted(contents.array, contents, contents.array)
+            kept = {n: v for n, v in contents.facts.items() if n == "optional"}
+            return Contents(made, contents.has_schema, kept)
         array = required(contents, "converting timestamp formats", nulls=True)
-        found = columns(array)
+        found = columns(array, defaults=self._config.replace_nulls)
         if name in found:
             old = found[name]
             made = self._converted(old.array, contents, array)

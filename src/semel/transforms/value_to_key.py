@@ -25,7 +25,7 @@ class ValueToKey(Transform):
     section = ValueToKeyConfig
 
     def __init__(self, config: ValueToKeyConfig) -> None:
-        self._fields = config.fields
+        self._config = config
 
     @property
     def changes_key(self) -> bool:
@@ -34,9 +34,9 @@ class ValueToKey(Transform):
     def apply(self, batch: Batch) -> Batch:
         values = batch.values
         array = required(values, "copying fields from value to key", nulls=False)
-        found = columns(array)
-        for name in self._fields:
+        found = columns(array, defaults=self._config.replace_nulls)
+        for name in self._config.fields:
             if name not in found and values.has_schema:
                 refuse_all(array, f"Field does not exist: {name}")
-        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self._fields}
+        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self._config.fields}
         return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

@@ -25,6 +25,7 @@ from semel.converters.registry.client import AVRO, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
+from semel.records import Facts
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,9 @@ class AvroConverter(RegistryConverter):
         names = [schema.get("namespace"), schema.get("name")] if isinstance(schema, dict) else []
         return json.dumps(schema), ".".join(filter(None, names)) if any(names) else ""
 
-    def named(self, name: str, version: int | None) -> Converter:
+    def describing(self, facts: Facts) -> Converter:
         made = copy.copy(self)
+        name, version = facts.get("name") or "", facts.get("version")
         made._writing = replace(self._writing, name=name, version=version)
         made._writers, made._topics = {}, {}
         return made

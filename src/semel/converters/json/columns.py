@@ -15,7 +15,8 @@ from semel.converters.semantic import time_of_day, without_nanoseconds
 JSON = pa.json_()
 
 ARROW, CONNECT = b"semel.arrow", b"semel.connect"
-"""Metadata of a field of JSON: the type of what is inside, as Arrow or Kafka Connect write it."""
+"""Metadata of a field. ``CONNECT`` is Kafka Connect's schema, if that says more than the Arrow
+type: what is inside JSON, a name, a default. ``ARROW`` is the type of what is inside JSON."""
 
 _WHOLE = r"-?\d+\Z"
 _NUMBER = r"-?\d|NaN|-?Inf"
@@ -64,9 +65,9 @@ class Column:
     required: bool = False
     default: str | None = None
     """JSON text that stands for a missing or null value."""
-    nested: Mapping[bytes, bytes] | None = None
-    """Metadata of the field: what is known of the JSON inside, see
-    :mod:`semel.converters.json.nested`, or of its type, see :mod:`semel.converters.semantic`."""
+    known: Mapping[bytes, bytes] | None = None
+    """The metadata of the field: ``ARROW`` or ``CONNECT``, and what is known of its type, see
+    :mod:`semel.converters.semantic`."""
 
     @property
     def raw(self) -> bool:
@@ -78,7 +79,7 @@ class Column:
 
     @property
     def arrow_field(self) -> pa.Field:
-        return pa.field(self.name, self.type, not self.required, self.nested)
+        return pa.field(self.name, self.type, not self.required, self.known)
 
 
 def column(

@@ -14,39 +14,65 @@ from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
 from semel.converters.json.columns import JSON, Column, Reading, column
 from semel.converters.semantic import (
+    CONNECT,
+    DEBEZIUM,
     DECIMAL,
     PRIMITIVES,
     Semantic,
     decimal_type,
-    facts_of,
     metadata,
     semantic,
     semantic_struct,
 )
+from semel.converters.semantic import facts_of as semantic_facts
+
+_WRITTEN = (CONNECT + "Date", CONNECT + "Time", CONNECT + "Timestamp", DEBEZIUM + "data.Json")
+"""The names that their Arrow types stand for."""
 
 
 class SchemaError(ValueError):
     """A schema in a record that is not one of Kafka Connect's."""
 
 
+KEEPS_NULLS = "semel.keeps.nulls"
+"""A property of a nested schema whose nulls stay null where there is a default."""
+FACTS = ("name", "version", "doc", "parameters", "default")
+"""The properties that any schema may have beside its type."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectSchema:
-    """A translated schema: the fields of a struct, or one column of any other type."""
+    """A translated schema: the fields of a struct, or one column of any other type; and what it
+    says of itself."""
 
     fields: tuple[Column, ...] | None
-    value: Column | None = None
+    value: Column | None
+    facts: Mapping[str, Any]
 
 
-def translate(text: str, value_name: str) -> ConnectSchema:
+def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSchema:
     """Translate a schema; what is not a struct becomes a column of the given name.
+
+    ``defaults`` says that a null stands for the default, if there is one.
 
     Raises:
         SchemaError: names what is wrong with it.
     """
     schema = _object(json.loads(text), "the schema")
+    if not defaults:
+        schema = {**schema, KEEPS_NULLS: True}
+    facts = facts_of(schema)
+    if schema.get("optional") is True:
+        facts["optional"] = True
     if schema.get("type") != "struct":
-        return ConnectSchema(None, _column(value_name, schema, required=False))
-    return ConnectSchema(struct_columns(schema))
+        made = _column(value_name, schema, required=False, defaults=defaults)
+        return ConnectSchema(None, made, facts)
+    return ConnectSchema(struct_columns(schema), None, facts)
+
+
+def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What a schema says of itself beside its type."""
+    return {n: schema[n] for n in FACTS if schema.get(n) is not None}
 
 
 def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
@@ -55,6 +81,7 @@ def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
     Raises:
         SchemaError: names what is wrong with it.
     """
+    defaults = not schema.get(KEEPS_NULLS)
     fields = schema.get("fields")
     if not isinstance(fields, list):
         raise SchemaError('a struct needs "fields"')
@@ -63,16 +90,18 @@ def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
         name = _object(field, "a field").get("field")
         if not isinstance(name, str):
             raise SchemaError('a field of a struct needs a "field" name')
-        columns.append(_column(name, field, required=field.get("optional") is not True))
+        required = field.get("optional") is not True
+        columns.append(_column(name, field, required=required, defaults=defaults))
     names = [c.name for c in columns]
     if len(set(names)) < len(names):
         raise SchemaError(f"duplicate field names in {names}")
     return tuple(columns)
 
 
-def item_column(name: str, schema: Any) -> Column:
+def item_column(name: str, schema: Any, *, defaults: bool) -> Column:
     """An item of an array, or a value of a map."""
-    return _column(name, _object(schema, "the items of an array or map"), required=False)
+    described = _object(schema, "the items of an array or map")
+    return _column(name, described, required=False, defaults=defaults)
 
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
@@ -81,13 +110,33 @@ def _object(value: object, what: str) -> Mapping[str, Any]:
     return value
 
 
-def _column(name: str, schema: Mapping[str, Any], *, required: bool) -> Column:
-    default = schema.get("default")
+def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: bool) -> Column:
+    default = schema.get("default") if defaults else None
     text = None if default is None else json.dumps(default)
     wanted, readings = _type(name, schema)
-    whole = not readings and _is_nested(schema)
-    nested = {SCHEMA: json.dumps(schema).encode()} if whole else metadata(facts_of(schema))
-    return Column(name, wanted, readings, required, text, nested)
+    known = None
+    if not readings and _is_nested(schema):
+        known = schema if defaults else {**schema, KEEPS_NULLS: True}
+    elif readings:
+        known = _beyond(schema, wanted)
+    said = {SCHEMA: json.dumps(known).encode()} if known else {}
+    said |= metadata(semantic_facts(schema)) or {} if readings else {}
+    return Column(name, wanted, readings, required, text, said or None)
+
+
+def _beyond(schema: Mapping[str, Any], wanted: pa.DataType) -> Mapping[str, Any] | None:
+    """What a schema says beyond the Arrow type, if anything."""
+    facts = facts_of(schema)
+    if pa.types.is_decimal(wanted) or facts.get("name") in _WRITTEN:
+        own = (
+            {"name", "version", "parameters"}
+            if pa.types.is_decimal(wanted)
+            else {"name", "version"}
+        )
+        facts = {n: v for n, v in facts.items() if n not in own}
+    if pa.types.is_list(wanted) and schema["items"].get("optional") is not True:
+        facts["items"] = schema["items"]
+    return {"type": schema["type"], **facts} if facts else None
 
 
 def _is_nested(schema: Any) -> bool:

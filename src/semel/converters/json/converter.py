@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from json import JSONDecodeError
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from semel.converters.json.envelope import EnvelopeReader, PayloadReader
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import as_text, without_mark
 from semel.errors import ConfigError, Problem, misconfigured
+from semel.records import Facts
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class JsonKeys(write.DecimalKeys):
         "schemas.enable=true.",
         importance=HIGH,
     )
+    replace_nulls: bool = key(
+        "replace.null.with.default",
+        True,
+        "Whether a null field takes the default of its schema, if there is one.",
+        importance=LOW,
+        group="Schemas",
+        display="Replace null with default",
+    )
 
 
 class JsonConverter(Converter):
@@ -69,6 +78,7 @@ class JsonConverter(Converter):
         numeric: write decimals as numbers (``decimal.format=NUMERIC``). Both are read.
         content: Kafka Connect's schema of all values, which are then read without an envelope, but
             written in one (``schema.content``, KIP-1054).
+        replace_nulls: a null stands for the default of its schema, if there is one.
 
     Raises:
         SchemaError: ``content`` is not a schema.
@@ -84,13 +94,15 @@ class JsonConverter(Converter):
         where: str = "value.converter",
         numeric: bool = False,
         content: str = "",
+        replace_nulls: bool = True,
     ) -> None:
         self._where = where
         self._numeric = numeric
-        self._known = PayloadReader(content) if content else None
-        self._envelopes = EnvelopeReader() if schemas_enable and schema is None else None
+        self._known = PayloadReader(content, defaults=replace_nulls) if content else None
+        enveloped = schemas_enable and schema is None
+        self._envelopes = EnvelopeReader(defaults=replace_nulls) if enveloped else None
         self._plain = PlainReader(schema, evolve=evolve)
-        self._facts: dict[str, Any] = {}
+        self._facts: Facts = {}
 
     @classmethod
     def configured(
@@ -112,7 +124,7 @@ class JsonConverter(Converter):
                 f"{where}.schema and {where}.schema.content both declare the fields: remove one",
             )
         try:
-            return cls(enable, schema, evolve, where, keys.numeric, content)
+            return cls(enable, schema, evolve, where, keys.numeric, content, keys.replace_nulls)
         except (SchemaError, JSONDecodeError) as error:
             name = f"{where}.schema.content"
             raise ConfigError(
@@ -129,6 +141,10 @@ class JsonConverter(Converter):
     def expect_others(self) -> None:
         self._plain.guesses = True
 
+    def tell_names_apart(self) -> None:
+        if self._envelopes is not None:
+            self._envelopes.by_name = True
+
     def count_unread(self) -> None:
         self._plain.counts = True
 
@@ -136,26 +152,28 @@ class JsonConverter(Converter):
         envelope = self._envelopes is not None
         return write.encode(values, envelope=envelope, numeric=self._numeric, facts=self._facts)
 
-    def named(self, name: str, version: int | None) -> Converter:
+    def describing(self, facts: Facts) -> Converter:
         made = copy.copy(self)
-        facts = {"name": name or None, "version": version}
-        made._facts = {k: v for k, v in facts.items() if v is not None}
+        made._facts = facts
         return made
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        facts: Facts = {}
         text, failures = as_text(values)
         text = without_mark(text)
         if self._known is not None:
             decoded, more = self._known.read(text.fill_null("null"))
             more = [f for f in more if text[f.index].is_valid]
+            facts = self._known.facts
         elif self._envelopes is not None:
             decoded, more = self._envelopes.read(text)
+            facts = self._envelopes.facts
         else:
             decoded, more = self._plain.read(text, expected)
         found = sorted([*failures, *more], key=lambda f: f.index)
         explained = [self._explained(f, values[f.index].as_py()) for f in found]
         labels = self._plain.apart if self._envelopes is None else self._envelopes.apart
-        return Decoded(decoded, explained, labels, self._plain.unread)
+        return Decoded(decoded, explained, labels, self._plain.unread, facts)
 
     def as_written(self, values: pa.Array, decoded: pa.Array) -> pa.Array:
         has_types = self._known is not None or self._envelopes is not None

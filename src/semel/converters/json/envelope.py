@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from json import JSONDecodeError
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,13 +45,13 @@ MOST_SCHEMAS = 1000
 
 
 class PayloadReader:
-    """Reads the payloads of one schema."""
+    """Reads the payloads of one schema. ``facts`` is what the schema says of itself."""
 
-    def __init__(self, schema: str) -> None:
-        translated = translate(schema, NAME)
-        facts = json.loads(schema)
-        self._required = facts.get("optional") is not True and facts.get("default") is None
-        self._kind = str(facts["type"])
+    def __init__(self, schema: str, *, defaults: bool = True) -> None:
+        translated = translate(schema, NAME, defaults=defaults)
+        self.facts = translated.facts
+        self._required = self.facts.get("optional") is not True and "default" not in self.facts
+        self._kind = str(json.loads(schema)["type"])
         self._objects = None if translated.fields is None else ObjectReader(translated.fields)
         self._scalars = ScalarReader(translated.value) if translated.value else None
         reader = self._objects or self._scalars
@@ -98,19 +99,27 @@ class EnvelopeReader:
 
     A producer writes the same schema again and again, so values are grouped by the text before
     their payload, and only a new text is parsed as JSON.
+
+    Args:
+        defaults: a null stands for the default, if there is one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, defaults: bool = True) -> None:
+        self._defaults = defaults
         self._by_schema: dict[str, PayloadReader | str] = {}
         self._by_prefix: dict[str, PayloadReader] = {}
         self._last: pa.DataType = pa.null()
         self.apart: np.ndarray | None = None
         """What :attr:`~semel.converters.base.Decoded.apart` is for the values that were read
         last."""
+        self.facts: Mapping[str, Any] = {}
+        """What the schemas of the values that were read last say of themselves."""
+        self.by_name = False
+        """Whether values whose schemas differ in name or version are to be taken apart."""
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Read a string array; null where null or failed."""
-        self.apart = None
+        self.apart, self.facts = None, {}
         present = text.drop_null() if text.null_count else text
         block = self._read_alike(present)
         if block is not None:
@@ -158,7 +167,7 @@ class EnvelopeReader:
         block, failures = self._read_payloads(text, prefix)
         if failures:
             return None
-        self._last = block.type
+        self._last, self.facts = block.type, self._by_prefix[prefix].facts
         return block
 
     def _read_payloads(self, text: pa.Array, prefix: str) -> tuple[pa.Array, list[Failure]]:
@@ -188,7 +197,7 @@ class EnvelopeReader:
                 odd += [group_rows[i].as_py() for i in bad]
                 good = pa.array([i for i in range(len(block)) if i not in bad], pa.int64())
                 block, group_rows = block.take(good), group_rows.take(good)
-            parts.append(Part(group_rows, block))
+            parts.append(Part(group_rows, block, self._by_prefix[prefix].facts))
             if all_same:
                 break
             different = pc.invert(same)
@@ -199,7 +208,8 @@ class EnvelopeReader:
             parts += found
         block, conflicts = together(parts, len(text), self._last)
         self._last = block.type
-        self.apart = apart(parts, len(text))
+        self.apart = apart(parts, len(text), by_name=self.by_name)
+        self.facts = parts[0].facts if parts else {}
         return block, failures + conflicts
 
     def _prefix(self, value: str) -> str | None:
@@ -229,7 +239,7 @@ class EnvelopeReader:
             if len(self._by_schema) >= MOST_SCHEMAS:
                 self._by_schema.clear()
             try:
-                known = PayloadReader(schema)
+                known = PayloadReader(schema, defaults=self._defaults)
             except SchemaError as error:
                 known = f"not a Kafka Connect schema: {error}"
             self._by_schema[schema] = known
@@ -263,5 +273,5 @@ class EnvelopeReader:
                 continue
             block, failed = reader.read(pa.array([payload for _, payload in group], pa.string()))
             failures |= {group_rows[f.index]: f.message for f in failed}
-            parts.append(Part(pa.array(group_rows, pa.uint64()), block))
+            parts.append(Part(pa.array(group_rows, pa.uint64()), block, reader.facts))
         return parts, [Failure(row, DATA_EXCEPTION, why) for row, why in failures.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from semel.records import DATA_EXCEPTION
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Values of one schema and the rows they belong to, ascending."""
+    """Values of one schema and the rows they belong to, ascending. ``facts`` is what the schema
+    says of itself."""
 
     rows: pa.Array
     block: pa.Array
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def together(
@@ -52,18 +54,22 @@ def together(
     return place(blocks, rows, length), failures
 
 
-def apart(parts: Sequence[Part], length: int) -> np.ndarray | None:
+def apart(parts: Sequence[Part], length: int, *, by_name: bool = False) -> np.ndarray | None:
     """A number for each row, equal where records are of schemas that say the same about every field
-    they share, as if each had come alone; None if all of them do. Rows of no part get the number
-    of the row before them."""
+    they share, as if each had come alone; None if all of them do. ``by_name`` says that they must
+    also have one name and version. Rows of no part get the number of the row before them."""
     groups: list[dict[str, pa.Field]] = []
+    names: list[tuple[Any, Any]] = []
     labels = np.full(length, -1)
     for part in parts:
         kind = part.block.type
         fields = {f.name: f for f in kind} if pa.types.is_struct(kind) else {"": pa.field("", kind)}
-        mine = next((n for n, known in enumerate(groups) if _agree(known, fields)), len(groups))
+        name = (part.facts.get("name"), part.facts.get("version")) if by_name else (None, None)
+        alike = (n for n, known in enumerate(groups) if names[n] == name and _agree(known, fields))
+        mine = next(alike, len(groups))
         if mine == len(groups):
             groups.append({})
+            names.append(name)
         groups[mine] |= {n: f for n, f in fields.items() if not pa.types.is_null(f.type)}
         labels[part.rows.to_numpy()] = mine
     if len(groups) < 2:
@@ -116,7 +122,7 @@ def _same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     inner = {"array": "items", "map": "values"}.get(kind or "")
     if inner:
         return _same_schema(one[inner], other[inner])
-    return bool(one.get("name") == other.get("name"))
+    return all(one.get(fact) == other.get(fact) for fact in ("name", "default"))
 
 
 def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -141,9 +147,9 @@ def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     )
 
 
-def _nested(field: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None:
+def _nested(one: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None:
     """What is known of the JSON in a field that both have."""
-    ours, theirs = field.metadata or {}, other.field(field.name).metadata or {}
+    ours, theirs = one.metadata or {}, other.field(one.name).metadata or {}
     if ours == theirs or CONNECT not in ours or CONNECT not in theirs:
         return ours if ours == theirs else None
     schemas = json.loads(ours[CONNECT]), json.loads(theirs[CONNECT])
@@ -188,11 +194,11 @@ def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not pa.types.is_struct(wanted):
         return _cast(block, wanted)
     arrays = []
-    for field in wanted:
-        at = block.type.get_field_index(field.name)
+    for each in wanted:
+        at = block.type.get_field_index(each.name)
         if at < 0:
-            arrays.append(pa.nulls(len(block), field.type))
+            arrays.append(pa.nulls(len(block), each.type))
         else:
-            arrays.append(_cast(block.field(at), field.type))
+            arrays.append(_cast(block.field(at), each.type))
     mask = block.is_null() if block.null_count else None
     return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=mask)

@@ -18,7 +18,12 @@ import pyarrow.compute as pc
 from semel.converters.json import duck
 from semel.converters.json.block import ObjectReader, Unreadable
 from semel.converters.json.columns import ARROW, CONNECT, JSON, Column, column
-from semel.converters.json.connect_schema import SchemaError, item_column, struct_columns
+from semel.converters.json.connect_schema import (
+    KEEPS_NULLS,
+    SchemaError,
+    item_column,
+    struct_columns,
+)
 from semel.converters.json.infer import NULL, as_column
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
@@ -177,15 +182,16 @@ def _of_arrow(serialized: bytes) -> Nested | None:
 @lru_cache(maxsize=1000)
 def _of_connect(text: bytes) -> Nested | None:
     schema = json.loads(text)
+    defaults = not schema.get(KEEPS_NULLS)
     try:
         if schema["type"] == "struct":
             return _struct(struct_columns(schema))
         if schema["type"] == "map":
             if (schema.get("keys") or {}).get("type") != "string":
                 return None  # an array of pairs
-            item = _inner(item_column(NAME, schema.get("values")))
+            item = _inner(item_column(NAME, schema.get("values"), defaults=defaults))
             return None if item is None else _Map(pa.string(), item)
-        item = _inner(item_column(NAME, schema.get("items")))
+        item = _inner(item_column(NAME, schema.get("items"), defaults=defaults))
     except SchemaError:
         return None
     return None if item is None else _List(item)
@@ -198,7 +204,7 @@ def _struct(columns: Sequence[Column]) -> Nested | None:
 
 
 def _inner(column: Column) -> Nested | None:
-    return nested_of(column.arrow_field) if column.raw and column.nested else _Value(column)
+    return nested_of(column.arrow_field) if column.known and column.raw else _Value(column)
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:

@@ -19,7 +19,9 @@ from semel.config import LOW, key
 from semel.converters.base import Unwritable
 from semel.converters.bytestrings import unscaled
 from semel.converters.json import duck
-from semel.converters.json.columns import JSON
+from semel.converters.json.columns import CONNECT, JSON
+from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
+from semel.converters.semantic import TYPES
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
@@ -62,11 +64,11 @@ def encode(
     Args:
         envelope: each value is wrapped in ``{"schema":..., "payload":...}``.
         numeric: decimals are numbers, see :class:`Writer`.
-        facts: more properties of the schema, such as its name.
+        facts: what the schema says of itself.
     """
     text = Writer(embedded=not envelope, numeric=numeric).texts(values)
     if envelope:
-        schema = {**_type("value", values.type), "optional": False, **(facts or {})}
+        schema = {**type_of("value", values.type), "optional": False, **(facts or {})}
         begin = _compact(schema)
         text = joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
     if values.null_count:
@@ -146,8 +148,22 @@ class Writer:
         pieces: list[Any] = ["{"]
         for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
             begin = f"{',' if number else ''}{duck.quoted(field.name)}:"
-            pieces += [begin, self.texts(column)]
+            pieces += [
+                begin,
+                self.texts(column) if self.embedded else self._declared(field, column),
+            ]
         return _where_valid(values, joined([*pieces, "}"], len(values)))
+
+    def _declared(self, field: pa.Field, values: pa.Array) -> pa.Array:
+        """The texts that the schema of a field describes, see :func:`_field`."""
+        known = _known(field)
+        if field.type == JSON and known:
+            return pc.fill_null(values.storage.cast(pa.string()), "null")
+        found = TYPES.get(known.get("name", ""))
+        if found is not None and pa.types.is_integer(found.wire) and found.type != found.wire:
+            values = values.cast(found.type, safe=False)
+            values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+        return self.texts(values)
 
     def _maps(self, values: pa.MapArray) -> pa.Array:
         kind = values.type
@@ -208,7 +224,12 @@ _LOGICAL: Sequence[tuple[Callable[[pa.DataType], bool], dict[str, Any]]] = (
 )
 
 
-def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
+def type_of(name: str, kind: pa.DataType) -> dict[str, Any]:
+    """Kafka Connect's schema for a type, without what its field says.
+
+    Raises:
+        Unwritable: it has none; names the field.
+    """
     if kind == JSON:
         return {"type": "string", "name": "io.debezium.data.Json", "version": 1}
     if pa.types.is_integer(kind):
@@ -220,7 +241,7 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
         fields = [{"field": f.name, **_field(f.name, f)} for f in kind]
         return {"type": "struct", "fields": fields}
     if pa.types.is_map(kind):
-        keys = {**_type(name, kind.key_type), "optional": False}
+        keys = {**type_of(name, kind.key_type), "optional": False}
         return {"type": "map", "keys": keys, "values": _field(name, kind.item_field)}
     if _is_list(kind):
         return {"type": "array", "items": _field(name, kind.value_field)}
@@ -234,4 +255,20 @@ def _type(name: str, kind: pa.DataType) -> dict[str, Any]:
 
 
 def _field(name: str, field: pa.Field) -> dict[str, Any]:
-    return {"optional": field.nullable, **_type(name, field.type)}
+    known = _known(field)
+    made = known if field.type == JSON and known else {**type_of(name, field.type), **known}
+    return {**made, "optional": field.nullable}
+
+
+def _known(field: pa.Field) -> dict[str, Any]:
+    """What is known of a field from Kafka Connect's schema: all of it for JSON, and for others what
+    its values are still written by."""
+    schema = json.loads((field.metadata or {}).get(CONNECT, b"{}"))
+    if field.type == JSON and schema.get("type") in ("struct", "array", "map"):
+        return {n: v for n, v in schema.items() if n not in ("field", KEEPS_NULLS)}
+    made = type_of("", field.type) if schema and field.type != JSON else {}
+    if made and schema["type"] == made["type"]:
+        alike = made.get("items", {}).get("type") == schema.get("items", {}).get("type")
+        items = {"items": schema["items"]} if "items" in schema and alike else {}
+        return {**facts_of(schema), **items}
+    return {n: v for n, v in facts_of(schema).items() if n in ("doc", "parameters")}

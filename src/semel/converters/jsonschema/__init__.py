@@ -26,6 +26,7 @@ from semel.converters.registry.client import JSON, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
+from semel.records import Facts
 
 _OPTIONAL = "use.optional.for.nonrequired"
 _DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -122,9 +123,9 @@ class JsonSchemaConverter(RegistryConverter):
             found = {"$schema": _DRAFT, **found}
         return json.dumps(found), found.get("title", "")
 
-    def named(self, name: str, version: int | None) -> Converter:
+    def describing(self, facts: Facts) -> Converter:
         made = copy.copy(self)
-        names = {"title": name or None, "connect.version": version}
+        names = {"title": facts.get("name"), "connect.version": facts.get("version")}
         made._names = {k: v for k, v in names.items() if v is not None}
         made._writers, made._topics = {}, {}
         return made

@@ -22,6 +22,7 @@ from semel.converters.registry.registration import Registration
 from semel.converters.schema_sizes import check_size
 from semel.errors import ConfigError, Problem
 from semel.extras import require
+from semel.records import Facts
 
 try:
     from semel.converters.protobuf import columns, indexes, rows
@@ -181,9 +182,9 @@ class ProtobufConverter(RegistryConverter):
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
         return schema_of(kind, self._writing)
 
-    def named(self, name: str, version: int | None) -> Converter:
+    def describing(self, facts: Facts) -> Converter:
         made = copy.copy(self)
-        made._writing = replace(self._writing, name=name)
+        made._writing = replace(self._writing, name=facts.get("name") or "")
         made._writers, made._topics = {}, {}
         return made
 

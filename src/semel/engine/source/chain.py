@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +50,7 @@ class SourceChain:
             return [records]
         if records.headers is None and self._chain.needs_headers:
             none = pa.array([[]] * len(records), HEADERS_TYPE)
-            records = ConnectRecords(
-                records.topic, records.origin, records.keys, records.values, none
-            )
+            records = replace(records, headers=none)
         index = np.arange(len(records))
         made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
         if refused and self._skips:

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from semel import converters
 from semel.config import SourceConnectorConfig, under
 from semel.converters import Converter, Unwritable
+from semel.converters.base import Writers
 from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord, ConfigError
 from semel.kafka.messages import ANY, Messages, headers, timestamps
 from semel.records import HEADERS, PARTITION, ConnectRecords
-from semel.transforms.naming import named
 
 _UNWRITTEN = (ConfigError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 """What a converter raises for what it cannot write."""
@@ -28,8 +28,8 @@ class Encoder:
         self._name = connector.name
         self._skips = connector.errors_tolerance == "all"
         self._contents = Contents(connector)
-        self._key = _converter(connector, "key.converter", connector.key_converter)
-        self._value = _converter(connector, "value.converter", connector.value_converter)
+        self._key = Writers(_converter(connector, "key.converter", connector.key_converter))
+        self._value = Writers(_converter(connector, "value.converter", connector.value_converter))
 
     def messages(self, records: ConnectRecords, skipped: list[Skipped]) -> Messages:
         """The messages for the records' topic; see :meth:`encoded`."""
@@ -95,11 +95,14 @@ class Encoder:
 
     def _bytes(self, records: ConnectRecords) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """Raises _Refused: a converter cannot write them."""
-        columns = ((self._key, records.keys, True), (self._value, records.values, False))
+        columns = (
+            (self._key.of(records.topic, records.key_facts), records.keys, True),
+            (self._value.of(records.topic, records.value_facts), records.values, False),
+        )
         written = []
         for converter, column, is_key in columns:
             try:
-                written.append(_written(converter.for_topic(records.topic), column))
+                written.append(_written(converter, column))
             except _UNWRITTEN as error:
                 raise _Refused(error, is_key) from None
         return written[0], written[1]
@@ -132,6 +135,4 @@ def _partitions(origin: pa.Table) -> Sequence[int] | None:
 
 def _converter(connector: SourceConnectorConfig, where: str, name: str) -> Converter:
     below = under(connector.originals, f"{where}.")
-    is_key = where == "key.converter"
-    made = converters.create(name, below, is_key=is_key, where=where)
-    return named(made, connector.originals, is_key=is_key)
+    return converters.create(name, below, is_key=where == "key.converter", where=where)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.converters import Converter
+from semel.converters.base import Writers
 from semel.kafka.dead_letters import Header, Headers, error_headers
 from semel.kafka.messages import Messages, headers, timestamps
 from semel.records import (
@@ -45,17 +46,19 @@ class Encoder:
     ) -> None:
         self._config = config
         self._provenance = provenance
-        self._key = key
-        self._value = value
+        self._key = Writers(key)
+        self._value = Writers(value)
 
     def messages(self, records: Records, topic: str) -> Messages:
         """One topic's records, tombstones in their place between the others."""
         rows, gone = records.rows, records.tombstones
         values = self._values(records, topic)
-        keys = self._keys(rows, topic)
+        keys = self._keys(records, rows, topic)
         if gone is not None and gone.num_rows:
             values = pa.chunked_array([*values.chunks, pa.nulls(gone.num_rows, pa.binary())])
-            keys = pa.chunked_array([*keys.chunks, *self._keys(gone, topic).chunks], pa.binary())
+            keys = pa.chunked_array(
+                [*keys.chunks, *self._keys(records, gone, topic).chunks], pa.binary()
+            )
             names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in gone.column_names]
             rows = pa.concat_tables([rows.select(names), gone.select(names)])
             order = np.lexsort((rows.column(OFFSET), rows.column(PARTITION)))
@@ -81,10 +84,10 @@ class Encoder:
             values = rows.select(value_columns(rows.column_names)).to_struct_array()
         else:
             values = rows.column(VALUE)
-        return _encoded(self._value.for_topic(topic), values)
+        return _encoded(self._value.of(topic, records.value_facts), values)
 
-    def _keys(self, rows: pa.Table, topic: str) -> pa.ChunkedArray:
-        return _encoded(self._key.for_topic(topic), rows.column(KEY))
+    def _keys(self, records: Records, rows: pa.Table, topic: str) -> pa.ChunkedArray:
+        return _encoded(self._key.of(topic, records.key_facts), rows.column(KEY))
 
     def _headers(
         self, source: str, rows: pa.Table, partitions: list[int], offsets: list[int]

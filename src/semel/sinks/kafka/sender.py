@@ -18,7 +18,6 @@ from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.messages import Encoder, dead_letters
 from semel.sinks.kafka.refusals import find_refused
 from semel.sinks.kafka.targets import Targets
-from semel.transforms.naming import named
 
 
 class Sender:
@@ -111,8 +110,7 @@ class Sender:
 
 def _converter(raw: Mapping[str, str], where: str, name: str) -> converters.Converter:
     is_key = where.startswith("key")
-    made = converters.create(name, under(raw, f"{where}."), is_key=is_key, where=where)
-    return named(made, raw, is_key=is_key)
+    return converters.create(name, under(raw, f"{where}."), is_key=is_key, where=where)
 
 
 def _nowhere(_place: str) -> None:

@@ -1,0 +1,73 @@
+"""What the metadata of a field says of its schema beyond the Arrow type: a name, a version, a
+default, a description."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import pyarrow as pa
+
+from semel.converters.json.columns import CONNECT, JSON
+from semel.converters.json.connect_schema import SchemaError, facts_of, struct_columns
+from semel.converters.json.scalars import NAME, ScalarReader
+from semel.converters.json.write import Writer, type_of
+from semel.records import Facts
+
+
+def facts_in(field: pa.Field) -> Facts:
+    """What the schema of a field says of itself."""
+    return facts_of(json.loads((field.metadata or {}).get(CONNECT, b"{}")))
+
+
+def facts_as_whole(field: pa.Field) -> Facts:
+    """The same for values that leave their field and become the whole key or value."""
+    return {**facts_in(field), "optional": field.nullable}
+
+
+def described(field: pa.Field, facts: Facts) -> pa.Field:
+    """A field whose schema says this of itself."""
+    facts = facts_of(facts)
+    if not facts:
+        return field.remove_metadata()
+    kind = "struct" if pa.types.is_struct(field.type) else type_of("", field.type)["type"]
+    return field.with_metadata({CONNECT: json.dumps({"type": kind, **facts})})
+
+
+def renamed(field: pa.Field, name: str) -> pa.Field:
+    """A field whose schema has another name."""
+    known = json.loads((field.metadata or {}).get(CONNECT, b"{}"))
+    if not known:
+        return described(field, {"name": name})
+    return field.with_metadata({CONNECT: json.dumps({**known, "name": name})})
+
+
+def default_of(field: pa.Field) -> pa.Scalar | None:
+    """The default that the schema of a field declares. None if there is none, or if the field is
+    of another type by now."""
+    known = (field.metadata or {}).get(CONNECT)
+    found = _default(known) if known else None
+    return found if found is not None and found.type == field.type else None
+
+
+def with_default(field: pa.Field, default: pa.Scalar) -> pa.Field:
+    """A field with a default of its type."""
+    writer = Writer(embedded=True, numeric=False)
+    text = writer.texts(pa.array([default.as_py()], field.type))[0].as_py()
+    return described(field, {**facts_in(field), "default": json.loads(text)})
+
+
+@lru_cache(maxsize=1000)
+def _default(known: bytes) -> pa.Scalar | None:
+    schema = json.loads(known)
+    if schema.get("default") is None:
+        return None
+    text = json.dumps(schema["default"])
+    try:
+        (declared,) = struct_columns({"fields": [{**schema, "field": NAME, "optional": True}]})
+    except SchemaError:
+        return None
+    if declared.raw:
+        return pa.ExtensionArray.from_storage(JSON, pa.array([text]))[0]
+    found, failures = ScalarReader(declared).read(pa.array([text]))
+    return None if failures else found[0]
