@@ -246,7 +246,7 @@ def misfit(value: str, column: Column) -> str:
     wanted = column.type
     if column.raw:
         return "cannot be kept as JSON"
-    name = name_in(column.nested)
+    name = name_in(column.known)
     if name:
         return f"is no {name}"
     if t.is_integer(wanted):

@@ -37,7 +37,7 @@ class ScalarReader:
 
     def __init__(self, column: Column) -> None:
         self._objects = ObjectReader([column])
-        self._facts = (column.nested or {}).get(FACTS)
+        self._facts = (column.known or {}).get(FACTS)
         self.type = column.type if self._facts is None else Described(column.type, self._facts)
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
