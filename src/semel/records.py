@@ -170,6 +170,12 @@ def rejected(
     return Rejected(topic, partition, offset, exception, message)
 
 
+def all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:
+    """The error that refuses all records behind some tables of rows or tombstones."""
+    given = [source for source in sources if source is not None]
+    return RowsRejected([rejected(s, i, why) for s in given for i in range(s.num_rows)])
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Everything that becomes visible together: the rows of each topic and the dead letters."""

@@ -347,3 +347,18 @@ def test_nulls_of_any_type_fit_every_column(kind: pa.DataType) -> None:
     ):
         assert convert(nulls, column).values.null_count == 2
     assert as_type(nulls, pa.timestamp("us")).null_count == 2
+
+
+@pytest.mark.parametrize("kind", some(["sqlite", "duckdb", "delta", "parquet"], {"sqlite"}))
+def test_records_without_fields_are_refused_while_there_is_no_column(
+    kind: str, tmp_path: Path
+) -> None:
+    config = {
+        "sqlite": {"connector.class": kind, "connection.url": f"jdbc:{kind}:{tmp_path}/db"},
+        "duckdb": {"connector.class": kind, "connection.url": f"jdbc:{kind}:{tmp_path}/db"},
+        "delta": {"connector.class": kind, "delta.table.path": str(tmp_path)},
+        "parquet": {"connector.class": "files", "path": str(tmp_path)},
+    }[kind]
+    given_ = [b"{}", b'{"id": 1}', b"{}"]
+    keys = {**BASE, **PLAIN, "auto.create": "true", **config}
+    assert committed(keys, given_, [[0], [1], [2]]) == {0}

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.records import KEY, Commit, Records
+from semel.records import KEY, Commit, Records, RowsRejected, all_rejected
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
 from semel.sinks.table_keys import is_by_record_key, names_key_columns
@@ -87,6 +87,15 @@ def no_column(
     return (
         f"{target} has no column {field}, which records of topic {topic} hold. Add it{grows} or "
         f"leave the field out {leave}"
+    )
+
+
+def no_columns_yet(rows: pa.Table) -> RowsRejected:
+    """The error for records of which no table or file can be made: none has a column."""
+    return all_rejected(
+        "neither the value nor any before it has a field that is not null: there is no column yet. "
+        "provenance=true gives every row some",
+        rows,
     )
 
 

@@ -3,8 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from semel.errors import Problem
+
+HTTP = ("http", "https")
+
+
+def problems_of_endpoint(key: str, url: str, schemes: Sequence[str] = HTTP) -> Iterator[Problem]:
+    """The problem of the address of a service: it must be a URL with a host."""
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        shown = url.rpartition("@")[2]
+        yield Problem(
+            key,
+            f"{key}={shown} must be a URL with its scheme, such as {schemes[0]}://host:9000",
+        )
 
 
 def problems_of_key(pk_mode: str, pk_fields: Sequence[str]) -> Iterator[Problem]:

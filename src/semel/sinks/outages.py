@@ -1,4 +1,4 @@
-"""Recognises which errors of object stores, file systems and catalogs mean an outage.
+"""What the errors of object stores, file systems and catalogs mean.
 
 Their clients differ, and most keep the cause only in the text of an error.
 """
@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Collection
 
-from semel.errors import TransientError, Unavailable
+from semel.errors import SemelError, ServiceError, TransientError, Unavailable
 
 _ERRNOS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOTCONN, errno.ESTALE),
     *(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT),
 }
+_REFUSED = re.compile(
+    r"access ?denied|account ?problem|invalid ?access ?key|signature ?does ?not ?match"
+    r"|no ?such ?bucket|bucket does not exist|invalid ?bucket ?name|container ?not ?found"
+    r"|container does not exist|authentication ?failed|authorization ?header ?malformed"
+    r"|permanent ?redirect|invalid_grant|invalid endpoint|relative URL without a base"
+    r"|\b401 unauthorized|\b403 forbidden",
+    re.IGNORECASE,
+)
+"""A mistake in credentials, names or addresses: it does not pass."""
 _WORDS = re.compile(
     r"no space left|disk (is )?full|quota|read-only file system|safe ?mode|standby"
     r"|connection refused|error trying to connect|could ?n.t connect|cannot connect"
@@ -26,11 +36,31 @@ _WORDS = re.compile(
 )
 
 
-def passing(message: str, error: BaseException) -> TransientError:
-    """The error for a failure that may pass: an outage, or a failure of this attempt alone."""
+def judged(message: str, error: BaseException) -> SemelError:
+    """The error for a failure: a mistake, an outage, or a failure of this attempt alone."""
+    if _REFUSED.search(message):
+        return ServiceError(
+            f"{message}. Check the address, the names and the credentials of the store"
+        )
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, TimeoutError) or getattr(cause, "errno", None) in _ERRNOS:
             return Unavailable(message)
         cause = cause.__cause__ or cause.__context__
     return Unavailable(message) if _WORDS.search(message) else TransientError(message)
+
+
+def is_of(error: BaseException, packages: Collection[str]) -> bool:
+    """Whether an error's class belongs to one of these packages."""
+    return type(error).__module__.partition(".")[0] in packages
+
+
+def comes_from(error: BaseException, packages: Collection[str]) -> bool:
+    """Whether an error of Python's own was raised in one of these packages, or below it: about what
+    the package was given."""
+    inside, trace = False, error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        inside = package != "semel" and (inside or package in packages)
+        trace = trace.tb_next
+    return inside

@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction
 
 from semel.sinks.delta import statistics
 from semel.sinks.delta.table import Table, reason
-from semel.sinks.outages import passing
+from semel.sinks.outages import judged
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def _writing(where: str) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"Delta table {where}: a file cannot be written: {reason(error)}"
-        raise passing(message, error) from None
+        raise judged(message, error) from None
 
 
 def delete(filesystem: Any, paths: Sequence[str]) -> None:

@@ -20,10 +20,12 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
+from semel.problems import refuse
+from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
-from semel.sinks.outages import passing
+from semel.sinks.outages import judged
 from semel.sinks.staging import CommitConflict
 from semel.watchdog import waiting
 
@@ -62,7 +64,7 @@ def translated(where: str) -> Iterator[None]:
                 f"Delta table {where}: access is denied: {reason(error)}. Let this user write "
                 "there, or choose another delta.table.path"
             ) from None
-        raise passing(f"Delta table {where}: {reason(error)}", error) from None
+        raise judged(f"Delta table {where}: {reason(error)}", error) from None
 
 
 @contextmanager
@@ -350,6 +352,9 @@ def timeouts(where: str, milliseconds: int) -> dict[str, str]:
     return {"timeout": f"{milliseconds}ms", "retry_timeout": f"{milliseconds}ms"}
 
 
+_ENDPOINTS = {"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"}
+
+
 def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") -> dict[str, str]:
     """The store's options, by the names that delta-rs gives them.
 
@@ -362,4 +367,7 @@ def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") ->
         raise misconfigured(
             f"{prefix}{empty[0]}", f"{prefix}{empty[0]} is empty: set it, or remove it"
         )
+    for name, value in options.items():
+        if name.lower() in _ENDPOINTS:
+            refuse([*problems_of_endpoint(f"{prefix}{name}", value)])
     return options

@@ -9,7 +9,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.records import Records
-from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column
+from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column, no_columns_yet
 from semel.sinks.convert import to_read
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.convert import COMMENT, column_type, names_no_feature, partitions
@@ -111,6 +111,7 @@ class Tables:
 
         Raises:
             ConfigError: it may not.
+            RowsRejected: no field of theirs has a type yet.
         """
         topic = records.topic
         provenance = self._connector.provenance_columns
@@ -120,6 +121,8 @@ class Tables:
         if table is None:
             if not self._config.auto_create:
                 raise self.missing(topic)
+            if not fields and records.rows.num_rows:
+                raise no_columns_yet(records.rows)
             table = self._create(topic, fields, arranged.key)
         if _new(table, fields):
             table.renew()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from semel.errors import ConfigError, Problem, misconfigured
-from semel.sinks.checks import problems_of_field_lists
+from semel.sinks.checks import problems_of_endpoint, problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.keys import FilesKeys
@@ -119,6 +119,16 @@ class FilesConfig(FilesKeys, RoutedConfig):
                     "path: remove it here, or set storage.options.endpoint_url instead",
                 )
             )
+        scheme, separator, rest = self.path.partition("://")
+        if separator and scheme != "file" and not rest.strip("/"):
+            problems.append(
+                Problem("path", f"path={self.path} names no bucket and no host behind {scheme}://")
+            )
+        endpoint = "storage.options.endpoint_url"
+        if self.s3_bucket and self.store_url:
+            problems += problems_of_endpoint("store.url", self.store_url)
+        elif endpoint in self.originals:
+            problems += problems_of_endpoint(endpoint, self.originals[endpoint])
         if not any(places) and not self.store_url:
             problems.append(
                 Problem("path", "path is required. The directory or URL that holds the files")
@@ -332,9 +342,12 @@ def _option(name: str, value: str) -> Any:
         return text.lower() == "true"
     if _INTEGER.fullmatch(text) and name.rpartition(".")[2] not in _TEXTS:
         return int(text)
-    if text.startswith("{"):
+    if text.startswith("{") or name.endswith("_kwargs"):
         try:
-            return json.loads(text)
+            found = json.loads(text)
         except (ValueError, RecursionError):
-            raise misconfigured(name, f"{name} begins with {{ but is not JSON") from None
+            found = None
+        if not isinstance(found, dict):
+            raise misconfigured(name, f"{name} must be an object in JSON")
+        return found
     return text

@@ -17,10 +17,12 @@ from semel.records import (
     Commit,
     Records,
     RowsRejected,
+    all_rejected,
     rejected,
     value_columns,
 )
 from semel.sinks import rows as made
+from semel.sinks.base import no_columns_yet
 from semel.sinks.casts import without_json
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.folders import Clock, Folders
@@ -80,7 +82,7 @@ class Arranger:
         why_not = self._refusal(target, records) if self.config.splits else ""
         if why_not:
             why = f"transforms send it to topic {target[:60]}: {why_not}"
-            raise _all_rejected(why, records.rows, records.tombstones)
+            raise all_rejected(why, records.rows, records.tombstones)
         return target
 
     def _refusal(self, target: str, records: Records) -> str:
@@ -115,15 +117,11 @@ class Arranger:
         """
         topic, gone = self.config.routed(records.topic), records.tombstones
         if gone is not None and gone.num_rows:
-            raise _all_rejected("the value is null (behavior.on.null.values=fail)", gone)
+            raise all_rejected("the value is null (behavior.on.null.values=fail)", gone)
         source = records.rows
         columns = self.fields(records)
         if not columns.names:  # Arrow and Parquet cannot hold rows without columns
-            raise _all_rejected(
-                "neither the value nor any before it has a field that is not null: there is no "
-                "column yet. provenance=true gives every row some",
-                source,
-            )
+            raise no_columns_yet(source)
         rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
         if self.kind.name == "bytes":
             self._check_bytes(topic, rows)
@@ -166,8 +164,3 @@ class FilesStager(Stager):
 
     def discard(self) -> None:
         self._writer.discard()
-
-
-def _all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:
-    given = [source for source in sources if source is not None]
-    return RowsRejected([rejected(s, i, why) for s in given for i in range(s.num_rows)])

@@ -17,7 +17,7 @@ import fsspec
 from fsspec.core import split_protocol
 
 from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
-from semel.sinks.outages import passing
+from semel.sinks.outages import comes_from, is_of, judged
 from semel.watchdog import waiting
 
 T = TypeVar("T")
@@ -34,7 +34,10 @@ _LONGEST_PART, _LONGEST_KEY = 255, 1024
 
 _AT_ONCE = 8
 
-_FOREIGN = ("botocore", "aiobotocore", "aiohttp", "azure", "google", "gcsfs", "requests")
+_FOREIGN = {
+    *("botocore", "aiobotocore", "aiohttp", "azure", "google", "requests"),
+    *("fsspec", "s3fs", "gcsfs", "adlfs"),
+}
 """Packages whose errors are the store's."""
 
 
@@ -148,10 +151,14 @@ class Store:
                 f"{self.where}: a file is where a folder must be; move it away: {_reason(error)}"
             ) from None
         except Exception as error:
-            known = isinstance(error, OSError) or type(error).__module__.startswith(_FOREIGN)
-            if not known:
-                raise
-            raise passing(f"{self.where}: {_reason(error)}", error) from None
+            text = f"{self.where}: {_reason(error)}"
+            if isinstance(error, OSError) or is_of(error, _FOREIGN):
+                raise judged(text, error) from None
+            if comes_from(error, _FOREIGN):
+                raise ServiceError(
+                    f"{text}. Check {self._key}, store.url and storage.options.*"
+                ) from None
+            raise
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

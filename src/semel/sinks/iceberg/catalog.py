@@ -11,7 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from semel.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
 from semel.sinks.iceberg import rest
-from semel.sinks.outages import passing
+from semel.sinks.outages import comes_from, is_of, judged
 from semel.sinks.staging import CommitConflict
 from semel.watchdog import waiting
 
@@ -21,7 +21,7 @@ _REFUSALS = (
     iceberg.NoSuchNamespaceError,
     iceberg.ValidationError,
 )
-_LOGIN = (iceberg.UnauthorizedError, iceberg.OAuthError)
+_LOGIN = (iceberg.UnauthorizedError, iceberg.ForbiddenError, iceberg.OAuthError)
 _FAILURES = (
     iceberg.NoSuchTableError,
     iceberg.SignError,
@@ -62,10 +62,12 @@ def translated(where: str, what: str = "table") -> Iterator[None]:
     except iceberg.NotInstalledError as error:
         raise ConfigError(reason(error)) from None
     except Exception as error:
-        package = type(error).__module__.split(".", maxsplit=1)[0]
-        if not isinstance(error, OSError) and package not in _STORES:
-            raise
-        raise passing(f"Iceberg {what} {where}: {reason(error)}", error) from None
+        text = f"Iceberg {what} {where}: {reason(error)}"
+        if isinstance(error, OSError) or is_of(error, _STORES):
+            raise judged(text, error) from None
+        if what == "catalog" and comes_from(error, _STORES):
+            raise ServiceError(f"{text}. Check iceberg.catalog.*") from None
+        raise
 
 
 @contextmanager

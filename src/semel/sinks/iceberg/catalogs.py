@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from semel.errors import misconfigured
+from semel.problems import refuse
+from semel.sinks.checks import HTTP, problems_of_endpoint
 
 _IMPLEMENTATIONS = {
     "org.apache.iceberg.rest.RESTCatalog": "rest",
@@ -26,6 +28,10 @@ _NO_CATALOG = {
     "dynamodb": "PyIceberg reads a DynamoDB catalog, but cannot commit to it: register its tables "
     "in one of these",
 }
+
+
+_SCHEMES = {"rest": HTTP, "hive": ("thrift",)}
+"""What the address of a catalog begins with, by its type."""
 
 
 def catalog(given: Mapping[str, str]) -> dict[str, str]:
@@ -58,6 +64,10 @@ def catalog(given: Mapping[str, str]) -> dict[str, str]:
             "iceberg.catalog.type",
             f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}",
         )
+    for name, schemes in (("uri", _SCHEMES.get(kind, ())), ("s3.endpoint", HTTP)):
+        for address in found.get(name, "").split(",") if schemes else ():  # of Hive, several
+            if address:
+                refuse([*problems_of_endpoint(f"iceberg.catalog.{name}", address, schemes)])
     if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
         raise misconfigured(
             "iceberg.catalog.uri",

@@ -12,7 +12,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
 from semel.quoting import named
 from semel.records import Records, RowsRejected, rejected
-from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column
+from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
 from semel.sinks.sql.columns import Table
@@ -123,6 +123,8 @@ class Tables:
         if table is None:
             if not self._config.creates:
                 raise self._missing(topic)
+            if not fields and records.rows.num_rows:
+                raise no_columns_yet(records.rows)
             self._check_columns(topic, [f.name for f in fields])
             with self._database.transaction():
                 self._database.create(self.name(topic), fields, arranged.key)

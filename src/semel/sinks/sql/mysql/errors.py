@@ -27,6 +27,7 @@ NATURES = by_code(
         Nature.CHANGED: [1051, 1054, 1091, 1136, 1146, 1356],
         Nature.PASSING: [
             *(1050, 1060),  # another task has made the same table or column
+            1412,  # somebody has altered a table that the snapshot shows
             *(1180, 3100, 3101),  # of a cluster: another server's transaction came first
             *(1020, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1317),
             *(1412, 1969, 2006, 2013, 2014, 2055, 3024, 4031),
