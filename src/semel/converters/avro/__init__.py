@@ -25,6 +25,7 @@ from semel.converters.registry.client import AVRO, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
+from semel.converters.semantic import Described
 from semel.records import Facts
 
 
@@ -141,4 +142,8 @@ class ApicurioAvroConverter(AvroConverter):
 def contents(node: Node, framed: Framed) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
-    return mixed.contents(framed, in_columns, partial(rows.read, node))
+    found = mixed.contents(framed, in_columns, partial(rows.read, node))
+    if not node.facts:
+        return found
+    kind = Described(node.type, node.facts.encode())
+    return replace(found, values=pa.ExtensionArray.from_storage(kind, found.values))

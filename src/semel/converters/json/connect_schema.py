@@ -64,7 +64,9 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
     facts = facts_of(schema)
     if schema.get("optional") is True:
         facts["optional"] = True
-    if schema.get("type") != "struct":
+    known = semantic_struct(schema) if schema.get("type") == "struct" else None
+    is_one = known is not None and not pa.types.is_struct(known.type)
+    if schema.get("type") != "struct" or is_one:
         made = _column(value_name, schema, required=False, defaults=defaults)
         return ConnectSchema(None, made, facts)
     return ConnectSchema(struct_columns(schema), None, facts)
@@ -169,7 +171,7 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
         return pa.list_(item), tuple(r.in_list(item) for r in readings)
     if kind in ("struct", "map"):
         found = semantic_struct(schema) if kind == "struct" else None
-        return (JSON, ()) if found is None else (found.type, (_written(found),))
+        return (JSON, ()) if found is None else (found.type, _written_as_struct(found))
     if kind not in PRIMITIVES:
         raise SchemaError(f"field {name}: unknown type {json.dumps(kind)}")
     primitive = PRIMITIVES[kind]
@@ -195,12 +197,33 @@ def _written(known: Semantic, wire: pa.DataType | None = None) -> Reading:
     return Reading(parsed, lambda a: known.read(_from_json(a, known.wire)), pattern)
 
 
+_PAIRS, _ENTRIES = pa.list_(pa.list_(pa.float64())), r'\{(?=.*\{\s*"(key|value)")'
+"""How JsonConverter and JsonSchemaConverter write maps whose keys are numbers."""
+
+
+def _written_as_struct(known: Semantic) -> tuple[Reading, ...]:
+    if not any(pa.types.is_map(f.type) for f in known.wire):
+        return (_written(known),)
+    pairs = replace(_written(known), pattern=r'\{(?!.*\{\s*"(key|value)")')
+    parsed = pa.struct(
+        [
+            (f.name, pa.list_(_entry(f.type)) if pa.types.is_map(f.type) else _in_json(f.type))
+            for f in known.wire
+        ]
+    )
+    return pairs, Reading(parsed, lambda a: known.read(_from_json(a, known.wire)), _ENTRIES)
+
+
+def _entry(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+
+
 def _in_json(wire: pa.DataType) -> pa.DataType:
     """The type of the JSON of a type: bytes are base64, maps are lists of pairs."""
     if pa.types.is_struct(wire):
         return pa.struct([(f.name, _in_json(f.type)) for f in wire])
     if pa.types.is_map(wire):
-        return pa.list_(pa.list_(pa.float64()))
+        return _PAIRS
     return pa.string() if wire == pa.binary() else wire
 
 
@@ -211,9 +234,12 @@ def _from_json(array: pa.Array, wire: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(parts, fields=list(wire), mask=mask)
     if pa.types.is_map(wire):
         pairs = array.flatten()
-        if not pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py() and len(pairs):
+        if pa.types.is_struct(pairs.type):
+            keys, items = pairs.flatten()
+        elif not pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py() and len(pairs):
             raise ValueError("a map whose entries are not pairs")
-        keys, items = pairs.flatten()[::2], pairs.flatten()[1::2]
+        else:
+            keys, items = pairs.flatten()[::2], pairs.flatten()[1::2]
         lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
         mask = array.is_null() if array.null_count else None

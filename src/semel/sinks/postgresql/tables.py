@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -150,15 +151,29 @@ def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> No
 
 
 def _type(connection: Connection, kind: pa.DataType, *, in_key: bool = False) -> str:
-    def there(name: str) -> bool:
-        found = connection.query(f"SELECT to_regtype({literal(name)}) IS NOT NULL AS there")
-        return bool(found.column("there")[0].as_py())
-
     items = kind.items if isinstance(kind, Described) else None
     if items is not None:
         return f"{_type(connection, items)}[]"
-    known = new_type(kind, "PostgreSQL", there, in_key=in_key)
+    known = new_type(kind, "PostgreSQL", partial(_there, connection), in_key=in_key)
     return known or sql_type(stored(kind), in_key=in_key)
+
+
+# A server may lack the library that reads XML, though not the type.
+_XML = """DO $$ BEGIN
+    PERFORM '<a/>'::xml;
+    PERFORM set_config('semel.xml', 'true', true);
+EXCEPTION WHEN feature_not_supported THEN
+    PERFORM set_config('semel.xml', 'false', true);
+END $$"""
+
+
+def _there(connection: Connection, name: str) -> bool:
+    """Whether the server has a type, inside the open transaction."""
+    if name == "xml":
+        connection.execute(_XML)
+    test = "current_setting('semel.xml')::bool" if name == "xml" else "true"
+    found = connection.query(f"SELECT to_regtype({literal(name)}) IS NOT NULL AND {test} AS there")
+    return bool(found.column("there")[0].as_py())
 
 
 def serialise(connection: Connection, name: Name) -> None:

@@ -81,7 +81,8 @@ NEW: Mapping[str, Mapping[str, New]] = {
 }
 """The types of new columns, by system, where the Arrow type does not decide them."""
 
-_OF_EXTENSIONS = {"ltree", "vector", "sparsevec", "geometry", "geography"}
+_OPTIONAL = {"ltree", "vector", "sparsevec", "geometry", "geography", "xml"}
+"""Types of PostgreSQL that not every server has."""
 _NOT_IN_KEYS = {"point", "xml", "geometry", "geography", "vector", "sparsevec"}
 
 
@@ -89,14 +90,14 @@ def new_type(
     kind: pa.DataType, system: str, exists: Callable[[str], bool], *, in_key: bool
 ) -> str | None:
     """The type of a new column for a semantic type; None if its Arrow type decides. ``exists``
-    tells whether the database has a type, which an extension may have brought."""
+    tells whether PostgreSQL has a type."""
     if not isinstance(kind, Described):
         return None
     named = NEW.get(kind.name, {}).get(_MYSQL if system == _MARIADB else system)
     found = named if isinstance(named, str) or named is None else named(kind.parameters)
     if found is None or (in_key and found.lower() in _NOT_IN_KEYS):
         return None
-    return None if found in _OF_EXTENSIONS and not exists(found) else found
+    return None if found in _OPTIONAL and not exists(found) else found
 
 
 def stored(kind: pa.DataType) -> pa.DataType:

@@ -1,0 +1,260 @@
+"""Every converter reads every semantic type alike, wherever it stands in a value."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+
+from semel.converters.avro import AvroConverter
+from semel.converters.base import Converter, Decoded
+from semel.converters.json.converter import JsonConverter
+from semel.converters.jsonschema import JsonSchemaConverter
+from semel.converters.protobuf import ProtobufConverter
+from semel.converters.protobuf.compiler import compiled
+from semel.converters.semantic import DECIMAL, FACTS, TYPES, Described
+from tests.converters.registries import Memory, framed
+from tests.sinks.test_semantic_types import CASES, Case, kind_of, schema_of
+
+NAMES = [case.name for case in CASES]
+AVRO = {"int16": "int", "int32": "int", "int64": "long", "double": "double", "float": "float"}
+AVRO |= {"string": "string", "bytes": "bytes"}
+JSON = {"int16": "integer", "int32": "integer", "int64": "integer", "double": "number"}
+JSON |= {"float": "number", "string": "string", "bytes": "string"}
+
+
+def decode(converter: Converter, value: bytes) -> pa.Array:
+    found = converter.decode(pa.array([value]))
+    assert found.failures == []
+    return found.values
+
+
+def by_json(schema: Mapping[str, Any], value: Any) -> pa.Array:
+    return decode(JsonConverter(), json.dumps({"schema": schema, "payload": value}).encode())
+
+
+# JSON Schema and Avro, as Confluent's converters derive them from Kafka Connect's schemas
+
+
+def in_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    kind = schema["type"]
+    named = {"title": schema.get("name"), "connect.parameters": schema.get("parameters")}
+    found: dict[str, Any] = {k: v for k, v in named.items() if v is not None}
+    if kind == "struct":
+        fields = schema["fields"]
+        properties = {
+            f["field"]: {**in_json_schema(f), "connect.index": n} for n, f in enumerate(fields)
+        }
+        found |= {"type": "object", "properties": properties}
+    elif kind == "array":
+        found |= {"type": "array", "items": in_json_schema(schema["items"])}
+    elif kind == "map" and schema["keys"]["type"] == "string":
+        found |= {"type": "object", "connect.type": "map"}
+        found["additionalProperties"] = in_json_schema(schema["values"])
+    elif kind == "map":
+        parts = [("key", schema["keys"]), ("value", schema["values"])]
+        entry = {
+            name: {**in_json_schema(s), "connect.index": n} for n, (name, s) in enumerate(parts)
+        }
+        found |= {"type": "array", "connect.type": "map"}
+        found["items"] = {"type": "object", "properties": entry}
+    elif kind == "bytes" and schema.get("name") == DECIMAL:
+        found |= {"type": "number", "connect.type": "bytes"}
+    else:
+        found |= {"type": JSON[kind], "connect.type": kind if kind != "float" else "float32"}
+    return {"oneOf": [{"type": "null"}, found]} if schema.get("optional") else found
+
+
+def json_value(schema: Mapping[str, Any], value: Any) -> Any:
+    if schema["type"] == "struct" and value is not None:
+        return {f["field"]: json_value(f, value[f["field"]]) for f in schema["fields"]}
+    if schema["type"] == "map" and schema["keys"]["type"] != "string":
+        return [{"key": key, "value": item} for key, item in value]
+    return value
+
+
+def by_json_schema(schema: Mapping[str, Any], value: Any) -> pa.Array:
+    registry = Memory()
+    number = registry.add("JSON", json.dumps(in_json_schema(schema)))
+    converter = JsonSchemaConverter(registry, "value.converter")  # type: ignore[arg-type]
+    return decode(converter, framed(number, json.dumps(json_value(schema, value)).encode()))
+
+
+def in_avro(schema: Mapping[str, Any], path: str = "r") -> Any:
+    kind = schema["type"]
+    named = {"connect.name": schema.get("name"), "connect.parameters": schema.get("parameters")}
+    facts = {k: v for k, v in named.items() if v is not None}
+    found: Any
+    if kind == "struct":
+        fields = [
+            {"name": f["field"], "type": in_avro(f, f"{path}_{f['field']}")}
+            for f in schema["fields"]
+        ]
+        found = {"type": "record", "name": path, "fields": fields, **facts}
+    elif kind == "array":
+        found = {"type": "array", "items": in_avro(schema["items"], f"{path}_i"), **facts}
+    elif kind == "map" and schema["keys"]["type"] == "string":
+        found = {"type": "map", "values": in_avro(schema["values"], f"{path}_v")}
+    elif kind == "map":
+        parts = [("key", schema["keys"]), ("value", schema["values"])]
+        entry = [{"name": name, "type": in_avro(s, f"{path}_{name}")} for name, s in parts]
+        item = {"type": "record", "name": f"{path}_e", "fields": entry}
+        found = {"type": "array", "items": {**item, "connect.internal.type": "MapEntry"}}
+    else:
+        found = {"type": AVRO[kind], **facts}
+        found |= {"connect.type": kind} if kind == "int16" else {}
+        if schema.get("name") == DECIMAL:
+            found |= {"logicalType": "decimal", "precision": 10, "scale": 2}
+    return ["null", found] if schema.get("optional") else found
+
+
+def raw(schema: Mapping[str, Any], value: Any) -> Any:
+    """A value of JSON as Python's libraries take it."""
+    kind = schema["type"]
+    if value is None:
+        return None
+    if kind == "struct":
+        return {f["field"]: raw(f, value[f["field"]]) for f in schema["fields"]}
+    if kind == "array":
+        return [raw(schema["items"], each) for each in value]
+    if kind == "map" and schema["keys"]["type"] == "string":
+        return {k: raw(schema["values"], v) for k, v in value.items()}
+    if kind == "map":
+        return [{"key": k, "value": v} for k, v in value]
+    return base64.b64decode(value) if kind == "bytes" else value
+
+
+def by_avro(schema: Mapping[str, Any], value: Any) -> pa.Array:
+    registry = Memory()
+    described = in_avro(schema)
+    number = registry.add("AVRO", json.dumps(described))
+    bare = json.loads(json.dumps(described).replace('"logicalType": "decimal", ', ""))
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(bare), raw(schema, value))
+    converter = AvroConverter(registry, "value.converter")  # type: ignore[arg-type]
+    return decode(converter, framed(number, out.getvalue()))
+
+
+def struct(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"field": n, **s} for n, s in fields.items()]}
+
+
+def shown(values: pa.Array) -> Any:
+    facts = None
+    if isinstance(values.type, Described):
+        facts, values = json.loads(values.type.serialized), values.storage
+    if pa.types.is_struct(values.type):
+        inner = {f.name: (f.metadata or {}).get(FACTS) for f in values.type}
+        facts = {name: json.loads(text) for name, text in inner.items() if text}
+        return facts, {
+            f.name: shown(a)[1] for f, a in zip(values.type, values.flatten(), strict=True)
+        }
+    kind = values.type
+    width = pa.int64() if pa.types.is_primitive(kind) and kind.bit_width == 64 else pa.int32()
+    counted = values.cast(width) if pa.types.is_temporal(kind) else values
+    return facts, (str(kind), counted.to_pylist())
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_field_is_read_alike_from_json_json_schema_and_avro(case: Case) -> None:
+    schema = struct({"v": schema_of(case.name), "n": schema_of(case.name)})
+    value = {"v": case.sent, "n": None}
+    found = [shown(read(schema, value)) for read in (by_json, by_json_schema, by_avro)]
+    assert found[1:] == [found[0]] * 2
+    facts = found[0][0]
+    told = case.name != DECIMAL and TYPES[case.name].told
+    assert {name: f["name"] for name, f in facts.items()} == (
+        dict.fromkeys(("v", "n"), case.name) if told else {}
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_whole_value_is_read_alike_from_json_json_schema_and_avro(case: Case) -> None:
+    schema = {**schema_of(case.name), "optional": False}
+    found = [shown(read(schema, case.sent)) for read in (by_json, by_json_schema, by_avro)]
+    assert found[1:] == [found[0]] * 2
+    if case.name != DECIMAL and TYPES[case.name].told and kind_of(case.name) != "struct":
+        assert found[0][0]["name"] == case.name
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_items_of_lists_are_read_alike_from_json_json_schema_and_avro(case: Case) -> None:
+    if kind_of(case.name) == "array":
+        pytest.skip("lists of lists are JSON")
+    items = {"type": "array", "items": {**schema_of(case.name), "optional": False}}
+    schema, value = struct({"v": items}), {"v": [case.sent, case.sent]}
+    found = [shown(read(schema, value)) for read in (by_json, by_json_schema, by_avro)]
+    assert found[1:] == [found[0]] * 2
+
+
+def named(name: str, **parameters: str) -> str:
+    given = {"connect.name": f"io.debezium.{name}", **parameters}
+    pairs = ", ".join(f'{{ key: "{key}", value: "{value}" }}' for key, value in given.items())
+    return f"[(confluent.field_meta) = {{ params: [{pairs}] }}]"
+
+
+PROTO = f"""syntax = "proto3";
+import "confluent/meta.proto";
+message Row {{
+  int64 at = 1 {named("time.MicroTimestamp")};
+  bytes bits = 2 {named("data.Bits", length="16")};
+  repeated string ids = 3 {named("data.Uuid")};
+  VariableScaleDecimal amount = 4;
+  repeated VariableScaleDecimal amounts = 5;
+  message VariableScaleDecimal {{ int32 scale = 1; bytes value = 2; }}
+}}
+"""
+
+
+def test_protobuf_reads_named_fields_and_messages_alike() -> None:
+    registry = Memory()
+    number = registry.add("PROTOBUF", PROTO)
+    row = GetMessageClass(compiled(PROTO).message_types_by_name["Row"])()
+    row.at, row.bits = 1_000_001, b"\2\1"
+    row.ids.append("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+    row.amount.scale, row.amount.value = 3, b"\1\xe2\x40"
+    row.amounts.add(scale=1, value=b"\5")
+    converter = ProtobufConverter(registry, "value.converter")  # type: ignore[arg-type]
+    found = converter.decode(pa.array([framed(number, b"\0" + row.SerializeToString())]), None)
+    assert found.failures == []
+    facts, values = shown(found.values)
+    assert {n: json.dumps(f) for n, f in facts.items()} == {
+        "bits": '{"name": "io.debezium.data.Bits", "parameters": {"length": "16"}}',
+        "ids": '{"items": {"name": "io.debezium.data.Uuid", "parameters": {}}}',
+        "amount": '{"name": "io.debezium.data.VariableScaleDecimal", "parameters": {}}',
+        "amounts": '{"items": {"name": "io.debezium.data.VariableScaleDecimal", "parameters": {}}}',
+    }
+    assert values["at"] == ("timestamp[us]", [1_000_001])
+    assert values["bits"][1] == [b"\2\1"]
+    assert (values["amount"][1], values["amounts"][1]) == (["123.456"], [["0.5"]])
+
+
+def test_a_value_that_is_none_of_its_type_is_refused_alone_by_each_converter() -> None:
+    schema = struct({"v": schema_of("io.debezium.data.VariableScaleDecimal")})
+    good, bad = ({"v": {"scale": 1, "value": text}} for text in ("BQ==", ""))
+    envelopes = [json.dumps({"schema": schema, "payload": v}).encode() for v in (good, bad, good)]
+    registry = Memory()
+    number = registry.add("AVRO", json.dumps(in_avro(schema)))
+    parsed = fastavro.parse_schema(in_avro(schema))
+
+    def encoded(value: Any) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, raw(schema, value))
+        return framed(number, out.getvalue())
+
+    avro = AvroConverter(registry, "value.converter")  # type: ignore[arg-type]
+    for found in (
+        JsonConverter().decode(pa.array(envelopes)),
+        avro.decode(pa.array([encoded(v) for v in (good, bad, good)])),
+    ):
+        assert isinstance(found, Decoded)
+        assert [f.index for f in found.failures] == [1]
+        assert "field v: " in found.failures[0].message
+        assert found.values.to_pylist()[::2] == [{"v": "0.5"}] * 2
