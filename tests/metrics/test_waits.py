@@ -57,6 +57,14 @@ def test_a_sink_waits_for_a_kafka_that_does_not_answer() -> None:
     assert (found.on, found.why) == (Awaited.SERVICE, "no broker answers")
 
 
+def test_a_sink_whose_records_move_waits_for_nothing_although_its_lag_is_unknown() -> None:
+    each, lags = running(), Kafka(None)
+    lags.of([each])
+    trouble = lags.trouble(each.name)
+    assert trouble is not None
+    assert waits([replace(each, moved=trouble.since + 1)], lags) == {}
+
+
 def test_a_source_waits_once_all_of_its_tasks_have_caught_up() -> None:
     source = running(SOURCE)
     assert awaited(source) is None

@@ -29,7 +29,8 @@ def _of(each: Observed, lags: Lags) -> Waiting | None:
         idles = len(reports) == len(each.tasks) and all(r.caught_up for r in reports.values())
         why = "the source has nothing new"
     else:
-        if (trouble := lags.trouble(each.name)) is not None:
+        trouble = lags.trouble(each.name)
+        if trouble is not None and trouble.since >= each.moved:
             return trouble
         lag = lags.recent(each.name, _NEW)
         mine = [tp for report in reports.values() for tp in report.positions]

@@ -25,7 +25,7 @@ transactions; docs/write-a-sink.md builds one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -97,6 +97,20 @@ def no_columns_yet(rows: pa.Table) -> RowsRejected:
         "provenance=true gives every row some",
         rows,
     )
+
+
+def lacking(
+    fields: Collection[str],
+    columns: Callable[[], Collection[str]],
+    look_again: Callable[[], object],
+    *,
+    fold: Callable[[str], str] = str,
+) -> list[str]:
+    """The fields for which a target has no column, even when it is looked at again."""
+    if not set(map(fold, fields)) <= set(columns()):
+        look_again()
+    found = set(columns())
+    return [f for f in fields if fold(f) not in found]
 
 
 class Sink(ABC):

@@ -224,6 +224,29 @@ def test_null_of_a_field_with_a_default_is_the_default() -> None:
     assert kept.values.to_pylist() == [{"v": None}, {"v": "y"}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("long", "0", 7),
+        ("boolean", "false", True),
+        (["null", "long"], "null", None),
+    ],
+)
+def test_a_default_that_does_not_fit_is_ignored_when_records_are_read(
+    kind: Any, default: Any, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    described = record(v=kind)
+    values = pa.array([message(described, {"v": value})])
+    described["fields"][0]["default"] = default
+    made = converter(Known({1: schema(described)}))
+    for _ in range(2):
+        decoded = made.decode(values)
+        assert not decoded.failures
+        assert decoded.values.to_pylist() == [{"v": value}]
+    (said,) = caplog.messages
+    assert f"field v: its default {json.dumps(default)} does not fit its type" in said
+
+
 def test_a_union_of_several_types_is_a_struct_as_in_kafka_connect() -> None:
     inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
     described = record(v=["null", "string", inner])

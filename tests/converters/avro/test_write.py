@@ -219,6 +219,14 @@ def test_the_latest_version_is_written_with_if_that_is_wanted() -> None:
         converter(Memory(), registration=latest).encode(nullable)
 
 
+def test_a_default_that_does_not_fit_is_not_written() -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "n", "type": "long", "default": "0"}]
+    node = parse(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    write(node, pa.array([{"id": 1, "n": 2}]))
+    with pytest.raises(ValueError, match='field n: its default "0" does not fit its type'):
+        write(node, pa.array([{"id": 1}]))
+
+
 def test_what_does_not_fit_is_reported_with_its_field() -> None:
     node = parse(json.dumps(LATEST))
     with pytest.raises(Unwritable, match="field id: string does not fit int64"):

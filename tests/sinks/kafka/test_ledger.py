@@ -16,6 +16,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import (
+    RETENTION,
     TAKEN_OVER,
     TRUNCATED,
     Advance,
@@ -285,6 +286,25 @@ def test_holes_and_the_log_of_a_position_are_kept(
     assert holes == (Hole(source, 0, 0, 10), hole)
     driver.set_positions([LedgerEntry(source, 0, 0, 0, topic_id="U")])
     assert set(driver._ledger.topic.read(1).holes) == {hole}
+
+
+def test_a_hole_that_an_earlier_version_has_stored_ends_like_others(
+    topic: MakeTopic, configure: Configure, sink: MakeSink
+) -> None:
+    source = topic()
+    config = configure(source)
+    driver = sink(config)
+    driver.prepare([source])
+    driver.start([LedgerEntry(source, 0, 0, 10)])
+    place = {"kafka_topic": source, "kafka_partition": 0, "hole": [0, 10]}
+    key = json.dumps([config["name"], place], separators=(",", ":"))
+    ledger = driver._ledger.topic
+    producer = Producer({"bootstrap.servers": config["bootstrap.servers"]})
+    producer.produce(ledger.name, json.dumps({"reason": RETENTION, "at": ""}), key, 0)
+    producer.flush(PATIENCE)
+    assert ledger.read(1).holes == (Hole(source, 0, 0, 10, RETENTION),)
+    driver.set_positions([LedgerEntry(source, 0, 0, 0)])
+    assert not [h for h in ledger.read(1).holes if h.reason == RETENTION]
 
 
 def test_what_was_read_before_positions_are_set_by_hand_stays_known(

@@ -20,6 +20,7 @@ from semel.sources.directory import removal
 from semel.sources.directory.source import DirectorySource
 from tests import s3
 from tests.sources.directory.conftest import Reading, names
+from tests.sources.directory.test_formats import schema
 
 Make = Callable[..., DirectorySource]
 Rename = Callable[[Path, Path], Path]
@@ -669,6 +670,23 @@ def test_what_lies_before_an_offset_is_read_again_from_where_the_file_is_now(
     (folder.parent / "done" / "a.txt").unlink()
     with pytest.raises(ServiceError, match=r"file a\.txt .* is gone.*An audit needs"):
         list(make().before({"fileName": "a.txt"}, reading.stored["a.txt"]))
+
+
+@pytest.mark.parametrize("location", ["field", "headers"])
+def test_records_read_again_name_the_file_as_it_was_read_first(
+    make: Make, folder: Path, location: str
+) -> None:
+    (folder / "a.csv").write_text("1\n2\n")
+    keys = {"value_schema": schema(id="INT32"), "metadata_location": location}
+    source = make("csv", cleanup_policy="movebydate", **keys)
+    reading = Reading(source)
+    reading.all()
+    again = [r for b in source.before({"fileName": "a.csv"}, reading.stored["a.csv"])
+             for r in b.records]  # fmt: skip
+    assert not (folder / "a.csv").exists()
+    assert [v for r in again for v in r.values.to_pylist()] == reading.values
+    headers = [h for r in again if r.headers is not None for h in r.headers.to_pylist()]
+    assert [{h["key"]: h["value"].decode() for h in each} for each in headers] == reading.headers
 
 
 def test_files_that_come_and_are_moved_while_others_are_read_again_are_found(

@@ -99,6 +99,16 @@ class TestCsv:
         )
         assert Reading(source).all() == [{"id": 1, "name": "a\\b"}]
 
+    @pytest.mark.parametrize("end", ["", "\n"])
+    def test_a_last_row_of_blanks_is_a_row(self, make: Make, folder: Path, end: str) -> None:
+        (folder / "a.tsv").write_text(f"1\t2\t3\n\t\t{end}")
+        fields = schema(a="STRING", b="STRING", c="STRING")
+        source = make("csv", value_schema=fields, csv_separator_char="9")
+        assert Reading(source).all() == [
+            {"a": "1", "b": "2", "c": "3"},
+            {"a": "", "b": "", "c": ""},
+        ]
+
     def test_generated_fields_are_text(self, make: Make, folder: Path) -> None:
         (folder / "a.csv").write_text("id;n\n1;2\n'3;4';5\n")
         source = make(

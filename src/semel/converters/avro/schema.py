@@ -149,17 +149,27 @@ class Field:
     """The default that the schema gives, whatever it is."""
 
     def check_defaults(self) -> None:
-        """Raise an error of Arrow or Python if a default does not fit the type."""
+        """Raise ValueError if a default does not fit the type."""
         _ = self.written_default, self._filling
 
     @cached_property
     def written_default(self) -> pa.Scalar | None:
-        """The value to write for a missing field; None if that is null, or an error."""
-        return None if self.given is None else _default(self.node, self.given)
+        """The value to write for a missing field; None if that is null, or an error. Raises
+        ValueError if it does not fit the type."""
+        return self._scalar(self.given)
 
     @cached_property
     def _filling(self) -> pa.Scalar | None:
-        return None if self.default is None else _default(self.node, self.default)
+        return self._scalar(self.default)
+
+    def _scalar(self, default: Any) -> pa.Scalar | None:
+        try:
+            return None if default is None else _default(self.node, default)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(
+                f"field {self.name}: its default {json.dumps(default)[:80]} does not fit its "
+                f"type: {error}"
+            ) from None
 
     @property
     def arrow(self) -> pa.Field:

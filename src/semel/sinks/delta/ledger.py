@@ -159,8 +159,8 @@ class DeltaLedger:
                 hole = f"{name}:hole:{n}"
                 begins, ends = (self._count(f"{hole}:{at}") for at in ("from", "until"))
                 reason, by = _reason(self._count(f"{hole}:reason")), self._text(f"{hole}:by")
-                time_ = self._number(f"{hole}:time")
-                at = "" if time_ is None else _utc(time_)
+                time_ = self._count(f"{hole}:time")
+                at = _utc(time_) if time_ else ""
                 found.append(Hole(topic, partition, begins, ends, reason, by, at))
         return found
 
@@ -340,12 +340,12 @@ class DeltaLedger:
 
 def _stored(name: str, hole: Hole) -> dict[str, int]:
     """The identifiers of one hole."""
-    at = datetime.fromisoformat(hole.at) if hole.at else datetime.now(UTC)
+    at = datetime.fromisoformat(hole.at).timestamp() if hole.at else 0  # an old one has no time
     return {
         f"{name}:from": hole.from_offset,
         f"{name}:until": hole.until_offset,
         f"{name}:reason": _REASONS.index(hole.reason),
-        f"{name}:time": int(at.timestamp() * 1000),
+        f"{name}:time": int(at * 1000),
         **texts.numbers(f"{name}:by", hole.by),
     }
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.records import Records
-from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column, no_columns_yet
+from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.convert import to_read
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.convert import COMMENT, column_type, names_no_feature, partitions
@@ -97,10 +97,10 @@ class Tables:
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
         table = None if self._config.auto_evolve else self.find(topic)
-        wanted = [] if table is None else [f for f in fields if self._config.takes(topic, f)]
-        if table is not None and not set(wanted) <= set(table.columns.names):
-            table.renew()
-        return [f for f in wanted if table is not None and f not in table.columns.names]
+        if table is None:
+            return []
+        wanted = [f for f in fields if self._config.takes(topic, f)]
+        return lacking(wanted, lambda: table.columns.names, table.renew)
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""

@@ -19,7 +19,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
 from semel.records import Records
-from semel.sinks.base import Snapshot, no_column
+from semel.sinks.base import Snapshot, lacking, no_column
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
@@ -108,12 +108,12 @@ class Tables:
         if takes_all or not self.all() or not all(t.fields() for t in self.all()):
             return []
         routing = config.route_field.split(".")[:1]
-        wanted = [f for f in fields if config.takes(topic, f) and f not in routing]
         tables = [t.table for t in self.all()]
-        if not set(wanted) <= _names(tables):
-            for table in tables:
-                table.renew()
-        return [f for f in wanted if f not in _names(tables)]
+        return lacking(
+            [f for f in fields if config.takes(topic, f) and f not in routing],
+            lambda: _names(tables),
+            lambda: [table.renew() for table in tables],
+        )
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""

@@ -313,7 +313,8 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
                 self._transact(None, (), left, topic.forgetting(stored))
             else:
                 moved, left = set_by_hand(held, stored.holes, entries, by, reason)
-                gone = [*topic.without(set(stored.holes) - set(left)), *topic.without_reset(stored)]
+                ended = set(stored.holes) - set(left)
+                gone = [*topic.without(stored, ended), *topic.without_reset(stored)]
                 self._transact(None, moved, set(left) - set(stored.holes), gone)
         except (LedgerConflict, TransientError):
             self._group.refuse_running()

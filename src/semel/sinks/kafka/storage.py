@@ -9,7 +9,7 @@ last one of a key is the valid one, however many partitions the topic has.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,12 +29,13 @@ Record = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a ledger topic holds for one connector. ``is_reset``: the user has reset the connector.
-    ``is_complete``: no open transaction hides a record that was there when it was read."""
+    """What a ledger topic holds for one connector. ``keys``: those of its records, each with its
+    hole, if it is one. ``is_reset``: the user has reset the connector. ``is_complete``: no open
+    transaction hides a record that was there when it was read."""
 
     entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
     holes: tuple[Hole, ...] = ()
-    keys: frozenset[bytes] = frozenset()
+    keys: Mapping[bytes, Hole | None] = field(default_factory=dict)
     is_reset: bool = False
     is_complete: bool = True
 
@@ -80,21 +81,20 @@ class LedgerTopic:
         return self._parsed(found.values, found.is_complete)
 
     def _parsed(self, found: dict[bytes, bytes], is_complete: bool) -> Stored:
-        entries, holes = {}, []
+        entries: dict[TopicPartition, LedgerEntry] = {}
+        keys: dict[bytes, Hole | None] = {}
         is_reset = found.pop(self._reset, None) is not None
         for key, value in found.items():
             place = _place(key)
             if place is None:
                 continue
-            tp, facts = (
-                TopicPartition(place["kafka_topic"], place["kafka_partition"]),
-                loaded(value),
-            )
+            tp = TopicPartition(place["kafka_topic"], place["kafka_partition"])
+            facts, keys[key] = loaded(value), None
             try:
                 if "hole" in place:
                     first, end, *_ = place["hole"]
                     by, at = facts.get("by", ""), facts.get("at", "")
-                    holes.append(Hole(*tp, first, end, facts["reason"], by, at))
+                    keys[key] = Hole(*tp, first, end, facts["reason"], by, at)
                 else:
                     entries[tp] = entry_of(*tp, int(facts["position"]), facts)
             except (KeyError, TypeError, ValueError):
@@ -104,8 +104,8 @@ class LedgerTopic:
                     f"{value.decode(errors='replace')[:200]}. Does another program write to the "
                     "topic? Stop it, and set the position with semel offsets set"
                 ) from None
+        holes = [hole for hole in keys.values() if hole is not None]
         holes.sort(key=lambda h: (h.topic, h.partition, h.from_offset))
-        keys = frozenset(key for key in found if _place(key) is not None)
         return Stored(entries, tuple(holes), keys, is_reset, is_complete)
 
     def send(
@@ -127,7 +127,8 @@ class LedgerTopic:
         ]
         for hole in holes:
             facts = {"reason": hole.reason, "at": hole.at} | ({"by": hole.by} if hole.by else {})
-            found.append((self._hole(hole), _value(facts)))
+            place = [hole.from_offset, hole.until_offset, hole.reason]
+            found.append((self._key(hole.topic_partition, hole=place), _value(facts)))
         return found
 
     def forgetting(self, stored: Stored) -> list[Record]:
@@ -139,13 +140,9 @@ class LedgerTopic:
         """The record that deletes the note, if there is one."""
         return [(self._reset, None)] if stored.is_reset else []
 
-    def without(self, holes: Iterable[Hole]) -> list[Record]:
-        """The records that delete holes."""
-        return [(self._hole(h), None) for h in holes]
-
-    def _hole(self, hole: Hole) -> bytes:
-        facts = [hole.from_offset, hole.until_offset, hole.reason]
-        return self._key(hole.topic_partition, hole=facts)
+    def without(self, stored: Stored, holes: Collection[Hole]) -> list[Record]:
+        """The records that delete holes, whatever their keys: those of old ones lack the reason."""
+        return [(key, None) for key, hole in stored.keys.items() if hole in holes]
 
     def _key(self, tp: TopicPartition, **more: Any) -> bytes:
         place = {"kafka_topic": tp.topic, "kafka_partition": tp.partition, **more}

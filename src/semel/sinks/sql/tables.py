@@ -12,7 +12,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
 from semel.quoting import named
 from semel.records import Records, RowsRejected, rejected
-from semel.sinks.base import EVOLVES_OR_EXCLUDES, no_column, no_columns_yet
+from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
 from semel.sinks.sql.columns import Table
@@ -83,11 +83,14 @@ class Tables:
         table = None
         with suppress(ServiceError):  # the commit will say it
             table = None if self._config.evolves else self._find(topic)
-        wanted = [] if table is None else [f for f in fields if self._config.takes(topic, f)]
-        fold = str.lower if self._config.folds_names else str
-        if table is not None and any(fold(f) not in table.columns for f in wanted):
-            table = self._look_again(topic)
-        return [f for f in wanted if table is not None and fold(f) not in table.columns]
+        if table is None:
+            return []
+        return lacking(
+            [f for f in fields if self._config.takes(topic, f)],
+            lambda: self._known[topic].columns,
+            lambda: self._look_again(topic),
+            fold=str.lower if self._config.folds_names else str,
+        )
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
@@ -163,7 +166,8 @@ class Tables:
         why = f"is longer than the {longest} {database.name_unit} that {database.system} allows"
         if not refused and most is not None and len(there) + len(new) > most:
             room = max(0, most - len(there))
-            why = f"is one too many for {self.name(records.topic)}: a table has {most} columns"
+            where = f"does not fit into table {self.name(records.topic)}"
+            why = f"{where}: {database.system} allows at most {most} columns"
             counts = sum((_given(arranged, name) for name in new), np.zeros(1, np.int64))
             wide = np.flatnonzero(counts > room)
             self._reject(records, {int(row): new[room] for row in wide}, why)

@@ -170,8 +170,9 @@ class DirectorySource(Source):
         for _ in range(_MOVES):
             place, found = self._kept.find(name, offset)
             try:
+                as_read = replace(found, name=name)  # it may have been moved since
                 for values in self._first(place, found, self._reached(offset).records, given):
-                    yield SourceBatch([self._records(values, found, given)], offset)
+                    yield SourceBatch([self._records(values, as_read, given)], offset)
                     given += len(values)
                 return
             except FileNotFoundError:  # it was moved since the places were listed

@@ -134,7 +134,7 @@ def blocks(
         until = int(found[-1])
         yield rest[:until], found
         rest = rest[until:]
-    if rest if blank else rest.strip():
+    if rest if blank else rest.strip(b"\r\n"):
         found = ends(rest)  # a last CR, or a row whose quote is never closed
         if not len(found) or int(found[-1]) < len(rest):
             found = np.append(found, len(rest))

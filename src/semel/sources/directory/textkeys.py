@@ -89,7 +89,7 @@ class TextKeys:
     ignore_quotations: bool = key(
         "csv.ignore.quotations",
         False,
-        "Leave out quotes; they hold no separators and no line ends.",
+        "Drop quotes; separators and line ends inside them count.",
         importance=LOW,
     )
     strict_quotes: bool = key(
