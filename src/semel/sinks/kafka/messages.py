@@ -48,16 +48,22 @@ class Encoder:
         self._key = key
         self._value = value
 
-    def messages(self, records: Records, topic: str) -> Messages:
-        """One topic's records, tombstones in their place between the others."""
-        rows, gone = records.rows, records.tombstones
-        values = self._values(records, topic)
-        keys = self._keys(rows, topic)
-        if gone is not None and gone.num_rows:
-            values = pa.chunked_array([*values.chunks, pa.nulls(gone.num_rows, pa.binary())])
-            keys = pa.chunked_array([*keys.chunks, *self._keys(gone, topic).chunks], pa.binary())
-            names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in gone.column_names]
-            rows = pa.concat_tables([rows.select(names), gone.select(names)])
+    def messages(self, parts: Sequence[Records], topic: str) -> Messages:
+        """One topic's records in their order, tombstones in their place between the others."""
+        tables, written = [], []
+        for part in parts:
+            tables.append(part.rows)
+            written += self._values(part, topic).chunks
+            if part.tombstones is not None and part.tombstones.num_rows:
+                tables.append(part.tombstones)
+                written.append(pa.nulls(part.tombstones.num_rows, pa.binary()))
+        values = pa.chunked_array(written, pa.binary())
+        each = [chunk for table in tables for chunk in self._keys(table, topic).chunks]
+        keys = pa.chunked_array(each, pa.binary())
+        origin, rows = parts[0].origin, tables[0]
+        if len(tables) > 1:
+            names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in rows.column_names]
+            rows = pa.concat_tables([t.select(names) for t in tables])
             order = np.lexsort((rows.column(OFFSET), rows.column(PARTITION)))
             rows, values, keys = rows.take(order), values.take(order), keys.take(order)
         partitions = rows.column(PARTITION).to_numpy().tolist()
@@ -65,12 +71,12 @@ class Encoder:
         keep = self._config.partitioner == KEEP
         return Messages(
             topic,
-            records.origin,
+            origin,
             keys,
             values,
             partitions if keep else None,
             timestamps(rows),
-            self._headers(records.origin, rows, partitions, offsets),
+            self._headers(origin, rows, partitions, offsets),
             partitions,
             offsets,
         )
