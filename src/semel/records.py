@@ -15,7 +15,7 @@ coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,7 +110,8 @@ class Records:
     takes them.
 
     ``rows`` are upserts or inserts; ``tombstones`` (null values) hold metadata columns only and are
-    deletes. Partition and offset order the two. ``topic`` is where they go and names the target.
+    deletes. Partition and offset order the two. A commit has several parts for one target if the
+    schemas of its records contradict each other. ``topic`` is where they go and names the target.
     They were read from ``origin``, which the metadata column ``__connect_topic`` holds: anything
     that identifies a record must use it.
 
@@ -136,6 +137,15 @@ class Records:
             if table is not None and table.num_rows:
                 return str(table.column(TOPIC)[0].as_py())
         return self.topic
+
+
+def by_target(parts: Iterable[Records]) -> dict[tuple[str, str], list[Records]]:
+    """Parts by the topic they were read from and the one that they go to."""
+    found: dict[tuple[str, str], list[Records]] = {}
+    for part in parts:
+        if part.count:
+            found.setdefault((part.origin, part.topic), []).append(part)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def test_documents_without_keys_have_ids_of_their_origin() -> None:
 def test_provenance_headers_and_refusals_of_copies_name_the_origin() -> None:
     json = create("JsonConverter", {}, is_key=False, where="value.converter")
     encoder = Encoder(read(KafkaConfig, {}), provenance=True, key=json, value=json)
-    messages = encoder.messages(routed("a", 1), "t")
+    messages = encoder.messages([routed("a", 1)], "t")
     (message,) = messages.each()
     assert (messages.topic, messages.source) == ("t", "a")
     assert message.headers is not None

@@ -25,6 +25,7 @@ from semel.engine.rowtransform import Failed, Transform, transformed
 from semel.engine.unplaced import Counts, Unplaced, sum_of
 from semel.records import ConnectRecords, Records, one_array
 from semel.sinks.base import Sink
+from semel.sinks.changes import in_turn
 from semel.sinks.flatten import VALUE, flattened
 from semel.sinks.lines import lines
 from semel.transforms.change_events import Unwrapper, are_change_events
@@ -38,8 +39,8 @@ _FIELD = 5
 @dataclass(frozen=True, slots=True)
 class Converted:
     """One topic's records, ready for the sink, those that failed, and how many the transforms left
-    out. There are several ``parts`` only if transforms send records to several targets.
-    ``unplaced`` counts the values that reach no column."""
+    out. There are several ``parts`` only if transforms send records to several targets, or if
+    their schemas contradict each other. ``unplaced`` counts the values that reach no column."""
 
     parts: Sequence[Records]
     failed: Sequence[Failed]
@@ -75,6 +76,7 @@ class Pipeline:
     ) -> None:
         self._connector = connector
         self._unplaced = None if frames else Unplaced(connector, sink, lacking)
+        self._sink = sink
         self._wants = sink.capabilities
         self._target = target
         self._transform = transform
@@ -193,20 +195,21 @@ class Pipeline:
 
     def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> Converted:
         """Convert records whose schemas contradict each other in batches of their own, so that each
-        is judged as if it had come alone. Where a record replaces another one, they keep their
-        order: a batch is a run of records that go together."""
-        if self._wants.replaces:
-            pieces = np.split(np.arange(len(labels)), np.flatnonzero(np.diff(labels)) + 1)
-        else:
-            pieces = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        is judged as if it had come alone."""
+        together = np.argsort(labels, kind="stable")
+        pieces = np.split(together, np.flatnonzero(np.diff(labels[together])) + 1)
         made = [self.convert(topic, raw.take(pa.array(rows))) for rows in pieces]
         failed = [
             replace(f, index=int(rows[f.index]))
             for rows, piece in zip(pieces, made, strict=True)
             for f in piece.failed
         ]
+        parts = [part for piece in made for part in piece.parts if part.count]
+        if not self._wants.any_order and len(parts) > 1:
+            keys = [self._sink.key_of(p) for p in parts] if self._wants.replaces else None
+            parts = in_turn(parts, keys)
         return Converted(
-            [part for piece in made for part in piece.parts],
+            parts,
             sorted(failed, key=lambda f: f.index),
             sum(piece.filtered for piece in made),
             sum_of(piece.unplaced for piece in made),

@@ -52,6 +52,10 @@ class Capabilities:
     replaces: bool = False
     """A later record of a key replaces or deletes the row of an earlier one."""
 
+    any_order: bool = False
+    """The parts of a commit may come in any order: the sink puts their records into the order of
+    partition and offset, or needs none. Otherwise it writes one part after another."""
+
     routes: bool = False
     """Transforms may change where a topic's records go: the sink names its targets by
     :meth:`semel.sinks.routed.RoutedConfig.routed`."""

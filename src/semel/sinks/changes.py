@@ -7,8 +7,9 @@ against the offsets of a partition: a change never counts as earlier than one th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records, one_array
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NONE = np.empty(0, dtype=np.int64)
+_TURNS = 32
+"""How often the changes of a key may alternate between parts and keep their exact sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,108 @@ def last_by_key(records: Records) -> tuple[pa.Table, pa.Table]:
     left = last_of_each(changes, {}, revives=True)
     kept = rows if left.rows is None else rows.take(pa.array(left.rows))
     return gone.take(pa.array(left.tombstones)), kept
+
+
+def in_turn(
+    parts: Sequence[Records],
+    keys: Sequence[tuple[pa.Table | None, pa.Table | None]] | None = None,
+) -> list[Records]:
+    """Cut parts so that, written one after another, they write records in order: all records, or
+    with the ``keys`` of rows and tombstones the changes of each key.
+
+    A key that alternates between parts too often keeps only its last changes of each part in order,
+    unless it is deleted: each of these replaces the ones before it.
+    """
+    tables = [t for p in parts for t in (p.rows, p.tombstones or p.rows.slice(0, 0))]
+    sizes = [t.num_rows for t in tables]
+    timed = keys is not None and all(TIMESTAMP in t.column_names for t in tables)
+    names = [PARTITION, OFFSET, *[TIMESTAMP] * timed]
+    partition, offset, *timestamps = pa.concat_tables([t.select(names) for t in tables]).columns
+    owner = np.repeat(np.arange(len(tables)), sizes)
+    alike, spelled = _alike(keys or (), tables)
+    columns = [pa.chunked_array([pa.array(a, pa.int64())]) for a in alike]
+    order, starts = _grouped(Changes(columns, [partition, offset], len(owner), *timestamps))
+    part, group = owner[order] // 2, _spread(np.arange(len(starts)), starts, len(order))
+    changes = np.diff(part, prepend=part[:1]) != 0
+    changes[starts] = False
+    turn = np.cumsum(changes)
+    turn -= turn[starts][group]
+    if turn.max() > _TURNS:
+        exact = owner[order] % 2 == 0
+        for column in spelled:
+            exact &= column[order] == column[order[starts]][group]
+        apart = np.unique(group[~exact])
+        of_part, inverse = np.unique(group * len(parts) + part, return_inverse=True)
+        last = np.zeros(len(of_part), np.int64)
+        np.maximum.at(last, inverse, turn)
+        turn = np.where(np.isin(group, apart), turn, last[inverse])
+        size = turn.max() + 1
+        distinct, inverse = np.unique(group * size + turn, return_inverse=True)
+        turn = inverse - np.searchsorted(distinct, group * size)
+    turns = np.empty(len(order), np.int64)
+    turns[order] = turn
+    found: dict[tuple[int, int], list[pa.Table | None]] = {}
+    for n, table in enumerate(tables):
+        for number, piece in _by_turn(table, turns[owner == n]):
+            empty = [tables[n - n % 2].slice(0, 0), None]
+            found.setdefault((number, n // 2), empty)[n % 2] = piece
+    return [
+        replace(parts[at], rows=rows, tombstones=gone)
+        for (_, at), (rows, gone) in sorted(found.items(), key=lambda item: item[0])
+    ]
+
+
+def _by_turn(table: pa.Table, turns: Indices) -> Iterator[tuple[int, pa.Table]]:
+    if (turns[1:] < turns[:-1]).any():
+        order = np.argsort(turns, kind="stable")
+        table, turns = table.take(pa.array(order)), turns[order]
+    starts = np.flatnonzero(np.diff(turns, prepend=-1)).tolist()
+    for start, end in itertools.pairwise([*starts, len(turns)]):
+        yield int(turns[start]), table.slice(start, end - start)
+
+
+def _alike(
+    keys: Sequence[tuple[pa.Table | None, pa.Table | None]], tables: Sequence[pa.Table]
+) -> tuple[list[Indices], list[Indices]]:
+    """Numbers that are equal for keys that any store could take for equal, by column, and numbers
+    that are equal for keys that are written alike."""
+    length = sum(t.num_rows for t in tables)
+    unknown = [np.zeros(length, np.int64)], [np.arange(length)]
+    given = [k for pair in keys for k in pair if k is not None and k.num_rows]
+    if sum(k.num_rows for k in given) < length or len({tuple(k.column_names) for k in given}) != 1:
+        return unknown
+    alike, spelled = [], []
+    for name in given[0].column_names:
+        columns = [one_array(k.column(name)) for k in given]
+        columns = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in columns]
+        kinds = {c.type for c in columns}
+        try:
+            if len(kinds) > 1 or any(map(_may_vary, kinds)):
+                columns = [c.cast(pa.string()) for c in columns]
+            written = pa.concat_arrays(columns)
+            spelled.append(_codes(written))
+            if pa.types.is_string(written.type):
+                if not pc.all(pc.string_is_ascii(written)).as_py():
+                    return unknown  # collations know other letters
+                written = pc.replace_substring_regex(pc.utf8_lower(written), "[^0-9a-z]", "")
+                written = pc.utf8_rtrim(written, characters="0z")  # of fractions, and of UTC
+            alike.append(_codes(written))
+        except pa.ArrowException:
+            return unknown
+    return alike, spelled
+
+
+def _may_vary(kind: pa.DataType) -> bool:
+    """Whether equal values may be written in several ways."""
+    t = pa.types
+    textual = t.is_string(kind) or t.is_large_string(kind) or t.is_dictionary(kind)
+    return bool(textual or t.is_floating(kind))
+
+
+def _codes(values: pa.Array) -> Indices:
+    """Numbers that are equal where the values are."""
+    codes: Indices = pc.dictionary_encode(values, "encode").indices.to_numpy()
+    return codes
 
 
 def _grouped(changes: Changes) -> tuple[Indices, Indices]:

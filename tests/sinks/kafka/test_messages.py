@@ -29,7 +29,7 @@ def written(
     encoder = Encoder(read(KafkaConfig, {}), provenance=False, key=key, value=value)
     origin = pa.table({TOPIC: ["t"], PARTITION: pa.array([0], pa.int32()), OFFSET: [0]})
     records = ConnectRecords("t", origin, pa.nulls(1) if keys is None else keys, values)
-    (message,) = encoder.messages(flattened(records, deletes=True), "t").each()
+    (message,) = encoder.messages([flattened(records, deletes=True)], "t").each()
     return message.key, message.value
 
 

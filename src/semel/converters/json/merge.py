@@ -42,8 +42,11 @@ def together(
     failures: list[Failure] = []
     for part in parts:
         try:
-            wanted = _unite(wanted, part.block.type)
-            kept.append(part)
+            wider = _unite(wanted, part.block.type)
+            if wider != wanted:  # a large number does not fit a wider type, such as double
+                kept = [Part(each.rows, _as(each.block, wider)) for each in kept]
+            kept.append(Part(part.rows, _as(part.block, wider)))
+            wanted = wider
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             reason = f"its schema conflicts with other records': {' '.join(str(error).split())}"
             failures += [Failure(row, DATA_EXCEPTION, reason) for row in part.rows.to_pylist()]
@@ -58,19 +61,22 @@ def apart(parts: Sequence[Part], length: int, *, by_name: bool = False) -> np.nd
     """A number for each row, equal where records are of schemas that say the same about every field
     they share, as if each had come alone; None if all of them do. ``by_name`` says that they must
     also have one name and version. Rows of no part get the number of the row before them."""
-    groups: list[dict[str, pa.Field]] = []
+    groups: list[pa.DataType] = []
     names: list[tuple[Any, Any]] = []
     labels = np.full(length, -1)
     for part in parts:
         kind = part.block.type
-        fields = {f.name: f for f in kind} if pa.types.is_struct(kind) else {"": pa.field("", kind)}
+        if pa.types.is_null(kind):
+            continue
+        if pa.types.is_struct(kind):
+            kind = pa.struct([f for f in kind if not pa.types.is_null(f.type)])
         name = (part.facts.get("name"), part.facts.get("version")) if by_name else (None, None)
-        alike = (n for n, known in enumerate(groups) if names[n] == name and _agree(known, fields))
+        alike = (n for n, known in enumerate(groups) if names[n] == name and _agree(known, kind))
         mine = next(alike, len(groups))
         if mine == len(groups):
-            groups.append({})
+            groups.append(kind)
             names.append(name)
-        groups[mine] |= {n: f for n, f in fields.items() if not pa.types.is_null(f.type)}
+        groups[mine] = _unite(groups[mine], kind)
         labels[part.rows.to_numpy()] = mine
     if len(groups) < 2:
         return None
@@ -79,12 +85,11 @@ def apart(parts: Sequence[Part], length: int, *, by_name: bool = False) -> np.nd
     return found
 
 
-def _agree(known: Mapping[str, pa.Field], fields: Mapping[str, pa.Field]) -> bool:
-    """Whether values of both schemas can share columns without any being written differently."""
-    if ("" in known) != ("" in fields) and known:
-        return False
-    both = [(known[n], f) for n, f in fields.items() if n in known]
-    return all(pa.types.is_null(f.type) or _same_values(k, f) for k, f in both)
+def _agree(known: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether values of both types can share columns without any being written differently."""
+    if not (pa.types.is_struct(known) and pa.types.is_struct(kind)):
+        return _same_types(known, kind)
+    return all(_same_values(known.field(f.name), f) for f in kind if f.name in known.names)
 
 
 def _same_values(one: pa.Field, other: pa.Field) -> bool:
@@ -99,7 +104,9 @@ def _same_types(one: pa.DataType, other: pa.DataType) -> bool:
     if one.equals(other) or t.is_null(one) or t.is_null(other):
         return True
     if t.is_signed_integer(one) and t.is_signed_integer(other):
-        return True  # the wider one writes both alike
+        return True  # the wider one writes both alike; a double or a finer timestamp would not
+    if t.is_decimal(one) and t.is_decimal(other):
+        return bool(one.scale == other.scale)
     if t.is_struct(one) and t.is_struct(other):
         fields = {f.name: f.type for f in one}
         return all(_same_types(fields[f.name], f.type) for f in other if f.name in fields)

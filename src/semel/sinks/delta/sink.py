@@ -126,6 +126,7 @@ class DeltaSink(StagingSink):
             takes_tombstones=config.delete_enabled,
             commits_dead_letters_first=True,
             replaces=self._upserts,
+            any_order=True,
             carries=frozenset({TIMESTAMP}) if self._upserts else frozenset(),
             evolves=config.auto_evolve,
         )

@@ -113,6 +113,7 @@ class FilesSink(StagingSink):
             splits=True,
             takes_tombstones=config.tombstones == "fail",
             evolves=True,
+            any_order=True,
             writes_text=self._format.name in ("json", "csv"),
             carries=frozenset({TIMESTAMP}) if config.reads_times else frozenset(),
         )

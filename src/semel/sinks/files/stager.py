@@ -29,7 +29,7 @@ from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of
 from semel.sinks.files.schemas import Schemas
-from semel.sinks.files.writer import FileWriter, Naming, Rows
+from semel.sinks.files.writer import FileWriter, Naming, Place, Rows, in_order
 from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
 
@@ -156,8 +156,11 @@ class FilesStager(Stager):
             self._arranger.schemas.renew(topic)
             self._renewed.add(topic)
         # All are arranged before any is written: a batch that does not fit leaves nothing behind.
-        for parts in [self._writer.parts(*self._arranger.arranged(r)) for r in given]:
-            self._writer.add(parts)
+        found: dict[Place, list[pa.Table]] = {}
+        for records in given:
+            for place, rows in self._writer.parts(*self._arranger.arranged(records)):
+                found.setdefault(place, []).append(rows)
+        self._writer.add([(place, in_order(tables)) for place, tables in found.items()])
 
     def finish(self) -> Sequence[Landing]:
         return self._writer.finish()

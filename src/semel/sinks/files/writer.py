@@ -219,6 +219,13 @@ class Rows:
     times: pa.ChunkedArray | None = None
 
 
+def in_order(parts: Sequence[pa.Table]) -> pa.Table:
+    """The rows of one place, by their offsets; later parts may have more fields."""
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_tables(parts, promote_options="default").sort_by(_OFFSET)
+
+
 def delete(store: Store, paths: list[str]) -> None:
     """Delete staged files; what cannot be deleted is left to the next start."""
     for path in paths:

@@ -27,7 +27,7 @@ from semel.config import ConnectorConfig, absolute, read
 from semel.errors import ConfigError, Problem, ServiceError, Unavailable
 from semel.failpoints import hit
 from semel.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
-from semel.records import OFFSET, PARTITION, Commit, Records, one_array
+from semel.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.filestream.config import FileStreamSinkConfig
@@ -78,6 +78,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         takes_text=True,
         takes_tombstones=True,
         traces=False,
+        any_order=True,
     )
 
     def __init__(self, connector: ConnectorConfig) -> None:
@@ -267,9 +268,10 @@ class FileStreamSink(TransactionalSink[_Transaction]):
 
     def put(self, transaction: _Transaction, commit: Commit) -> None:
         lines = transaction.state.lines
-        for records in commit.records:
-            transaction.added.append(_lines(records))
-            lines[records.topic] = lines.get(records.topic, 0) + records.count
+        for parts in by_target(commit.records).values():
+            transaction.added.append(_lines(parts))
+            topic = parts[0].topic
+            lines[topic] = lines.get(topic, 0) + sum(records.count for records in parts)
 
     # For the audit
 
@@ -300,19 +302,21 @@ def _lock(file: BinaryIO) -> bool:
     return True
 
 
-def _lines(records: Records) -> pa.Buffer:
+def _lines(parts: Sequence[Records]) -> pa.Buffer:
     """Texts as lines, in the order of their offsets; a tombstone is ``null``, as in Java."""
-    values = records.rows.select([PARTITION, OFFSET, "value"])
-    if records.tombstones is not None and records.tombstones.num_rows:
-        nulls = records.tombstones.select([PARTITION, OFFSET])
-        nulls = nulls.append_column(
-            "value", pa.nulls(nulls.num_rows, values.schema.field("value").type)
-        )
-        values = pa.concat_tables([values, nulls]).sort_by(
-            [(PARTITION, "ascending"), (OFFSET, "ascending")]
-        )
-    bytes_ = one_array(values.column("value")).cast(pa.large_binary())
-    nothing, end = (pa.scalar(text, bytes_.type) for text in (b"", b"\n"))
+    kind = pa.large_binary()
+    tables = []
+    for part in parts:
+        texts = part.rows.column("value").cast(kind)
+        tables.append(part.rows.select([PARTITION, OFFSET]).append_column("value", texts))
+        if part.tombstones is not None and part.tombstones.num_rows:
+            nulls = part.tombstones.select([PARTITION, OFFSET])
+            tables.append(nulls.append_column("value", pa.nulls(nulls.num_rows, kind)))
+    values = pa.concat_tables(tables)
+    if len(tables) > 1:
+        values = values.sort_by([(PARTITION, "ascending"), (OFFSET, "ascending")])
+    bytes_ = one_array(values.column("value"))
+    nothing, end = (pa.scalar(text, kind) for text in (b"", b"\n"))
     lines = pc.binary_join_element_wise(pc.fill_null(bytes_, _NULL), nothing, end)
     return lines.buffers()[2] if len(lines) else pa.py_buffer(b"")
 

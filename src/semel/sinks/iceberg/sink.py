@@ -98,6 +98,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             takes_tombstones=config.delete_enabled,
             commits_dead_letters_first=True,
             replaces=config.upsert,
+            any_order=True,
             carries=frozenset({TIMESTAMP}) if config.upsert else frozenset(),
             # One table may take what another one does not.
             evolves=config.auto_evolve or config.several,

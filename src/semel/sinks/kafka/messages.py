@@ -49,18 +49,22 @@ class Encoder:
         self._key = Writers(key)
         self._value = Writers(value)
 
-    def messages(self, records: Records, topic: str) -> Messages:
-        """One topic's records, tombstones in their place between the others."""
-        rows, gone = records.rows, records.tombstones
-        values = self._values(records, topic)
-        keys = self._keys(records, rows, topic)
-        if gone is not None and gone.num_rows:
-            values = pa.chunked_array([*values.chunks, pa.nulls(gone.num_rows, pa.binary())])
-            keys = pa.chunked_array(
-                [*keys.chunks, *self._keys(records, gone, topic).chunks], pa.binary()
-            )
-            names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in gone.column_names]
-            rows = pa.concat_tables([rows.select(names), gone.select(names)])
+    def messages(self, parts: Sequence[Records], topic: str) -> Messages:
+        """One topic's records in their order, tombstones in their place between the others."""
+        tables, each, written = [], [], []
+        for part in parts:
+            tables.append(part.rows)
+            each += self._keys(part, part.rows, topic).chunks
+            written += self._values(part, topic).chunks
+            if (gone := part.tombstones) is not None and gone.num_rows:
+                tables.append(gone)
+                each += self._keys(part, gone, topic).chunks
+                written.append(pa.nulls(gone.num_rows, pa.binary()))
+        keys, values = (pa.chunked_array(chunks, pa.binary()) for chunks in (each, written))
+        origin, rows = parts[0].origin, tables[0]
+        if len(tables) > 1:
+            names = [n for n in (PARTITION, OFFSET, TIMESTAMP, HEADERS) if n in rows.column_names]
+            rows = pa.concat_tables([t.select(names) for t in tables])
             order = np.lexsort((rows.column(OFFSET), rows.column(PARTITION)))
             rows, values, keys = rows.take(order), values.take(order), keys.take(order)
         partitions = rows.column(PARTITION).to_numpy().tolist()
@@ -68,12 +72,12 @@ class Encoder:
         keep = self._config.partitioner == KEEP
         return Messages(
             topic,
-            records.origin,
+            origin,
             keys,
             values,
             partitions if keep else None,
             timestamps(rows),
-            self._headers(records.origin, rows, partitions, offsets),
+            self._headers(origin, rows, partitions, offsets),
             partitions,
             offsets,
         )

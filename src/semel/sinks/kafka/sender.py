@@ -13,7 +13,7 @@ from semel.config import ConnectorConfig, under
 from semel.failpoints import hit
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
-from semel.records import Commit
+from semel.records import Commit, by_target
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.messages import Encoder, dead_letters
 from semel.sinks.kafka.refusals import find_refused
@@ -45,7 +45,8 @@ class Sender:
     def messages(self, commit: Commit, task: int) -> list[Messages]:
         """The messages of a commit, by target topic."""
         found = [
-            self._encoder.messages(r, self._targets.of(r.topic)) for r in commit.records if r.count
+            self._encoder.messages(parts, self._targets.of(topic))
+            for (_, topic), parts in by_target(commit.records).items()
         ]
         if commit.dead_letters and self._connector.dead_letter_topic:
             found.append(dead_letters(self._connector, commit.dead_letters, task))

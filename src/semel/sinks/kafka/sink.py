@@ -119,6 +119,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             takes_bytes=True,
             takes_tombstones=True,
             takes_dead_letters=True,
+            any_order=True,
             ledger_in_group=not self._elsewhere,
         )
 

@@ -171,6 +171,7 @@ class SearchSink(Sink):
             takes_tombstones=tombstones == "fail" or (tombstones == "delete" and keyed),
             takes_bytes=self._writer.passes,
             replaces=keyed,
+            any_order=not config.merges,
             evolves=True,
             enters_whole_topics=self._versioned,
         )

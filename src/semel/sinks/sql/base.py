@@ -98,6 +98,7 @@ class DatabaseSink(Sink):
     @property
     def capabilities(self) -> Capabilities:
         config = self._config
+        replaces = config.mode != "insert" or config.delete_enabled
         takes_all = config.evolves and not (config.include or config.exclude)
         return Capabilities(
             routes=True,
@@ -106,7 +107,8 @@ class DatabaseSink(Sink):
             key_metadata=key_metadata(config),
             takes_tombstones=config.delete_enabled,
             takes_change_events=config.of_debezium,
-            replaces=config.mode != "insert" or config.delete_enabled,
+            replaces=replaces,
+            any_order=not replaces,
             only_updates=config.mode == "update",
             evolves=config.evolves,
             most_columns=self.database_class.most_columns if takes_all else None,
