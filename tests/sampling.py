@@ -20,6 +20,7 @@ LONGEST = 300.0
 TOO_LONG = (
     "tests/test_image.py",
     "tests/test_packaging.py",
+    "tests/test_extras_installed.py",
     "tests/rest/test_cluster_faults.py",
 )
 """Take longer than that: only `make long` runs them. CONTRIBUTING.md says why."""

@@ -138,7 +138,7 @@ if not (serves or runs or {{"--follow", "--watch"}} & {{*words}}):
     sys.exit(subprocess.run(command).returncode)
 sign = r"listens on" if serves else r"[1-9]\\S* records, .* commits" if runs else r"\\S"
 with open("long.log", "w") as log, open("long.log") as told:
-    process = subprocess.Popen(command, stdout=log, stderr=log)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     with open("workers", "a") as workers:
         workers.write(f"{{process.pid}}\\n")
     said, until = "", time.monotonic() + {PATIENCE}
