@@ -143,13 +143,13 @@ def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
 
 def first_error(failure: str) -> str:
     """The line of a failed Spark job's report that says what happened."""
-    if _CRASHED in failure:
+    if CRASHED in failure:
         return _DIED
     lines = [line for line in failure.splitlines() if "Error" in line or "Exception" in line]
     return harmless((lines or [failure])[0].strip()[:300])
 
 
-_CRASHED = "Python worker exited unexpectedly"
+CRASHED = "Python worker exited unexpectedly"
 _DIED = (
     "its process died without a word. The system gives a task no more than eight times "
     "task.max.memory.bytes: if it reads batches that are larger once they are unpacked, increase it"
