@@ -9,13 +9,16 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from email import message_from_string
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from semel.lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -139,17 +142,64 @@ def test_an_extra_of_an_installed_semel_is_taken_from_it_and_from_no_index() -> 
     assert "Would install" not in asked.stdout
 
 
+VULNERABLE = {"id": "CVE-1", "fix_versions": ["2"]}
+
+
 def test_a_known_vulnerability_is_printed_and_an_index_without_answers_is_no_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     audit = loaded("scripts/audit_dependencies.py")
-    bad = {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+    bad = {"name": "a", "version": "1", "vulns": [VULNERABLE]}
     unknown = {"name": "b", "skip_reason": "not found"}
     assert audit.report([bad, unknown]) == 1
     told = capsys.readouterr().out
     assert "VULNERABLE  a 1  CVE-1, fixed in 2" in told
     assert "no answer for 1 of them" in told
     assert audit.report([unknown]) == 0
+
+
+def test_osv_is_asked_about_what_the_index_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = loaded("scripts/audit_dependencies.py")
+    unknown = [{"name": name, "skip_reason": "not found"} for name in "ab"]
+    said = {
+        "pypi": [{"name": "c", "version": "1", "vulns": []}, *unknown],
+        "osv": [{"name": "a", "version": "1", "vulns": [VULNERABLE]}, *unknown[1:]],
+    }
+    monkeypatch.setattr(audit, "asked", lambda _files, service: said[service])
+    assert audit.answers([]) == [said["pypi"][0], *said["osv"]]
+    monkeypatch.setattr(audit, "asked", lambda _files, _service: None)
+    assert audit.answers([]) == []
+
+
+def test_what_osv_knows_of_pinned_packages_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OSV's answer for one package, as it gives it, and its empty one for the other."""
+    audit = loaded("scripts/audit_dependencies.py")
+    pinned = [f"{name}==1.0 --hash=sha256:{'0' * 64}" for name in ("good", "bad")]
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("\n".join(pinned))
+    ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "1.1"}]}]
+    affected = {"package": {"name": "bad", "ecosystem": "PyPI"}, "ranges": ranges}
+
+    class Osv(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            is_bad = question["package"]["name"] == "bad"
+            found = {"vulns": [{"id": "PYSEC-1", "affected": [affected]}]} if is_bad else {}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+    with ThreadingHTTPServer((LOOPBACK, 0), Osv) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_AUDIT_OSV_URL", f"http://{LOOPBACK}:{server.server_port}")
+        monkeypatch.setattr(audit, "SERVICES", {"osv": "OSV"})
+        assert audit.report(audit.answers([requirements])) == 1
+        server.shutdown()
+    told = capsys.readouterr().out
+    assert "VULNERABLE  bad 1.0  PYSEC-1, fixed in 1.1" in told
+    assert "2 packages: 1 with known vulnerabilities" in told
 
 
 @pytest.mark.long

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import string
 
 import pytest
+from rich.markup import escape
+from rich.table import Table
 
+from semel.cli.console import console
 from semel.errors import SemelError
 from semel.logformat import JsonFormatter, TextFormatter
 from semel.quoting import listed, named, one_line
@@ -43,6 +47,25 @@ def test_a_long_line_is_cut_in_logs_and_errors() -> None:
     assert str(SemelError(str(error))) == str(error)
     many_lines = "\n".join(["x" * 100] * 10_000)
     assert len(str(SemelError(many_lines))) < 40_000
+
+
+@pytest.mark.parametrize("value", ["x" * 50_000, "x\n" * 50_000])
+def test_a_message_keeps_its_reason_however_long_the_value_in_it_is(value: str) -> None:
+    text = str(SemelError(f"topics={value}: a topic's name is too long; use a shorter one"))
+    assert text.startswith("topics=x")
+    assert text.endswith("a topic's name is too long; use a shorter one")
+
+
+def test_the_command_line_does_not_let_names_control_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = Table("name")
+    table.add_row(FORGED)
+    console().print(table)
+    console().print(f"[red]a[/] {escape(FORGED)}")
+    shown = capsys.readouterr().out
+    assert not set(FORGED) & set(shown) - set(string.printable) - {"\n"}
+    assert r"\x1b[2J" in shown
 
 
 def test_an_error_shows_what_cannot_be_printed() -> None:

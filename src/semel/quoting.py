@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _NAME, _LINE, _TEXT, _NAMES = 100, 4_000, 32_000, 20
-_SAID = 40
+_SAID, _END = 40, 600
 _PLAIN = re.compile(rf"[\w.:/-]{{1,{_NAME}}}")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -31,16 +31,22 @@ def listed(texts: Sequence[str]) -> str:
 
 def harmless(text: str) -> str:
     """A text whose control characters other than line ends and tabs are escaped, and whose lines
-    are cut where they are longer than a reader would follow."""
+    are cut in the middle where they are longer than a reader would follow: a message ends with its
+    reason."""
     if len(text) <= _LINE and text.isprintable():
         return text
     lines = [_cut(line, _LINE) for line in text.split("\n")]
-    return _CONTROL.sub(_escaped, _cut("\n".join(lines), _TEXT))
+    return on_terminal(_cut("\n".join(lines), _TEXT))
 
 
 def one_line(text: str) -> str:
     """The same in one line, for a message that is stored with a record."""
     return harmless(text.replace("\n", r"\n").replace("\t", r"\t"))
+
+
+def on_terminal(text: str) -> str:
+    """A text of any length, without what would control the terminal."""
+    return text if text.isprintable() else _CONTROL.sub(_escaped, text)
 
 
 def indented(text: str) -> str:
@@ -52,7 +58,7 @@ def _cut(text: str, most: int) -> str:
     """A text that has been cut stays as it is."""
     if len(text) <= most + _SAID:
         return text
-    return f"{text[:most]}... ({len(text):,} characters)"
+    return f"{text[: most - _END]}... ({len(text):,} characters) ...{text[-_END:]}"
 
 
 def _escaped(found: re.Match[str]) -> str:

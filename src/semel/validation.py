@@ -12,10 +12,13 @@ from semel.config.infos import ConfigInfos, ConfigKeyInfo, config_infos
 from semel.errors import ConfigError, Problem
 from semel.planning import plan_any
 from semel.problems import located
+from semel.quoting import harmless
 from semel.redact import redacted
 from semel.sinks import sink_class
 from semel.sources import is_source, source_class
 
+_MOST = 100
+"""Warnings that an answer has."""
 _STAGES = ("transforms", "predicates")
 """What records pass through."""
 
@@ -47,8 +50,13 @@ def validate(
 
 def located_warnings(warnings: Sequence[str], raw: Mapping[str, str]) -> list[dict[str, str]]:
     """Warnings as answers have them: the key that each is about, its value, and the message."""
-    found = [located(Problem("", warning), raw, raw.keys(), ()) for warning in warnings]
-    return [{"key": w.key, "value": w.value, "message": redacted(w.message)} for w in found]
+    told = list(warnings[:_MOST])
+    if len(warnings) > _MOST:
+        told.append(f"{len(warnings) - _MOST:,} more warnings")
+    found = [located(Problem("", warning), raw, raw.keys(), ()) for warning in told]
+    return [
+        {"key": w.key, "value": w.value, "message": redacted(harmless(w.message))} for w in found
+    ]
 
 
 def keys_of(name: str) -> Sequence[ConfigKeyInfo]:

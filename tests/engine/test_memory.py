@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.engine import sampler
+from semel.engine.base import first_error
 from semel.errors import SemelError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
@@ -74,6 +75,16 @@ def test_a_task_that_needs_too_much_memory_says_so_and_ends() -> None:
 
 def test_a_task_whose_memory_grows_too_fast_for_words_gets_no_more() -> None:
     assert "MemoryError" in grows(1 << 30).stderr
+
+
+def test_what_to_set_is_said_of_a_task_that_has_died_without_a_word() -> None:
+    """As Spark 4.1 reports a Python worker that its allocator or the system has ended."""
+    report = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job "
+        "aborted: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)."
+    )
+    assert "increase it" in first_error(report)
+    assert "task.max.memory.bytes" in first_error(report)
 
 
 @pytest.mark.integration

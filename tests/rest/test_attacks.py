@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -273,6 +274,17 @@ def test_a_pattern_stops_nobody(victim: Victim, pattern: str, place: str) -> Non
         },
     }[place]
     victim.errors({**SEARCH, **(router if place != "topics.regex" else {}), **given})
+
+
+@pytest.mark.parametrize("key", some("consumer.override.k{}", "unknown.k{}"))
+def test_thousands_of_wrong_keys_are_counted_and_not_all_told(victim: Victim, key: str) -> None:
+    many = {key.format(n): "x" for n in range(2000)}
+    answer = victim.validate({**POSTGRES, **many})
+    assert re.search(r"1,90\d more", answer.text)
+    keys = len(victim.validate(POSTGRES).content)
+    assert len(answer.content) < keys + 100_000
+    refused = victim.send("/connectors/orders/config", {**POSTGRES, "x": "y"}, "read")
+    assert refused.status_code == 403
 
 
 LONG = 20_000

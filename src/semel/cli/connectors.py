@@ -24,6 +24,7 @@ from semel.cli.ending import clean_up_on_signals
 from semel.cli.worker_client import CA, URL, USER, Client, client
 from semel.config.loading import load
 from semel.errors import ConfigError, SemelError, ServiceError
+from semel.quoting import on_terminal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -181,7 +182,7 @@ def _show_changes(
         changed = [line for name, line in now.items() if before.get(name) != line]
         gone = [f"{name} is gone" for name in before if name and name not in now]
         for line in (*changed, *gone):
-            print(line if as_json else f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+            _print(line if as_json else f"{time.strftime('%H:%M:%S')} {line}")
         time.sleep(_EVERY)
 
 
@@ -205,6 +206,11 @@ def _tasks(status: Answer) -> str:
 def _waits(part: Answer) -> str:
     waits = part.get("waits")
     return f"for {waits['for']} since {waits['since']}: {waits['reason']}" if waits else ""
+
+
+def _print(text: str) -> None:
+    """Print what a worker says."""
+    print(on_terminal(text), flush=True)
 
 
 def _say(text: str) -> None:
@@ -393,7 +399,7 @@ def _told(name: str, answer: Answer | None, as_json: bool) -> None:
     if as_json:
         _json({"name": name, **(answer or {})})
     else:
-        print(f"{name}: {(answer or {}).get('message', 'done')}")
+        _print(f"{name}: {(answer or {}).get('message', 'done')}")
 
 
 @_command("logs", "logs orders --task 0 --watch")
@@ -425,7 +431,7 @@ def logs(
             for line in found["lines"] + found["traces"]:
                 if (text := json.dumps(line, sort_keys=True)) not in known:
                     known.add(text)
-                    _json(line) if as_json else print(_log_line(line), flush=True)
+                    _json(line) if as_json else _print(_log_line(line))
             if is_first and not worker.is_semel:
                 _say("Kafka Connect's workers keep no log lines: see their own log")
             if not watch:
@@ -470,7 +476,7 @@ def _log_line(line: Answer) -> str:
 def _each(names: Sequence[str], done: str, call: Callable[[str], Any], *, as_json: bool) -> None:
     for name in names:
         call(name)
-        _json({"name": name, "outcome": done}) if as_json else print(f"{name}: {done}")
+        _json({"name": name, "outcome": done}) if as_json else _print(f"{name}: {done}")
 
 
 @_command("pause", "pause orders")
@@ -558,9 +564,9 @@ def apply(
             facts = {"name": name, "outcome": outcome, **dry}
             _json({**facts, "changes": changes, "warnings": warnings})
             continue
-        print(f"{name}: {'would be ' if dry_run and outcome != 'unchanged' else ''}{outcome}")
+        _print(f"{name}: {'would be ' if dry_run and outcome != 'unchanged' else ''}{outcome}")
         for change in changes if outcome == "updated" else ():
-            print(f"  {_change(change)}")
+            _print(f"  {_change(change)}")
         for warning in warnings:
             _say(f"[yellow]warning:[/] {escape(warning['message'])}")
 

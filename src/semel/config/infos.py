@@ -14,9 +14,12 @@ from semel.config.definition import Definition, Type, default_text, definitions,
 from semel.config.reading import given_names, parsed, whole
 from semel.config.references import refers
 from semel.errors import Problem
+from semel.quoting import harmless
 from semel.redact import redacted, setting
 
 HIDDEN = "[hidden]"
+_MOST = 100
+"""Keys that no section declares, but that have errors, of which an answer tells."""
 """What Kafka Connect shows instead of a password."""
 _TEXTUAL = frozenset({Type.STRING, Type.CLASS, Type.LIST})
 
@@ -91,11 +94,11 @@ def config_infos(
     for problem in problems:
         key = problem.key or "connector.class"
         errors.setdefault(name_of.get(key, key), []).append(problem)
-    configs = [
-        ConfigInfo(None, _undeclared(name, found))
-        for name, found in errors.items()
-        if name not in declared
-    ]
+    others = [name for name in errors if name not in declared]
+    if len(others) > _MOST:
+        rest = f"{len(others) - _MOST:,} more keys have errors"
+        errors[others[_MOST - 1]].append(Problem("", rest))
+    configs = [ConfigInfo(None, _undeclared(name, errors[name])) for name in others[:_MOST]]
     orders: Counter[str | None] = Counter()
     for definition in declared.values():
         orders[definition.group] += 1
@@ -115,7 +118,7 @@ def config_infos(
 
 def _undeclared(name: str, found: Sequence[Problem]) -> ConfigValueInfo:
     """A key may be named after a value, such as ``transforms.<alias>.type``."""
-    return ConfigValueInfo(redacted(name), found[0].value, (), _messages(found), True)
+    return ConfigValueInfo(harmless(redacted(name)), found[0].value, (), _messages(found), True)
 
 
 def _key_info(definition: Definition, name: str, default: str | None, order: int) -> ConfigKeyInfo:

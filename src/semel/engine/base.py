@@ -20,6 +20,7 @@ from semel.errors import ConfigError, SemelError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import TopicPartition
+from semel.quoting import harmless
 from semel.sinks.base import Sink
 
 
@@ -142,10 +143,17 @@ def spark_gone(connector: CommonConfig, error: Exception) -> SparkGone | None:
 
 def first_error(failure: str) -> str:
     """The line of a failed Spark job's report that says what happened."""
+    if CRASHED in failure:
+        return _DIED
     lines = [line for line in failure.splitlines() if "Error" in line or "Exception" in line]
-    return (lines or [failure])[0].strip()[:300]
+    return harmless((lines or [failure])[0].strip()[:300])
 
 
+CRASHED = "Python worker exited unexpectedly"
+_DIED = (
+    "its process died without a word. The system gives a task no more than eight times "
+    "task.max.memory.bytes: if it reads batches that are larger once they are unpacked, increase it"
+)
 _STOPPED = ("stopped SparkContext", "'NoneType' object has no attribute 'setJobGroup'")
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")
 _NO_VALUE = re.compile(r"semel\.errors\.Unresolvable: (.+)")

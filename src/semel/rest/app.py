@@ -27,6 +27,7 @@ from semel.context import CONNECTOR
 from semel.engine.states import State
 from semel.errors import SemelError, ServiceError, TransientError
 from semel.kafka.cluster import Cluster
+from semel.quoting import harmless
 from semel.redact import redacted
 from semel.rest.forwarding import forwarded
 from semel.rest.guard import USER
@@ -127,8 +128,7 @@ def _errors(app: FastAPI, worker: WorkerConfig, users: Users) -> None:
     """Give every error Kafka Connect's body."""
 
     def answer(status: int, message: str) -> JSONResponse:
-        message = message.encode("utf-8", "backslashreplace").decode()
-        return JSONResponse({"error_code": status, "message": message}, status)
+        return JSONResponse({"error_code": status, "message": harmless(message)}, status)
 
     @app.exception_handler(RequestError)
     def requested(_request: Request, error: RequestError) -> JSONResponse:

@@ -33,7 +33,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel.config import ConnectorConfig, under
 from semel.context import CONNECTOR
 from semel.engine import ranges, sampler, startup
-from semel.engine.base import Progress, Run, Stopped, not_shipped, spark_gone
+from semel.engine.base import (
+    CRASHED,
+    Progress,
+    Run,
+    Stopped,
+    first_error,
+    not_shipped,
+    spark_gone,
+)
 from semel.engine.lines import Lines
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform, wants_headers
@@ -408,6 +416,8 @@ def _meets(
 def _reason(error: Exception) -> str:
     """The line that says what happened: the last one of a Python error, or the first one of
     Spark's."""
+    if CRASHED in str(error):
+        return first_error(str(error))
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if isinstance(error, PythonException):
         raised = [n for n, line in enumerate(lines) if line.startswith("File ")]
