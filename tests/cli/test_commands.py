@@ -305,11 +305,10 @@ ICEBERG = {"connector.class": "iceberg", "connection.url": None}
         (
             {
                 **SEARCH,
-                "drop.invalid.message": "true",
                 "errors.deadletterqueue.table": "semel_offsets",
                 "index.name.format": "one",
             },
-            ("leaves records out", "is the index of the ledger", "both go to index one"),
+            ("is the index of the ledger", "both go to index one"),
         ),
         (
             {
