@@ -18,6 +18,7 @@ from semel.sinks.sql.duckdb_config import DuckdbConfig
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.queries import check_names
 from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _BATCH_ROWS = 2048
@@ -102,6 +103,7 @@ class Duckdb(Database):
 
     def _columns(self, query: str) -> Sequence[Column]:
         described = self._session.query(f"DESCRIBE {query}").to_pylist()
+        check_names([row["column_name"].lower() for row in described])  # it folds them
         schema = self._session.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
         return [
             self._column(row["column_name"], row["column_type"], field.type)
