@@ -89,6 +89,8 @@ def _parsed(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:
         most=LARGEST[Type.INT],
     )
     tp = TopicPartition(_text(partition[_TOPIC]), number)
+    if number < 0:
+        raise BadRequest(f"Kafka partitions may not be negative: {number}")
     offset = entry.get("offset")
     if offset is None:
         return tp, None
@@ -96,11 +98,14 @@ def _parsed(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:
         raise BadRequest(
             f"The offset for a sink connector should either be null or contain the key '{_OFFSET}'"
         )
-    return tp, _whole(
+    position = _whole(
         offset[_OFFSET],
         "Failed to parse the following Kafka offset value in the provided offsets: '{}'. "
         "Offset values for sink connectors need to be integers.",
     )
+    if position < 0:
+        raise BadRequest(f"Kafka offsets may not be negative: {position}")
+    return tp, position
 
 
 def _whole(value: Any, otherwise: str, most: int = LARGEST[Type.LONG]) -> int:

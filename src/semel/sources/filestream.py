@@ -148,7 +148,7 @@ class FileStreamSource(Source):
         return [{_FILENAME: name} for name in self._known]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        if partition.keys() != {_FILENAME}:
+        if partition.keys() != {_FILENAME} or not isinstance(partition[_FILENAME], str):
             raise ConfigError(
                 f"connector {self._name}: source partition {dict(partition)} must be a "
                 f'{_FILENAME}, such as {{"{_FILENAME}": "{self._config.file}"}}'

@@ -777,3 +777,15 @@ def test_columns_are_named_for_each_table(make: Make, execute: Execute) -> None:
     with pytest.raises(ConfigError, match=r"a: matches 2 entries of incrementing\.column\.mapping"):
         for partition in source.partitions():
             list(itertools.takewhile(bool, source.read(partition, None)))
+
+
+@pytest.mark.parametrize("mode", ["bulk", "incrementing"])
+def test_a_query_with_two_columns_of_one_name_is_refused(
+    make: Make, execute: Execute, url: str, mode: str
+) -> None:
+    if "sqlite" in url:
+        pytest.skip("SQLite numbers such columns: id, id:1")
+    execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    source = make(query="SELECT id, v AS id FROM t", mode=mode)
+    with pytest.raises(ConfigError, match=r"query: .*(column|name).*\bid\b"):
+        source.check()

@@ -128,7 +128,7 @@ class DirectorySource(Source):
         return [{_SHARD: n} for n in range(self._tasks)]
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        if partition.keys() != {FILE_NAME}:
+        if partition.keys() != {FILE_NAME} or not isinstance(partition[FILE_NAME], str):
             raise ConfigError(
                 f"connector {self._name}: source partition {dict(partition)} must be a "
                 f'{FILE_NAME}, such as {{"{FILE_NAME}": "orders.csv"}}'

@@ -19,6 +19,7 @@ from semel.sinks.sql.duckdb_config import DuckdbConfig
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.queries import check_names
 from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 
 _BATCH_ROWS = 2048
@@ -141,6 +142,7 @@ class Duckdb(Database):
     def _columns(self, query: str) -> Sequence[Column]:
         rows = f"FROM ({query}\n) AS q"
         found = self._session.described(f"SELECT * {rows}")
+        check_names([name.lower() for name in found.columns])  # it folds them
         types = {n: (t, _readable(t)) for n, t in zip(found.columns, found.types, strict=True)}
         read = ", ".join(f"{quote(n)}::{r} AS {quote(n)}" for n, (_, r) in types.items())
         schema = self._session.query(f"SELECT {read} {rows} LIMIT 0").schema

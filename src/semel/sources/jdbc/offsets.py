@@ -54,7 +54,8 @@ def table_of(partition: SourcePartition) -> str:
     if partition == QUERY:
         return ""
     table = partition.get(_TABLE)
-    if partition.keys() != {_TABLE, _PROTOCOL} or partition[_PROTOCOL] != "1" or not table:
+    named = isinstance(table, str) and table
+    if partition.keys() != {_TABLE, _PROTOCOL} or partition[_PROTOCOL] != "1" or not named:
         raise ValueError(
             f"source partition {dict(partition)} must be a table, such as "
             f'{{"{_PROTOCOL}":"1","{_TABLE}":"public.orders"}}, or {{"{_QUERY}":"{_QUERY}"}}'

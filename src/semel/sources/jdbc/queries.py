@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
     Raises:
         Unreadable: a column is missing, ambiguous, of another type, or may be null.
     """
+    check_names([c.name for c in columns])
     number = _number(config, columns) if config.by_number else None
     times = [_time(name, columns) for name in config.timestamp_columns] if config.by_time else []
     found = Shape(columns, number, times)
@@ -59,6 +61,15 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
                 "read. Declare one NOT NULL, or set validate.non.null=false"
             )
     return found
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises Unreadable: columns share a name, and a record can have only one such field."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise Unreadable(
+            f"has several columns named {twice[0]}. Give each a name of its own in query, with AS"
+        )
 
 
 def _number(config: JdbcSourceConfig, columns: Sequence[Column]) -> Column:

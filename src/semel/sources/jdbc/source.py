@@ -143,7 +143,11 @@ class JdbcSource(Source):
             raise misconfigured("query", f"connector {self._name}: query: {error}") from None
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
-        self._table(partition)
+        if (self._table(partition) is None) is not bool(self._config.query):
+            reads = "a query" if self._config.query else "tables"
+            raise ConfigError(
+                f"connector {self._name}: source partition {dict(partition)}: it reads {reads}"
+            )
         if lacking := positions.lacking(self._config, self._position(offset)):
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} lacks {lacking}, which "
