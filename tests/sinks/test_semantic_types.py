@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from adbc_driver_postgresql import dbapi
 from deltalake import DeltaTable
@@ -36,6 +37,7 @@ from semel.sinks.sql.semantic import new_type, stored
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlserver.types import new_type as sqlserver_type
 from tests import databases
+from tests.sinks.iceberg.conftest import Warehouse
 
 DOCS = Path(__file__).parents[2] / "docs" / "converters.md"
 CONNECT = "org.apache.kafka.connect.data."
@@ -302,7 +304,11 @@ def record(fields: Sequence[Mapping[str, Any]], payload: Mapping[str, Any]) -> b
     return json.dumps({"schema": schema, "payload": payload}).encode()
 
 
-def written(config: Mapping[str, str], values: Sequence[bytes]) -> dict[int, str]:
+def written(
+    config: Mapping[str, str],
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes] | None = None,
+) -> dict[int, str]:
     """Commit records; returns the reasons of those that are bad."""
     base = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t"}
     connector = read(ConnectorConfig, {**base, "auto.create": "true", **config})
@@ -314,7 +320,7 @@ def written(config: Mapping[str, str], values: Sequence[bytes]) -> dict[int, str
         while True:
             kept = [n for n in range(len(values)) if n not in bad]
             raw = {
-                "key": pa.nulls(len(kept), pa.binary()),
+                "key": pa.array([keys[n] if keys else None for n in kept], pa.binary()),
                 "value": pa.array([values[n] for n in kept], pa.binary()),
                 "partition": pa.array([0] * len(kept), pa.int32()),
                 "offset": pa.array(kept, pa.int64()),
@@ -393,11 +399,38 @@ def in_text(value: Any) -> str:
     return str(value)
 
 
-def test_a_lake_has_each_value_in_a_column_of_its_type(tmp_path: Path) -> None:
+def test_delta_has_each_value_in_a_column_of_its_type(tmp_path: Path) -> None:
     config = {"connector.class": "delta", "delta.table.path": str(tmp_path)}
     assert written(config, [envelope(CASES)]) == {}
     (found,) = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().select(names(CASES)).to_pylist()
     assert found == {n: c.lake for n, c in zip(names(CASES), CASES, strict=True)}
+
+
+TIME = dt.time(8, 20, 30, 500_000)
+
+
+def test_iceberg_has_each_value_in_a_column_of_its_type(tmp_path: Path) -> None:
+    warehouse = Warehouse(tmp_path)
+    assert written(warehouse.config(), [envelope(CASES)]) == {}
+    (found,) = warehouse.arrow().select(names(CASES)).to_pylist()
+    wanted = {n: c.lake for n, c in zip(names(CASES), CASES, strict=True)}
+    of_time = f"c{[c.name for c in CASES].index(T + 'IsoTime')}"
+    assert found == {**wanted, of_time: TIME}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_files_have_each_value(kind: str, tmp_path: Path) -> None:
+    config = {"connector.class": "files", "path": str(tmp_path), "format": kind}
+    assert written(config, [envelope(CASES)]) == {}
+    (path,) = tmp_path.rglob(f"*.{kind}")
+    wanted = {n: c.lake for n, c in zip(names(CASES), CASES, strict=True)}
+    if kind == "parquet":
+        found = pq.read_table(path).select(names(CASES)).to_pylist()
+        assert found == [wanted]
+    else:
+        found = json.loads(path.read_text())
+        bits, amount, geometry = found["c2"], found["c10"], found["c15"]
+        assert (bits, amount, geometry) == (b64(b"\2\1"), "-123.456", PLACE)
 
 
 def test_only_a_record_whose_value_is_no_value_of_its_type_is_bad(tmp_path: Path) -> None:
@@ -505,3 +538,94 @@ def test_semantic_types_are_read_in_structs_lists_and_maps(tmp_path: Path) -> No
     (row,) = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
     inside = {"at": MOMENT, "amount": Decimal("123.45"), "any": "0.5", "raw": b"\0\xff"}
     assert (row["one"], row["many"], dict(row["named"])) == (inside, [inside], {"a": inside})
+
+
+def test_columns_that_are_there_take_what_fits_them(tmp_path: Path) -> None:
+    url = f"jdbc:duckdb:{tmp_path / 'db'}"
+    databases.query(
+        url,
+        "CREATE TABLE t (id BIGINT, price DECIMAL(10, 3), rough DOUBLE, flag BOOLEAN, "
+        "mask INTEGER, letters VARCHAR, raw BLOB, clock TIME, span INTERVAL, late TIMESTAMPTZ)",
+    )
+    variable, bits = D + "VariableScaleDecimal", D + "Bits"
+    fields = [
+        ID,
+        {"field": "price", **schema_of(variable)},
+        {"field": "rough", **schema_of(variable)},
+        {"field": "flag", **schema_of(bits, length="1")},
+        {"field": "mask", **schema_of(bits)},
+        {"field": "letters", **schema_of(bits)},
+        {"field": "raw", **schema_of(bits)},
+        {"field": "clock", **schema_of(T + "ZonedTime")},
+        {"field": "span", **schema_of(T + "Interval")},
+        {"field": "late", **schema_of(T + "IsoTimestamp")},
+    ]
+    two = b64((258).to_bytes(2, "little"))
+    payload = {
+        "id": 1,
+        "price": {"scale": 1, "value": b64(b"\x0f")},
+        "rough": {"scale": -2, "value": b64(b"\3")},
+        "flag": b64(b"\1"),
+        **dict.fromkeys(("mask", "letters", "raw"), two),
+        "clock": "10:20:30+02:00",
+        "span": "P0Y0M1DT0H0M0S",
+        "late": "2024-02-29T08:20:30Z",
+    }
+    finer = {"scale": 4, "value": b64(b"\1")}
+    config = {"connector.class": "duckdb", "connection.url": url}
+    values = [payload, {**payload, "price": finer}, {**payload, "flag": two}]
+    bad = written(config, [record(fields, value) for value in values])
+    assert sorted(bad) == [1, 2]
+    assert bad[1].startswith("column price (DECIMAL(10,3)) cannot take '0.0001'")
+    (found,) = databases.query(url, "SELECT COLUMNS(*)::VARCHAR FROM t")
+    assert found == (
+        *("1", "1.500", "300.0", "true", "258", "0000000100000010", "\\x02\\x01"),
+        *("08:20:30", "1 day", "2024-02-29 08:20:30+00"),
+    )
+
+
+def test_keys_have_semantic_types(tmp_path: Path) -> None:
+    url = f"jdbc:duckdb:{tmp_path / 'db'}"
+    config = {
+        "connector.class": "duckdb",
+        "connection.url": url,
+        "key.converter": "JsonConverter",
+        "insert.mode": "upsert",
+        "pk.mode": "record_key",
+        "delete.enabled": "true",
+    }
+    row = record([{"field": "v", "type": "int32"}], {"v": 1})
+    whole = json.dumps({"schema": schema_of(D + "Uuid"), "payload": UUID}).encode()
+    other = whole.replace(b"6ba7", b"7ba7")
+    keyed = {**config, "pk.fields": "id"}
+    assert written(keyed, [row, row, None, row], [whole, other, other, whole]) == {}
+    kinds = "SELECT data_type FROM duckdb_columns() WHERE column_name = 'id'"
+    assert databases.query(url, kinds) == [("UUID",)]
+    assert databases.query(url, "SELECT id::VARCHAR, v FROM t") == [(UUID, 1)]
+    databases.query(url, "DROP TABLE t")
+    part = record([{"field": "id", **schema_of(D + "Uuid")}], {"id": UUID})
+    assert written(config, [row], [part]) == {}
+    assert databases.query(url, kinds) == [("UUID",)]
+
+
+@pytest.mark.integration
+def test_maps_go_to_hstore(database: str) -> None:
+    asked(database, "CREATE EXTENSION hstore")
+    asked(database, "CREATE TABLE t (id bigint, v hstore)")
+    texts = {"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}
+    config = {"connector.class": "postgresql", "connection.url": database}
+    sent = {'a"b\\': "1", "c": None, "d": ""}
+    fields = [ID, {"field": "v", "optional": True, **texts}]
+    values = [record(fields, {"id": 1, "v": sent}), record(fields, {"id": 2, "v": {}})]
+    values.append(
+        record([ID, {"field": "v", **schema_of(D + "Json")}], {"id": 3, "v": '{"x":"y"}'})
+    )
+    assert written(config, values) == {}
+    found = asked(
+        database, "SELECT v->'a\"b\\', v ? 'c', v->'c', v->'d', v->'x' FROM t ORDER BY id"
+    )
+    assert found == [
+        ("1", True, None, "", None),
+        (None, False, None, None, None),
+        (None, False, None, None, "y"),
+    ]

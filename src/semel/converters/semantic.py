@@ -341,12 +341,21 @@ def _parsed(facts: bytes) -> Mapping[str, Any]:
 
 
 def described(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """The values of a field as a column whose type holds its facts, if it has any."""
+    """The values of a field as a column whose type holds its facts, if it has any; a transform may
+    have made other values of them."""
     facts = (field.metadata or {}).get(FACTS)
-    if facts is None or pa.types.is_null(values.type):
+    if facts is None or not _suits(values.type, _parsed(facts)):
         return values
     kind = Described(values.type, facts)
     return pa.chunked_array([pa.ExtensionArray.from_storage(kind, c) for c in values.chunks], kind)
+
+
+def _suits(kind: pa.DataType, facts: Mapping[str, Any]) -> bool:
+    """Whether values of a type may have these facts."""
+    items = facts.get("items")
+    if items is not None:
+        return pa.types.is_list(kind) and _suits(kind.value_type, items)
+    return bool(kind == TYPES[facts["name"]].type)
 
 
 def plain(values: pa.Array) -> pa.Array:

@@ -42,9 +42,9 @@ def unavailable(
     for name, values in columns.items():
         if name in left_out:
             continue
-        rows = _held(values, placeholder)
-        if rows is not None and pc.any(rows).as_py():
-            found[name] = pc.fill_null(rows, False).to_numpy()
+        rows = _held(one_array(values), placeholder)
+        if rows is not None and rows.any():
+            found[name] = rows
     return found
 
 
@@ -81,39 +81,48 @@ def refusals(found: Mapping[str, np.ndarray], placeholder: str) -> dict[int, str
     return reasons
 
 
-def _held(values: pa.ChunkedArray, placeholder: str) -> pa.ChunkedArray | None:
+def _held(values: pa.Array, placeholder: str) -> np.ndarray | None:
     """Whether each value is the placeholder; None for types that have none."""
     kind = values.type
+    if isinstance(kind, pa.JsonType):
+        return _among(values.storage, _in_json(placeholder))
     if isinstance(kind, pa.BaseExtensionType):
-        storage = pa.chunked_array([c.storage for c in values.chunks], kind.storage_type)
-        if isinstance(kind, pa.JsonType):
-            return _one_of(storage, _in_json(placeholder))
-        return _held(storage, placeholder)
+        return _held(values.storage, placeholder)
     if is_.is_string(kind) or is_.is_large_string(kind):
-        return pc.equal(values, placeholder)
+        return _among(values, [placeholder])
     if is_.is_binary(kind) or is_.is_large_binary(kind):
-        return pc.equal(values, placeholder.encode())
+        return _among(values, [placeholder.encode()])
     if is_.is_map(kind) and is_.is_string(kind.key_type) and is_.is_string(kind.item_type):
-        lists = one_array(values).cast(
-            pa.list_(pa.struct([("k", pa.string()), ("v", pa.string())]))
-        )
-        entries = [{"k": placeholder, "v": placeholder}]
-        return pa.chunked_array([_lists_of(lists, entries)])
+        entry = pa.struct([("k", pa.string()), ("v", pa.string())])
+        return _lists_of(values.cast(pa.list_(entry)), [{"k": placeholder, "v": placeholder}])
     if is_.is_list(kind) or is_.is_large_list(kind):
-        lists, items = one_array(values), kind.value_type
+        items = kind.value_type
         if is_.is_integer(items):
-            return pa.chunked_array([_lists_of(lists, [_signed(b) for b in placeholder.encode()])])
+            return _lists_of(values, [_signed(b) for b in placeholder.encode()])
         if is_.is_string(items):
-            texts = [[placeholder], [_uuid(placeholder)]]
-            first, second = (_lists_of(lists, text) for text in texts)
-            return pa.chunked_array([pc.or_(first, second)])
+            found = _lists_of(values, [placeholder])
+            found[_lists_of(values, [_uuid(placeholder)])] = True
+            return found
         if is_.is_binary(items):
-            return pa.chunked_array([_lists_of(lists, [placeholder.encode()])])
+            return _lists_of(values, [placeholder.encode()])
     return None
 
 
-def _one_of(texts: pa.ChunkedArray, forms: Collection[str]) -> pa.ChunkedArray:
-    return pc.and_(texts.is_valid(), pc.is_in(texts, pa.array(forms, texts.type)))
+def _among(texts: pa.Array, forms: Collection[str | bytes]) -> np.ndarray:
+    """Which texts have one of these forms. Few have its length: only these are compared."""
+    kind = texts.type
+    wide = is_.is_large_string(kind) or is_.is_large_binary(kind)
+    offsets = np.frombuffer(texts.buffers()[1], np.int64 if wide else np.int32)
+    lengths = np.diff(offsets[texts.offset : texts.offset + len(texts) + 1])
+    found = np.zeros(len(texts), np.bool_)
+    sizes = {len(f.encode() if isinstance(f, str) else f) for f in forms}
+    likely = np.flatnonzero(
+        np.isin(lengths, list(sizes)) if len(sizes) > 1 else lengths == min(sizes)
+    )
+    if len(likely):
+        same = pc.is_in(texts.take(pa.array(likely)), pa.array(forms, kind))
+        found[likely] = same.to_numpy(zero_copy_only=False)
+    return found
 
 
 def _in_json(placeholder: str) -> list[str]:
@@ -138,11 +147,21 @@ def _uuid(placeholder: str) -> str:
     return str(uuid.UUID(bytes=digest, version=3))
 
 
-def _lists_of(lists: pa.Array, wanted: list[Any]) -> pa.Array:
+def _lists_of(lists: pa.Array, wanted: list[Any]) -> np.ndarray:
     """Which lists hold exactly these items."""
-    candidates = pc.equal(pc.list_value_length(lists), len(wanted))
-    rows = pc.indices_nonzero(pc.fill_null(candidates, False))
     found = np.zeros(len(lists), np.bool_)
-    for row in rows.to_pylist():
-        found[row] = lists[row].as_py() == wanted
-    return pa.array(found)
+    right = pc.equal(pc.list_value_length(lists), len(wanted))
+    rows = pc.indices_nonzero(pc.fill_null(right, False))
+    if len(rows):
+        items = lists.take(rows).flatten()
+        each = pa.array(wanted, items.type).take(
+            pa.array(np.tile(np.arange(len(wanted)), len(rows)))
+        )
+        parts = [(items, each)]
+        if is_.is_struct(items.type):
+            parts = list(zip(items.flatten(), each.flatten(), strict=True))
+        same = np.ones(len(items), np.bool_)
+        for mine, its in parts:
+            same &= pc.fill_null(pc.equal(mine, its), False).to_numpy(zero_copy_only=False)
+        found[rows.to_numpy()] = same.reshape(-1, len(wanted)).all(axis=1)
+    return found

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json.nested import nested_as
 from semel.converters.semantic import Described, plain, times_in_utc
 from semel.records import one_array
+from semel.sinks.convert import read_nested
 from semel.sinks.sql.columns import Column, is_binary, is_number
 
 _UNBOUNDED = 2**31 - 1
@@ -112,10 +114,11 @@ def formed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
         ArrowInvalid: some value has no such form.
     """
     kind = values.type
+    if column.base == "hstore" and (pa.types.is_map(kind) or isinstance(kind, pa.JsonType)):
+        return pa.chunked_array([_hstores(one_array(values))])
     if not isinstance(kind, Described):
         return values
-    array = one_array(values)
-    found = plain(array)
+    found = plain(one_array(values))
     target = column.base or column.type.partition("(")[0].lower()
     items = kind.items
     if items is not None and column.element is not None:
@@ -292,6 +295,28 @@ def _extended(wkb: pa.Array, srid: pa.Array) -> pa.Array:
     systems = hexadecimal(_fixed(numbers.astype("<u4"), 4))
     systems = pc.if_else(pa.array((numbers > 0) & ~flagged), systems, "")
     return pc.binary_join_element_wise("01", kinds, systems, pc.utf8_slice_codeunits(texts, 10), "")
+
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+
+
+def _hstores(values: pa.Array) -> pa.Array:
+    """Maps in PostgreSQL's form: ``"a"=>"1","b"=>NULL``."""
+    if isinstance(values.type, pa.JsonType):
+        reader = nested_as(_TEXTS)
+        assert reader is not None
+        values = one_array(read_nested(pa.chunked_array([values]), reader))
+    pairs = values.cast(_TEXTS).cast(pa.list_(pa.struct([("k", pa.string()), ("v", pa.string())])))
+    keys, items = pairs.flatten().flatten()
+    each = pc.binary_join_element_wise(
+        _in_quotes(keys), pc.fill_null(_in_quotes(items), "NULL"), "=>"
+    )
+    return pc.binary_join(_lists_like(pairs, each), ",")
+
+
+def _in_quotes(texts: pa.Array) -> pa.Array:
+    escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+    return pc.binary_join_element_wise('"', escaped, '"', "")
 
 
 _FORMS: Mapping[str, Callable[[pa.Array, Described, Column, str], pa.Array]] = {
