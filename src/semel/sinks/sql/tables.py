@@ -82,16 +82,27 @@ class Tables:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
         table = None
         with suppress(ServiceError):  # the commit will say it
-            table = None if self._config.evolves else self._find(topic)
-        wanted = [] if table is None else [f for f in fields if self._config.takes(topic, f)]
+            table = self._find(topic)
+        if table is None:
+            return []
+        wanted = [f for f in fields if self._config.takes(topic, f)]
         fold = str.lower if self._config.folds_names else str
-        if table is not None and any(fold(f) not in table.columns for f in wanted):
+        if self._config.evolves:
+            return [f for f in wanted if (c := table.columns.get(fold(f))) and c.generated]
+        if any(fold(f) not in table.columns for f in wanted):
             table = self._look_again(topic)
-        return [f for f in wanted if table is not None and fold(f) not in table.columns]
+        return [f for f in wanted if fold(f) not in table.writable]
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
-        return no_column(f"table {self.name(topic)}", topic, field, **EVOLVES_OR_EXCLUDES)
+        known, name = self._known.get(topic), f"table {self.name(topic)}"
+        column = field.lower() if self._config.folds_names else field
+        if known is not None and column in known.columns:
+            return (
+                f"{name} computes column {column} itself, and cannot take the values that records "
+                f"of topic {topic} hold. Leave the field out {EVOLVES_OR_EXCLUDES['leave']}"
+            )
+        return no_column(name, topic, field, **EVOLVES_OR_EXCLUDES)
 
     def _find(self, topic: str) -> Table | None:
         if topic not in self._known:
