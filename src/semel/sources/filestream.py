@@ -115,6 +115,7 @@ class FileStreamSource(Source):
 
     section = FileStreamConfig
     headers = ()
+    keyed = tombstones = False
     local = True
     unit = "bytes"
 

@@ -25,7 +25,7 @@ class ValueToKey(Transform):
     section = ValueToKeyConfig
 
     def __init__(self, config: ValueToKeyConfig) -> None:
-        self._fields = config.fields
+        self.fields = config.fields
 
     @property
     def changes_key(self) -> bool:
@@ -35,8 +35,8 @@ class ValueToKey(Transform):
         values = batch.values
         array = required(values, "copying fields from value to key", nulls=False)
         found = columns(array)
-        for name in self._fields:
+        for name in self.fields:
             if name not in found and values.has_schema:
                 refuse_all(array, f"Field does not exist: {name}")
-        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self._fields}
+        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self.fields}
         return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))
