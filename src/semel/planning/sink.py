@@ -22,6 +22,7 @@ from semel.config import (
     unresolved,
     with_brokers,
 )
+from semel.converters import ddl
 from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, Problem, misconfigured
@@ -36,6 +37,7 @@ from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
 from semel.sources import is_source
 from semel.transforms import Chain
+from semel.transforms.unseen import Known, unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ def _gathered(
     with problems.caught(mine):
         chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
+    if chain is not None:
+        warnings += unseen(chain, _known(connector))
     with problems.caught(mine):
         check_clients(connector, reads=reads)
     warnings += _check_converters(connector, problems)
@@ -207,6 +211,17 @@ def _check_provenance(connector: ConnectorConfig, sink: Sink) -> None:
             "sink writes has no room for the origin of records. Remove provenance: the audit then "
             "compares counts",
         )
+
+
+def _known(connector: ConnectorConfig) -> Known:
+    """What the configuration says of the records in its topics."""
+    raw, fields = connector.originals, None
+    plain = raw.get("value.converter.schemas.enable", "").strip().lower() == "false"
+    declared = raw.get("value.converter.schema", "").strip()
+    if plain and declared and connector.value_converter.endswith("JsonConverter"):
+        with suppress(ConfigError):  # the converter says what is wrong with it
+            fields = ddl.parse(declared).names
+    return Known(topics=connector.topics or None, fields=fields)
 
 
 def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, engine: str) -> None:

@@ -36,8 +36,7 @@ from semel.sinks.sql.files import anchored
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of
-from semel.transforms.chain import Chain
-from semel.transforms.predicates import HasHeaderKey
+from semel.transforms.unseen import Known, unseen
 
 _TOPICS = "topic.creation."
 _OF_WORKERS = {
@@ -152,7 +151,7 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
         outside_of(connector)
     if source is not None:
         with problems.caught(mine):
-            warnings += _unseen(transforms.chain_of(raw), source)
+            warnings += unseen(transforms.chain_of(raw), _known(source))
         with problems.caught(mine):
             _check_boundary(connector, source)
         with problems.caught(mine):
@@ -167,25 +166,10 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
     return SourcePlan(connector, source, guarantee, warnings)
 
 
-_ADD_HEADERS = {f"semel.transforms.{name}" for name in ("debezium", "headers", "outbox")}
-
-
-def _unseen(chain: Chain, source: Source) -> list[str]:
-    """Warnings about predicates that wait for a header which no record will have."""
-    if source.headers is None:
-        return []
-    found = []
-    for stage in chain.stages:
-        wanted = stage.predicate.name if isinstance(stage.predicate, HasHeaderKey) else None
-        if wanted is not None and wanted not in source.headers:
-            found.append(
-                f"{stage.where}: its predicate waits for the header {wanted}, which no record has: "
-                f"the source writes {', '.join(source.headers) or 'no headers'}"
-            )
-        module = type(stage.transform).__module__
-        if module in _ADD_HEADERS or not module.startswith("semel.transforms."):
-            return found  # it may add that header
-    return found
+def _known(source: Source) -> Known:
+    """Others than semel's own sources may write to more topics than the configuration names."""
+    topics = source.topics() if type(source).__module__.startswith("semel.sources.") else ()
+    return Known(source.headers, topics or None, None, source.keyed, source.tombstones)
 
 
 def _check_master(connector: SourceConnectorConfig) -> None:

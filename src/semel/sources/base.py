@@ -239,6 +239,13 @@ class Source(ABC):
     """The names of the headers that its records may have; None if they are not known. A predicate
     that waits for another one is warned of at the start."""
 
+    keyed: bool = True
+    """Whether its records may have keys. A transform of keys that there are none of is warned of at
+    the start."""
+
+    tombstones: bool = True
+    """Whether its records may be tombstones, for the same reason."""
+
     refresh: float = 60.0
     """Seconds between two calls of :meth:`partitions`."""
 

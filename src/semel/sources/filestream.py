@@ -94,6 +94,7 @@ class FileStreamSource(Source):
 
     section = FileStreamConfig
     headers = ()
+    keyed = tombstones = False
     local = True
     unit = "bytes"
 

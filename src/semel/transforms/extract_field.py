@@ -29,7 +29,7 @@ class ExtractField(ContentsTransform):
         super().__init__(config, of_key=of_key)
         self._defaults = config.replace_nulls
         self._name = config.field
-        self._path = config.path(config.field)
+        self.path = config.path(config.field)
         self._opener = Opener()
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
@@ -45,11 +45,11 @@ class ExtractField(ContentsTransform):
         return Contents(found.array, contents.has_schema, facts_as_whole(found.field))
 
     def _found(self, array: pa.Array) -> Column | None:
-        *before, last = self._path
+        *before, last = self.path
         at: pa.Array | None = array
         for number, step in enumerate(before):
             inside = columns(at).get(step)
-            opened = inside and self._opener.opened(inside, ".".join(self._path[: number + 1]))
+            opened = inside and self._opener.opened(inside, ".".join(self.path[: number + 1]))
             if not opened:
                 return None
             at = opened.array

@@ -26,6 +26,7 @@ class ValueToKey(Transform):
 
     def __init__(self, config: ValueToKeyConfig) -> None:
         self._config = config
+        self.fields = config.fields
 
     @property
     def changes_key(self) -> bool:
@@ -35,8 +36,8 @@ class ValueToKey(Transform):
         values = batch.values
         array = required(values, "copying fields from value to key", nulls=False)
         found = columns(array, defaults=self._config.replace_nulls)
-        for name in self._config.fields:
+        for name in self.fields:
             if name not in found and values.has_schema:
                 refuse_all(array, f"Field does not exist: {name}")
-        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self._config.fields}
+        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self.fields}
         return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

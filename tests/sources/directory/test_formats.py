@@ -257,6 +257,32 @@ class TestJson:
         (folder / "a.json").write_text("\n".join(values))
         assert Reading(make("json")).all() == values
 
+    def test_values_may_have_several_lines_and_lines_several_values(
+        self, make: Make, folder: Path
+    ) -> None:
+        values = ['{\n  "a": "}\\"{",\n  "b": []\n}', "[1,\r\n2]", "{}", '"x y"', "1", "true", "{}"]
+        (folder / "a.json").write_text(" ".join(values[:3]) + "".join(values[3:5]) + "\ntrue{}\n")
+        reading = Reading(make("json", batch_size="2"))
+        while reading.step():
+            reading.restart()
+        assert reading.values == values
+
+    def test_objects_of_a_schema_may_have_several_lines(self, make: Make, folder: Path) -> None:
+        rows = [{"id": n, "name": f"{{{n}"} for n in range(20)]
+        text = "".join(json.dumps(row, indent=n % 3 or None) for n, row in enumerate(rows))
+        (folder / "a.json").write_text(text)
+        source = make("json", value_schema=schema(id="INT64", name="STRING"))
+        assert Reading(source).all() == rows
+
+    @pytest.mark.parametrize("bad", ["{", '{"a":1,}', '{"a": NaN}', "[nan]", "// c", '"\\x"', "}"])
+    def test_what_is_not_json_is_named(self, bad: str, make: Make, folder: Path) -> None:
+        good = ['{"a":"b:NaN,]"}', '{"a": "inf, }"}']
+        (folder / "a.json").write_text(f"{good[0]}\n{good[1]}\n{bad}\n")
+        reading = Reading(make("json"))
+        with pytest.raises(ServiceError, match=r"record 3: it is not JSON"):
+            reading.all()
+        assert reading.values == good
+
     @pytest.mark.parametrize("bad", ['{"id": 1', '{"id": "x"}', '{"name": "none"}'])
     def test_a_bad_line_is_named_and_those_before_it_are_read(
         self, bad: str, make: Make, folder: Path
@@ -426,7 +452,10 @@ def test_avro_of_any_schema_is_read_as_fastavro_reads_it(make: Make, folder: Pat
 def test_snappy_and_zstandard_are_unpacked() -> None:
     content = b"content " * 100
     packed = pa.compress(content, "snappy", asbytes=True)
-    assert tables._snappy(packed + zlib.crc32(content).to_bytes(4, "big")) == content
+    checksum = zlib.crc32(content).to_bytes(4, "big")
+    assert tables._snappy(packed + checksum) == content
+    with pytest.raises(tables._Cut, match="checksum"):
+        tables._snappy(packed + checksum[::-1])
     assert tables._zstd(pa.compress(content, "zstd", asbytes=True)) == content
 
 

@@ -79,7 +79,7 @@ def test_only_the_rows_that_do_not_fit_are_left_out(make: Make, execute: Execute
     assert offset == {"incrementing": 5000}
     assert sorted(told) == [
         "table t: the row with a=7, id=4321: column day of type DATE has a value that is not of "
-        "type date32[day]: \"text ''\". Correct it, or leave it out or convert it with query",
+        "type date32[day]: text ''. Correct it, or leave it out or convert it with query",
         "table t: the row with a=7, id=4321: column n of type NUMERIC(4,1) has a value that is not "
         "of type decimal128(4, 1): The string 'x' is not a valid decimal128 number. Correct it, or "
         "leave it out or convert it with query",

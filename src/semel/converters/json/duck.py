@@ -19,6 +19,8 @@ if typing.TYPE_CHECKING:
 
 _LONG_NUMBER = r"[0-9][0-9.]{16}"
 _NOT_A_NUMBER = r"(^|[:\[,])-?(NaN|Inf)"
+_LENIENT = r"(^|[:\[,])\s*-?(?i:nan|inf)|,\s*[}\]]"
+_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _EXPONENT = r"[0-9][eE][+-]?[0-9]"
 _AT_ONCE = 100
 _SMALL_NUMBER = r"[0-9][eE]-[0-9]{3}"
@@ -166,13 +168,14 @@ def _refuse(constant: str) -> None:
 
 
 def check_json(text: pa.ChunkedArray) -> None:
-    """Raises ArrowInvalid if some text is not JSON; DuckDB accepts NaN and infinities as JSON."""
+    """Raises ArrowInvalid if some text is not JSON. DuckDB also takes NaN, infinities, and a comma
+    after the last item."""
     known = text.drop_null().combine_chunks()
-    valid = pc.and_(
-        _query(["json_valid(v) AS valid"], known)["valid"],
-        pc.invert(pc.match_substring_regex(known, _NOT_A_NUMBER)),
-    )
-    if not pc.all(valid).as_py():
+    valid = _query(["json_valid(v) AS valid"], known)["valid"]
+    lenient = known.filter(pc.match_substring_regex(known, _LENIENT)).to_pylist()
+    if not pc.all(valid).as_py() or any(
+        re.search(_LENIENT, _QUOTED.sub('""', found)) for found in lenient
+    ):
         raise pa.ArrowInvalid("it is not JSON")
 
 

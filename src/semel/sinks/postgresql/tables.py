@@ -30,7 +30,7 @@ _COLUMNS = """SELECT a.attname::text AS name, a.atttypid::bigint AS oid,
     coalesce(e.typtype, t.typtype) = 'e' AS enum,
     d.typtype = 'd' AS domain,
     a.atthasdef OR a.attidentity <> '' AS has_default,
-    a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
+    a.attgenerated <> '' AS generated, a.attidentity = 'a' AS fixed,
     CASE WHEN NOT k.collisdeterministic THEN format('%I.%I', n.nspname, k.collname) END AS collation
 FROM pg_attribute a
 JOIN pg_type d ON d.oid = a.atttypid
@@ -104,6 +104,7 @@ def find(connection: Connection, name: Name) -> Table | None:
             domain=row["domain"],
             has_default=row["has_default"],
             generated=row["generated"],
+            fixed=row["fixed"],
             collation=row["collation"],
         )
         for row in rows

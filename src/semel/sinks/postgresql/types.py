@@ -64,6 +64,7 @@ def column(
     domain: bool = False,
     has_default: bool = False,
     generated: bool = False,
+    fixed: bool = False,
     collation: str | None = None,
 ) -> Column:
     """The column for a PostgreSQL type: ``base`` names it, or its elements' type for an array."""
@@ -83,6 +84,7 @@ def column(
         copied,
         has_default,
         generated,
+        fixed,
         any_numeric=copied is _ANY_NUMERIC,
         digits=digits,
         rounds=rounds,
@@ -103,6 +105,7 @@ def column(
         pa.list_(copied) if native else None,
         has_default,
         generated,
+        fixed,
         scalar,
         rounds=rounds,
         collation=collation,

@@ -159,7 +159,7 @@ def put(prepared: Prepared, rows: Rows, stage: str | None) -> str:
         return f"UPDATE {target} AS t SET {sets}{read} WHERE {_match(prepared, rows)}"
     listed = ", ".join(values.values())
     read = f"SELECT {listed} FROM {stage} AS s" if stage else f"VALUES ({listed})"
-    insert = f"INSERT INTO {target} ({_names(names)}) {read}"
+    insert = f"INSERT INTO {target} ({_names(names)}) OVERRIDING SYSTEM VALUE {read}"
     if prepared.mode == "insert":
         return insert
     sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in others)
@@ -181,7 +181,8 @@ def merge(prepared: Prepared, rows: Rows, stage: str) -> str:
         "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
         f"MERGE INTO {prepared.table.name.quoted} AS t USING {stage} AS s "
         f"ON {_match(prepared, rows)} WHEN MATCHED THEN {matched} "
-        f"WHEN NOT MATCHED THEN INSERT ({_names(names)}) VALUES ({', '.join(values.values())})"
+        f"WHEN NOT MATCHED THEN INSERT ({_names(names)}) OVERRIDING SYSTEM VALUE "
+        f"VALUES ({', '.join(values.values())})"
     )
 
 

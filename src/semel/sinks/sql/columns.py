@@ -30,6 +30,7 @@ class Column:
     copied: pa.DataType | None
     has_default: bool = False
     generated: bool = False
+    fixed: bool = False  # inserted like any other, and never changed (GENERATED ALWAYS AS IDENTITY)
     element: Column | None = None
     any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
     digits: int | None = None

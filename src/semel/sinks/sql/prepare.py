@@ -71,7 +71,10 @@ class Prepared:
     def changed(self, names: Sequence[str]) -> list[str]:
         """The columns of an existing row that a new row changes, including key columns whose values
         can be equal without being the same."""
-        return [n for n in names if n not in self.key or not self.table.columns[n].exact]
+        known = self.table.columns
+        return [
+            n for n in names if not known[n].fixed and (n not in self.key or not known[n].exact)
+        ]
 
 
 def prepare(

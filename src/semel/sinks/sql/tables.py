@@ -82,19 +82,30 @@ class Tables:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
         table = None
         with suppress(ServiceError):  # the commit will say it
-            table = None if self._config.evolves else self._find(topic)
+            table = self._find(topic)
         if table is None:
             return []
+        wanted = [f for f in fields if self._config.takes(topic, f)]
+        fold = str.lower if self._config.folds_names else str
+        if self._config.evolves:
+            return [f for f in wanted if (c := table.columns.get(fold(f))) and c.generated]
         return lacking(
-            [f for f in fields if self._config.takes(topic, f)],
-            lambda: self._known[topic].columns,
+            wanted,
+            lambda: self._known[topic].writable,
             lambda: self._look_again(topic),
-            fold=str.lower if self._config.folds_names else str,
+            fold=fold,
         )
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
-        return no_column(f"table {self.name(topic)}", topic, field, **EVOLVES_OR_EXCLUDES)
+        known, name = self._known.get(topic), f"table {self.name(topic)}"
+        column = field.lower() if self._config.folds_names else field
+        if known is not None and column in known.columns:
+            return (
+                f"{name} computes column {column} itself, and cannot take the values that records "
+                f"of topic {topic} hold. Leave the field out {EVOLVES_OR_EXCLUDES['leave']}"
+            )
+        return no_column(name, topic, field, **EVOLVES_OR_EXCLUDES)
 
     def _find(self, topic: str) -> Table | None:
         if topic not in self._known:

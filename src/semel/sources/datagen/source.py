@@ -35,6 +35,7 @@ class DatagenSource(Source):
 
     section = DatagenConfig
     headers = ()
+    tombstones = False
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
         self._name = connector.name
@@ -49,6 +50,7 @@ class DatagenSource(Source):
         except Unusable as error:
             raise ConfigError(Problem(of, f"{self._config.origin}: the schema {error}")) from None
         self._key = schema.keyfield
+        self.keyed = bool(self._key)
         if self._key and self._records.type.get_field_index(self._key) < 0:
             names = ", ".join(f.name for f in self._records.type)
             raise ConfigError(

@@ -141,8 +141,8 @@ class DirectoryConfig(TextKeys):
     format_name: str = key(
         "format",
         "",
-        "What the files hold: csv, json (a value on each line), text (lines), parquet or avro. "
-        "Each of spooldir's classes has its own.",
+        "What the files hold: csv, json (values one behind another), text (lines), parquet or "
+        "avro. Each of spooldir's classes has its own.",
         choices=("", *FORMATS),
         importance=HIGH,
     )

@@ -64,6 +64,7 @@ class DirectorySource(Source):
     ignored = IGNORED
     address = _INPUT
     unit = "files"
+    tombstones = False
     prefixes = ("storage.options.", *filepulse.PREFIXES)
 
     def __init__(self, connector: SourceConnectorConfig) -> None:
@@ -77,6 +78,7 @@ class DirectorySource(Source):
         self.local = "://" not in config.input_path
         self.headers = HEADERS if config.metadata_location == "headers" else ()
         self._formats = formats_of(config, connector.connector_class.strip())
+        self.keyed = bool(self._formats.key_fields)
         self._line_field = "message" if of_filepulse and self._formats.name == "text" else ""
         self._paths = {
             _INPUT: config.input_path,

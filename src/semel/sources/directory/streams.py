@@ -115,6 +115,44 @@ def not_blank(ends: Ends) -> Ends:
     return found
 
 
+_SPACE = np.isin(np.arange(256), list(b" \t\r\n"))
+_QUOTE, _BACKSLASH = 34, 92
+
+
+def value_ends(block: bytes) -> np.ndarray:
+    """A JSON value is a record, with the white space after it. It may have many lines, and a line
+    may have many values."""
+    data = np.frombuffer(block, np.uint8)
+    quotes = data == _QUOTE
+    if b"\\" in block:
+        at = np.flatnonzero(quotes)
+        others = np.maximum.accumulate(np.where(data == _BACKSLASH, -1, np.arange(len(data))))
+        before = np.where(at > 0, others[at - 1], -1)
+        quotes[at[(at - 1 - before) % 2 == 1]] = False  # escaped
+    outside = ~np.logical_xor.accumulate(quotes)
+    kinds = data & 0xDF  # brackets and braces alike
+    opens = outside & (kinds == ord("["))
+    closes = outside & (kinds == ord("]"))
+    marks = np.flatnonzero(opens | closes)
+    depths = np.cumsum(np.where(opens[marks], 1, -1))
+    first = marks[(depths == 1) & opens[marks]]
+    last = marks[(depths == 0) & closes[marks]]
+    if len(last) and len(first) >= len(last) and depths.min() >= 0:
+        following = np.append(first[1:], len(data))[: len(last)]
+        lengths = following - last - 1
+        shifts = last + 1 - np.cumsum(lengths) + lengths
+        between = np.repeat(shifts, lengths) + np.arange(lengths.sum())
+        if _SPACE[data[between]].all() and _SPACE[data[: first[0]]].all():
+            return following
+    # Texts, numbers or nonsense outside of all brackets.
+    depth = np.cumsum(opens.astype(np.int8) - closes, dtype=np.int32)
+    ended = (closes | (quotes & outside)) & (depth == 0)
+    bare = outside & (depth == 0) & ~(closes | quotes | _SPACE[data])
+    ended[:-1] |= bare[:-1] & ~bare[1:]
+    solid = np.append(np.flatnonzero(~_SPACE[data]), len(data))
+    return np.asarray(solid[np.searchsorted(solid, np.flatnonzero(ended) + 1)])
+
+
 def blocks(
     content: Readable, ends: Ends, *, blank: bool = True
 ) -> Iterator[tuple[bytes, np.ndarray]]:

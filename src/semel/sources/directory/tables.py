@@ -217,7 +217,10 @@ def _snappy(block: bytes) -> bytes:
             break
     if size > _MOST:
         raise _Cut(f"a block holds more than {_MOST} bytes")
-    return bytes(pa.decompress(block[:-4], size, "snappy", asbytes=True))
+    content = bytes(pa.decompress(block[:-4], size, "snappy", asbytes=True))
+    if zlib.crc32(content).to_bytes(4, "big") != block[-4:]:
+        raise _Cut("a block's checksum is not that of its content")
+    return content
 
 
 _CODECS: dict[str, Callable[[bytes], bytes]] = {

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.converter import JsonConverter
+from semel.converters.json.text import WHITESPACE
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.schemas import Field, Parser, Unfit
@@ -24,8 +25,8 @@ from semel.sources.directory.streams import (
     blocks,
     is_ascii_compatible,
     line_ends,
-    not_blank,
     opened,
+    value_ends,
 )
 
 JSON = pa.json_()
@@ -203,9 +204,10 @@ class OfText(OfBytes):
 
 
 class OfJson(OfBytes):
-    """A JSON value on each line: an object with the fields of a schema, or any value as it is."""
+    """JSON values, on lines of their own or not: objects with the fields of a schema, or any values
+    as they are."""
 
-    ends = staticmethod(not_blank(line_ends))
+    ends = staticmethod(value_ends)
 
     def __init__(
         self,
@@ -227,7 +229,8 @@ class OfJson(OfBytes):
             try:
                 duck.check_json(pa.chunked_array([text]))
             except pa.ArrowInvalid:
-                raise Unfit("it is not JSON: each line must hold one value") from None
+                raise Unfit("it is not JSON") from None
+            text = pc.utf8_trim(text, WHITESPACE)
             return text if self._as_text else pa.ExtensionArray.from_storage(JSON, text)
         decoded = self._converter.decode(text.cast(pa.binary()))
         if decoded.failures:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.quoting import named
+from semel.quoting import named, one_line
 from semel.sources.jdbc.database import Column
 from semel.sources.jdbc.offsets import LONG, Position
 from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of, unfit_of
@@ -119,7 +119,7 @@ def _seen(batch: pa.RecordBatch, column: Column) -> dict[int, str]:
         return {}
     shown = batch.column(unfit_of(column.name))
     rows = pc.indices_nonzero(pc.not_equal(shown, "")).to_pylist()
-    return {row: named(shown[row].as_py()) for row in rows}
+    return {row: one_line(shown[row].as_py()) for row in rows}
 
 
 def _given(batch: pa.RecordBatch, column: Column) -> pa.Array:

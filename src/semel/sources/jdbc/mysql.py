@@ -23,6 +23,7 @@ from semel.sources.jdbc.values import INSTANT, numeric_type, wall
 _KINDS = {"TABLE": "BASE TABLE", "VIEW": "VIEW"}
 _NOT_NULL, _KEY, _UNSIGNED, _NUMBERED = 1, 2, 32, 512
 _LARGEST = 2**63 - 1
+_ZEROS = " (connection.url may set zeroDateTimeBehavior=convertToNull)"
 _BINARY = 63
 """The character set of values that are not text."""
 _WALL = pa.timestamp("us")
@@ -108,7 +109,9 @@ def _array(kind: pa.DataType, values: Sequence[Any]) -> tuple[pa.Array, Mapping[
     try:
         if not pa.types.is_temporal(kind) or str not in set(map(type, values)):
             return pa.array(values), unfit
-        unfit = {n: f"{v} is not a date" for n, v in enumerate(values) if isinstance(v, str)}
+        unfit = {
+            n: f"{v} is not a date{_ZEROS}" for n, v in enumerate(values) if isinstance(v, str)
+        }
     except OverflowError:
         unfit = {n: str(v) for n, v in enumerate(values) if v is not None and v > _LARGEST}
     return pa.array([None if n in unfit else v for n, v in enumerate(values)]), unfit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -115,15 +116,17 @@ def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
 
 
 def whole(column: Column, number: Any) -> int:
-    """A number of an incrementing column, which SQLite gives as it was stored.
+    """A number of an incrementing column. PostgreSQL's client gives some as text, and SQLite's what
+    was stored.
 
     Raises:
         Unreadable: it is none.
     """
     try:
-        if int(number) == number:
-            return int(number)
-    except (TypeError, ValueError, OverflowError):
+        found = Decimal(number)
+        if found == int(found):
+            return int(found)
+    except (TypeError, ValueError, ArithmeticError):
         pass
     raise Unreadable(
         f"column {column.name} of type {column.type} has the value {named(str(number))}, which is "

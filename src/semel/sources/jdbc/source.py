@@ -50,6 +50,7 @@ class JdbcSource(Source):
 
     section = JdbcSourceConfig
     headers = ()
+    keyed = tombstones = False
     ignored = IGNORED
     address = "connection.url"
 

@@ -1,0 +1,108 @@
+"""Predicates and transforms that can never see what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from semel.transforms.base import Filter, KeyOrValue, Router
+from semel.transforms.chain import Chain, Stage
+from semel.transforms.extract_field import ExtractField
+from semel.transforms.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
+from semel.transforms.value_to_key import ValueToKey
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of all records that a chain is given, before there are any; None if it is not.
+    ``fields`` are those that values can have."""
+
+    headers: Collection[str] | None = None
+    topics: Sequence[str] | None = None
+    fields: Collection[str] | None = None
+    keyed: bool = True
+    tombstones: bool = True
+
+
+_ADD_HEADERS = {f"semel.transforms.{name}" for name in ("debezium", "headers", "outbox")}
+
+
+def unseen(chain: Chain, known: Known) -> list[str]:
+    """A warning for each stage that waits for what no record has."""
+    found: list[str] = []
+    for stage in chain.stages:
+        found += [
+            f"{stage.where}: {why}" for why in (*_chosen(stage, known), *_wanted(stage, known))
+        ]
+        known = _after(stage, known)
+    return found
+
+
+def _chosen(stage: Stage, known: Known) -> Iterator[str]:
+    """What its predicate waits for."""
+    predicate, drops = stage.predicate, isinstance(stage.transform, Filter)
+    if isinstance(predicate, HasHeaderKey) and known.headers is not None:
+        if predicate.name not in known.headers:
+            yield (
+                f"its predicate waits for the header {predicate.name}, which no record has: "
+                f"the source writes {', '.join(known.headers) or 'no headers'}"
+            )
+    elif isinstance(predicate, RecordIsTombstone) and not known.tombstones:
+        if drops or not stage.negate:
+            yield _says("no record is a tombstone", all_of_them=stage.negate)
+    elif isinstance(predicate, TopicNameMatches) and known.topics:
+        chosen = [t for t in known.topics if predicate.matches(t) is not stage.negate]
+        why = f"the topics are {', '.join(known.topics)}"
+        if not chosen:
+            yield _says(why, all_of_them=False)
+        elif drops and len(chosen) == len(known.topics):
+            yield _says(why, all_of_them=True)
+
+
+def _says(why: str, *, all_of_them: bool) -> str:
+    if all_of_them:
+        return f"its predicate selects every record, which Filter drops: {why}"
+    return f"its predicate selects no record: {why}"
+
+
+def _wanted(stage: Stage, known: Known) -> Iterator[str]:
+    """What it needs of keys and values."""
+    transform = stage.transform
+    if isinstance(transform, KeyOrValue) and transform.of_key and not known.keyed:
+        yield "it is for keys, but the source writes records without keys"
+    fields: Sequence[str] = ()
+    if isinstance(transform, ExtractField) and not transform.of_key:
+        fields = transform.path[:1]
+    elif isinstance(transform, ValueToKey):
+        fields = transform.fields
+    for name in fields:
+        if known.fields is not None and name not in known.fields:
+            yield (
+                f"it takes the field {name}, which no value has: the declared schema has "
+                f"{', '.join(known.fields)}"
+            )
+
+
+def _after(stage: Stage, known: Known) -> Known:
+    """What is known of records after a stage."""
+    transform = stage.transform
+    module = type(transform).__module__
+    if not module.startswith("semel.transforms.") or module in (
+        "semel.transforms.python",
+        "semel.transforms.sql",
+    ):
+        return Known()
+    if module in _ADD_HEADERS:
+        known = replace(known, headers=None)
+    if transform.routes:
+        by_topic = (
+            known.topics is not None and isinstance(transform, Router) and stage.goes_by_topic
+        )
+        topics = [stage.route(t) for t in known.topics or ()] if by_topic else None
+        known = replace(known, topics=topics)
+    if transform.changes_key:
+        known = replace(known, keyed=True)
+    of_key = isinstance(transform, KeyOrValue) and transform.of_key
+    if transform.changes_contents and not of_key and not isinstance(transform, ValueToKey):
+        known = replace(known, fields=None, tombstones=True)
+    return known
