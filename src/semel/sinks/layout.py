@@ -54,6 +54,16 @@ class Layout:
     key: list[str]
     nested: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
     """How to read columns of JSON, where that is known."""
+    declared: Mapping[str, pa.Field] = dataclasses.field(default_factory=dict)
+    """The fields that columns come from, as a schema declares them."""
+
+    def field(self, name: str, kind: pa.DataType) -> pa.Field:
+        """A new column of a type, with what the schema of its field says; columns of the key say
+        nothing."""
+        declared = None if name in self.key else self.declared.get(name)
+        return (
+            pa.field(name, kind) if declared is None else declared.with_name(name).with_type(kind)
+        )
 
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no
@@ -116,7 +126,9 @@ def layout(
         columns[column] = source.column(metadata)
     schema = source.schema
     readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
-    return Layout(columns, key, {name: found for name, found in readers.items() if found})
+    declared = {n: records.declared[f] for n, f in folded.items() if f in records.declared}
+    nested = {name: found for name, found in readers.items() if found}
+    return Layout(columns, key, nested, declared)
 
 
 def not_from_values(config: Keyed) -> frozenset[str]:

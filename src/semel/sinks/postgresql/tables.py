@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -11,6 +11,9 @@ from semel.sinks.postgresql.types import column, sql_type
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.names import Name, literal, quote
 from semel.targets import Target
+
+Clauses = Callable[..., str]
+""":meth:`semel.sinks.sql.database.Database.clauses`."""
 
 # A name is looked up once: COPY needs the schema in which the search path finds the table.
 _RELATION = """SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
@@ -123,12 +126,16 @@ def loose_columns(connection: Connection, table: Table) -> list[str]:
 
 
 def create(
-    connection: Connection, name: Name, fields: Iterable[pa.Field], key: Sequence[str]
+    connection: Connection,
+    name: Name,
+    fields: Iterable[pa.Field],
+    key: Sequence[str],
+    clauses: Clauses,
 ) -> None:
     """CREATE TABLE with a primary key; two tasks may do it at once."""
     lines = [
         f"{quote(f.name)} {sql_type(f.type, in_key=f.name in key)}"
-        + (" NOT NULL" if f.name in key else "")
+        + clauses(f, in_key=f.name in key)
         for f in fields
     ]
     if key:
@@ -137,13 +144,16 @@ def create(
     connection.execute(f"CREATE TABLE IF NOT EXISTS {name.quoted} ({', '.join(lines)})")
 
 
-def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> None:
-    """Add columns; existing rows hold null in them. Two tasks may do it at once."""
+def evolve(
+    connection: Connection, name: Name, fields: Iterable[pa.Field], clauses: Clauses
+) -> None:
+    """Add columns; existing rows hold their default in them, or null. Two tasks may do it at
+    once."""
     serialise(connection, name)
     for field in fields:
         connection.execute(
             f"ALTER TABLE {name.quoted} ADD COLUMN IF NOT EXISTS "
-            f"{quote(field.name)} {sql_type(field.type)}"
+            f"{quote(field.name)} {sql_type(field.type)}{clauses(field)}"
         )
 
 
