@@ -116,7 +116,8 @@ class Records:
     that identifies a record must use it.
 
     Values without fields are in the column ``value``, and ``has_fields`` is False. The facts are
-    those of :class:`ConnectRecords`.
+    those of :class:`ConnectRecords`. ``declared`` are the fields of values with a schema, as that
+    declares them: whether they may be null, their defaults and descriptions.
     """
 
     topic: str
@@ -125,6 +126,7 @@ class Records:
     has_fields: bool = True
     key_facts: Facts = field(default_factory=dict)
     value_facts: Facts = field(default_factory=dict)
+    declared: Mapping[str, pa.Field] = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -43,7 +43,13 @@ def flattened(
     fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
     return Records(
-        records.topic, rows, tombstones, has_fields, records.key_facts, records.value_facts
+        records.topic,
+        rows,
+        tombstones,
+        has_fields,
+        records.key_facts,
+        records.value_facts,
+        {f.name: f for f in values.type} if has_fields else {},
     )
 
 

@@ -63,11 +63,21 @@ class Layout:
     typed: Mapping[str, Nested] = dataclasses.field(default_factory=dict)
     """Those of them whose JSON does not show what it holds: times, decimals, bytes."""
     placeholder: str = PLACEHOLDER
+    declared: Mapping[str, pa.Field] = dataclasses.field(default_factory=dict)
+    """The fields that columns come from, as a schema declares them."""
 
     def unavailable(self) -> dict[str, np.ndarray]:
         """The rows whose values the source could not tell, by column; see
         :mod:`semel.sinks.unavailable`."""
         return unavailable(self.columns, self.key, self.placeholder)
+
+    def field(self, name: str, kind: pa.DataType) -> pa.Field:
+        """A new column of a type, with what the schema of its field says; columns of the key say
+        nothing."""
+        declared = None if name in self.key else self.declared.get(name)
+        return (
+            pa.field(name, kind) if declared is None else declared.with_name(name).with_type(kind)
+        )
 
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no
@@ -131,9 +141,10 @@ def layout(
         columns[column] = source.column(metadata)
     schema = source.schema
     readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
+    declared = {n: records.declared[f] for n, f in folded.items() if f in records.declared}
     nested = {name: found for name, found in readers.items() if found}
     typed = {n: found for n, found in nested.items() if is_typed(schema.field(folded[n]))}
-    return Layout(columns, key, nested, typed, config.placeholder)
+    return Layout(columns, key, nested, typed, config.placeholder, declared)
 
 
 def not_from_values(config: Keyed) -> frozenset[str]:

@@ -129,13 +129,9 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: b
 def _beyond(schema: Mapping[str, Any], wanted: pa.DataType) -> Mapping[str, Any] | None:
     """What a schema says beyond the Arrow type, if anything."""
     facts = facts_of(schema)
-    if pa.types.is_decimal(wanted) or facts.get("name") in _WRITTEN:
-        own = (
-            {"name", "version", "parameters"}
-            if pa.types.is_decimal(wanted)
-            else {"name", "version"}
-        )
-        facts = {n: v for n, v in facts.items() if n not in own}
+    own = pa.types.is_decimal(wanted) or facts.get("name") in _WRITTEN
+    if own and not facts.keys() & {"doc", "default"}:
+        facts = {}
     if pa.types.is_list(wanted) and schema["items"].get("optional") is not True:
         facts["items"] = schema["items"]
     return {"type": schema["type"], **facts} if facts else None

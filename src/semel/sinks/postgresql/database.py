@@ -11,7 +11,7 @@ from semel.records import TIMESTAMP
 from semel.sinks import jdbc
 from semel.sinks.postgresql import tables, writer
 from semel.sinks.postgresql.connection import Connection
-from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.columns import Column, Table, is_binary
 from semel.sinks.sql.convert import Converted, convert
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import Name, literal, quote
@@ -40,10 +40,21 @@ class Postgres(Connection, Database):
         return tables.find(self, name)
 
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
-        tables.create(self, name, fields, key)
+        tables.create(self, name, fields, key, self.clauses)
+        self.comment(name, fields)
 
     def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        tables.evolve(self, name, fields)
+        tables.evolve(self, name, fields, self.clauses)
+        self.comment(name, fields)
+
+    _comment = "COMMENT ON COLUMN {at} IS {text}"
+
+    def constant(self, value: pa.Scalar) -> str | None:
+        if pa.types.is_floating(value.type):  # with NaN and the infinities
+            return f"'{value.as_py()}'"
+        if is_binary(value.type):
+            return f"'\\x{value.as_py().hex()}'"
+        return super().constant(value)
 
     # Values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -14,6 +14,9 @@ from semel.sinks.sql.columns import Table
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.semantic import new_type, stored
 from semel.targets import Target
+
+Clauses = Callable[..., str]
+""":meth:`semel.sinks.sql.database.Database.clauses`."""
 
 # A name is looked up once: COPY needs the schema in which the search path finds the table.
 _RELATION = """SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
@@ -127,12 +130,16 @@ def loose_columns(connection: Connection, table: Table) -> list[str]:
 
 
 def create(
-    connection: Connection, name: Name, fields: Iterable[pa.Field], key: Sequence[str]
+    connection: Connection,
+    name: Name,
+    fields: Iterable[pa.Field],
+    key: Sequence[str],
+    clauses: Clauses,
 ) -> None:
     """CREATE TABLE with a primary key; two tasks may do it at once."""
     lines = [
         f"{quote(f.name)} {_type(connection, f.type, in_key=f.name in key)}"
-        + (" NOT NULL" if f.name in key else "")
+        + clauses(f, in_key=f.name in key)
         for f in fields
     ]
     if key:
@@ -141,13 +148,16 @@ def create(
     connection.execute(f"CREATE TABLE IF NOT EXISTS {name.quoted} ({', '.join(lines)})")
 
 
-def evolve(connection: Connection, name: Name, fields: Iterable[pa.Field]) -> None:
-    """Add columns; existing rows hold null in them. Two tasks may do it at once."""
+def evolve(
+    connection: Connection, name: Name, fields: Iterable[pa.Field], clauses: Clauses
+) -> None:
+    """Add columns; existing rows hold their default in them, or null. Two tasks may do it at
+    once."""
     serialise(connection, name)
     for field in fields:
         connection.execute(
             f"ALTER TABLE {name.quoted} ADD COLUMN IF NOT EXISTS "
-            f"{quote(field.name)} {_type(connection, field.type)}"
+            f"{quote(field.name)} {_type(connection, field.type)}{clauses(field)}"
         )
 
 

@@ -6,14 +6,17 @@ PostgreSQL does so with COPY and statements of its own. The others share the SQL
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from semel.converters.json.facts import default_of, facts_in
 from semel.records import OFFSET, PARTITION
-from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows
@@ -89,7 +92,60 @@ class Database(ABC):
 
     @abstractmethod
     def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        """Add the columns that are missing; existing rows hold null in them."""
+        """Add the columns that are missing; existing rows hold their default in them, or null."""
+
+    def clauses(self, field: pa.Field, *, in_key: bool = False) -> str:
+        """What follows a new column's type: its default, and that it may not be null."""
+        default = self.default(field)
+        required = in_key or not field.nullable
+        return (f" DEFAULT {default}" if default else "") + (" NOT NULL" if required else "")
+
+    def comment(self, name: Name, fields: Sequence[pa.Field]) -> None:
+        """Describe new columns as their schema does, if the database can."""
+        for field in fields:
+            doc = facts_in(field).get("doc")
+            if doc and self._comment:
+                at = f"{name.quoted}.{quote(field.name)}"
+                self.execute(self._comment.format(at=at, text=self.literal(str(doc))))
+
+    _comment = ""
+    """The statement that describes a column."""
+
+    def default(self, field: pa.Field) -> str:
+        """The literal of a new column's default; empty if it has none, or one without literal."""
+        value = default_of(field)
+        return "" if value is None or not value.is_valid else self.constant(value) or ""
+
+    def constant(self, value: pa.Scalar) -> str | None:
+        """The literal of a value, None if its type has none."""
+        kind = value.type
+        if kind == pa.json_():
+            return self.literal(value.value.as_py())
+        if pa.types.is_boolean(kind):
+            return self.booleans[value.as_py()]
+        if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+            return f"{value.as_py()}"
+        if pa.types.is_floating(kind):
+            return repr(value.as_py()) if math.isfinite(value.as_py()) else None
+        if is_text(kind):
+            return self.literal(value.as_py())
+        if is_binary(kind):
+            return self.blob.format(value.as_py().hex())
+        if pa.types.is_timestamp(kind):
+            # digits finer than a microsecond are cut, as in values
+            micros = pc.floor_temporal(value, unit="microsecond").cast(pa.timestamp("us"))
+            return self.literal(f"{micros.cast(pa.string())}{self.utc if kind.tz else ''}")
+        if pa.types.is_time(kind):
+            value = value.cast(pa.time64("us"), safe=False)
+        if pa.types.is_date(kind) or pa.types.is_time(kind):
+            return self.literal(str(value.cast(pa.string())))
+        return None
+
+    booleans = ("FALSE", "TRUE")
+    blob = "X'{}'"
+    """The literal of bytes, from their hexadecimal digits."""
+    utc = "+00:00"
+    """What follows a timestamp with a zone."""
 
     # Values
 

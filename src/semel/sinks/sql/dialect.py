@@ -216,19 +216,17 @@ class Dialect(Database):
         return converted
 
     def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
-        """A new column's name and type."""
+        """A new column."""
         kind = new_type(field.type, self.system, lambda _: False, in_key=in_key)
-        return f"{quote(field.name)} {kind or self.column_type(stored(field.type), in_key=in_key)}"
+        kind = kind or self.column_type(stored(field.type), in_key=in_key)
+        return f"{quote(field.name)} {kind}{self.clauses(field, in_key=in_key)}"
 
     def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
-        lines = [
-            self.definition(f, in_key=f.name in key)
-            + (" NOT NULL" if f.name in key or not f.nullable else "")
-            for f in fields
-        ]
+        lines = [self.definition(f, in_key=f.name in key) for f in fields]
         if key:
             lines.append(f"PRIMARY KEY ({listed(key)})")
         self.execute(f"{self._create} {name.quoted} ({', '.join(lines)}){self._options}")
+        self.comment(name, fields)
 
     _create, _add = "CREATE TABLE IF NOT EXISTS", "ADD COLUMN"
     _options = ""
@@ -238,7 +236,12 @@ class Dialect(Database):
         table = self.find(name)
         for field in fields:
             if table is None or field.name not in table.columns:
-                self.execute(f"ALTER TABLE {name.quoted} {self._add} {self.definition(field)}")
+                self.add(name, field)
+                self.comment(name, [field])
+
+    def add(self, name: Name, field: pa.Field) -> None:
+        """Add a column."""
+        self.execute(f"ALTER TABLE {name.quoted} {self._add} {self.definition(field)}")
 
     # The life of a run
 

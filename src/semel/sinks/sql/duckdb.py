@@ -37,7 +37,7 @@ from semel.sinks.sql.files import (
     holder,
     is_read_only,
 )
-from semel.sinks.sql.names import Name, literal
+from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.sink import SqlSink
 
 _ARROW = {
@@ -307,6 +307,19 @@ class Duckdb(Dialect):
             names = frozenset(n.strip("\"'") for n in index["columns"].strip("[]").split(", "))
             unique += [names] if names <= columns.keys() else []
         return table(name, columns, unique)
+
+    _comment = "COMMENT ON COLUMN {at} IS {text}"
+
+    def constant(self, value: pa.Scalar) -> str | None:
+        if is_binary(value.type):
+            return self.literal("".join(f"\\x{byte:02x}" for byte in value.as_py())) + "::BLOB"
+        return super().constant(value)
+
+    def add(self, name: Name, field: pa.Field) -> None:
+        super().add(name, field.with_nullable(True))  # a constraint comes later
+        if not field.nullable:
+            column = quote(field.name)
+            self.execute(f"ALTER TABLE {name.quoted} ALTER COLUMN {column} SET NOT NULL")
 
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         if pa.types.is_dictionary(kind):

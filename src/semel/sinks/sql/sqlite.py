@@ -241,6 +241,14 @@ class Sqlite(Dialect):
         }
         return table(name, columns, keys)
 
+    booleans = ("0", "1")
+    utc = "Z"
+
+    def add(self, name: Name, field: pa.Field) -> None:
+        # SQLite adds no column without default that may not be null, even to an empty table
+        lacking = not field.nullable and not self.default(field)
+        super().add(name, field.with_nullable(True) if lacking else field)
+
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         if pa.types.is_dictionary(kind):
             return self.column_type(kind.value_type)

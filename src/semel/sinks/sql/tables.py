@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
+from semel.converters.json.facts import default_of
 from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
 from semel.quoting import named
 from semel.records import Records, RowsRejected, rejected
@@ -127,7 +128,7 @@ class Tables:
             RowsRejected: records that need more columns, or longer names, than a table may have.
         """
         fields = [
-            pa.field(n, v.type)
+            arranged.field(n, v.type)
             for n, v in arranged.columns.items()
             if not pa.types.is_null(v.type)  # only nulls so far: the type is not known yet
         ]
@@ -156,10 +157,22 @@ class Tables:
                 what = no_column(where, topic, named(new[0].name), **EVOLVES_OR_EXCLUDES)
                 raise ConfigError(f"connector {self._connector.name}: {what}")
             with self._database.transaction():
+                self._check_required(topic, table, new)
                 self._database.add_columns(table.name, new)
             table = self._look_again(topic)
         self._check_key(table, arranged.key, topic)
         return table
+
+    def _check_required(self, topic: str, table: Table, new: Sequence[pa.Field]) -> None:
+        """Raises ConfigError: rows that are there would have no value in a new column."""
+        lacking = [f.name for f in new if not f.nullable and default_of(f) is None]
+        if lacking and self._database.query(self._database.first("1 AS one", table.name, 1)):
+            raise ConfigError(
+                f"connector {self._connector.name}: field {named(lacking[0])} of topic {topic} is "
+                f"required and has no default, and table {table.name} has rows, which would have "
+                "no value in the new column. Add the column yourself, give the field a default or "
+                "make it optional"
+            )
 
     def _possible(
         self, fields: list[pa.Field], table: Table | None, arranged: Layout, records: Records

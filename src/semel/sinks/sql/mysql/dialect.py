@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.converters.json.facts import facts_in
 from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql import grants
-from semel.sinks.sql.columns import Column, Table
+from semel.sinks.sql.columns import Column, Table, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.dialect import (
     KEPT,
@@ -47,6 +48,9 @@ _MODE = (
 _LONG = 31_536_000  # the maximum: an idle run must not lose its claim
 _DEPRECATED = 1287
 _NUMBER = "semel row number"
+
+_LONGEST_COMMENT = 1024
+"""Characters of a column's comment."""
 
 
 class Mysql(Dialect):
@@ -344,6 +348,21 @@ class Mysql(Dialect):
         converted = super().fit(values, column)
         check(converted.values, column)
         return converted
+
+    utc = ""
+
+    def definition(self, field: pa.Field, *, in_key: bool = False) -> str:
+        doc = str(facts_in(field).get("doc") or "")[:_LONGEST_COMMENT]
+        described = f" COMMENT {self.literal(doc)}" if doc else ""
+        return super().definition(field, in_key=in_key) + described
+
+    def constant(self, value: pa.Scalar) -> str | None:
+        """In parentheses: texts, bytes and JSON take only expressions."""
+        found = super().constant(value)
+        if found is not None and (is_text(value.type) or value.type == pa.json_()):
+            text = value.value.as_py() if value.type == pa.json_() else value.as_py()
+            found = f"CONVERT(X'{text.encode().hex()}' USING utf8mb4)"
+        return found and f"({found})"
 
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         return new_type(kind, in_key=in_key)

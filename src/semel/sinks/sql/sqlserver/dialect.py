@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.converters.json.facts import facts_in
 from semel.errors import TransientError, Unavailable
 from semel.extras import require
 from semel.sinks import jdbc
@@ -34,6 +35,9 @@ from semel.sinks.sql.sqlserver.types import (
     unfit,
 )
 from semel.watchdog import Watchdog
+
+_LONGEST_COMMENT = 3750
+"""Characters of a description."""
 
 _SETTINGS = (
     "XACT_ABORT ON",  # an error ends the transaction, not just its statement
@@ -174,6 +178,21 @@ class SqlServer(Dialect):
     def _answer(self, sql: str) -> Any:
         """The one value of a query."""
         return self.query(sql).column(0)[0].as_py()
+
+    booleans = ("0", "1")
+    blob = "0x{}"
+
+    def comment(self, name: Name, fields: Sequence[pa.Field]) -> None:
+        schema = self.literal(name.schema) if name.schema else "SCHEMA_NAME()"
+        for field in fields:
+            doc = facts_in(field).get("doc")
+            if doc:
+                self.execute(
+                    f"DECLARE @schema sysname = {schema}; EXEC sp_addextendedproperty "
+                    f"N'MS_Description', {self.literal(str(doc)[:_LONGEST_COMMENT])}, N'SCHEMA', "
+                    f"@schema, N'TABLE', {self.literal(name.table)}, N'COLUMN', "
+                    f"{self.literal(field.name)}"
+                )
 
     def literal(self, text: str) -> str:
         return f"N{literal(text)}"  # else in the code page of the database
