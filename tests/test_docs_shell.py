@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from semel import jars
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.connect import DistributedConnect
 from semel.lab.embedded.process import LOOPBACK, free_port
@@ -173,6 +174,7 @@ class Reader(Newcomer):
                 (bin_ / name).chmod(0o755)
         self._exported |= {
             "HOME": str(self.directory),
+            "XDG_CACHE_HOME": str(jars.cache_directory().parent),
             "PATH": f"{bin_}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         return self._run("bash", "-euo", "pipefail", "-c", "exec < <(yes)\n" + self.here(block))
