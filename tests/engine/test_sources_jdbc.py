@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit_source
-from semel.errors import ConfigError, SemelError
+from semel.errors import BadRecord, ConfigError, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
@@ -357,3 +358,31 @@ def ago(url: str, seconds: int) -> str:
     if url.startswith("jdbc:sqlserver:"):
         return f"DATEADD(second, -{seconds}, SYSUTCDATETIME())"
     return f"utc_timestamp(6) - INTERVAL {seconds} SECOND"
+
+
+def test_a_row_that_no_record_can_hold_stops_the_connector_or_is_left_out_and_named(
+    database: str,
+    source: Callable[..., Config],
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = of_table(source(mode="incrementing"))
+    insert(database, 5, 5)
+    executed(
+        database,
+        "ALTER TABLE orders ADD COLUMN tags int[]",
+        "UPDATE orders SET tags = '{{1,2},{3,4}}' WHERE id IN (2, 4)",
+    )
+    named = r"table public\.orders: the row with id=2: column tags of type integer\[\] has a value"
+    with pytest.raises(BadRecord, match=named):
+        start(config, until_caught_up=True).wait()
+    config["errors.tolerance"] = "all"
+    progress = start(config, until_caught_up=True).wait()
+    assert (progress.records, progress.failed) == (3, 2)
+    assert seen(config) == [1, 3, 5]
+    assert caplog.text.count("skipping all records like this one") == 1
+    assert re.search(named, caplog.text)
+    assert stored(config) == [{"incrementing": 5}]
+    report = audit_source(plan_source(config))
+    assert not report.broken
+    assert report.skipped == 2

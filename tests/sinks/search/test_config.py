@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from semel.config import ConnectorConfig, read
+from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError
 from semel.planning import plan
-from semel.sinks import sink_class
+from semel.sinks import create, sink_class
 from semel.sinks.search.config import CLASSES
 from semel.sinks.search.sink import SearchSink
 
@@ -245,3 +248,24 @@ def test_tls_takes_pem_files_in_kafkas_words() -> None:
                 "elastic.https.ssl.keystore.location": "/k.p12",
             }
         )
+
+
+@pytest.mark.parametrize(("ignored", "kept"), [("true", True), ("false", False)])
+def test_text_that_looks_like_a_time_stays_text_without_a_mapping(ignored: str, kept: bool) -> None:
+    keys = {"key.ignore": "true", "routing.enabled": "true", "routing.field.path": "at"}
+    keys["schema.ignore"] = ignored
+    connector = read(ConnectorConfig, {**BASE, **keys, "value.converter.schemas.enable": "false"})
+    sink = create(connector)
+    pipeline = Pipeline(connector, sink, target=lambda _: None)
+    raw = pa.table(
+        {
+            "key": pa.array([b"k"]),
+            "value": pa.array([b'{"at":"2024-01-01T00:00:00+02:00"}']),
+            "partition": pa.array([0], pa.int32()),
+            "offset": pa.array([0]),
+            "timestamp": pa.array([0], pa.timestamp("ms", "UTC")),
+        }
+    )
+    (part,) = pipeline.convert("t", raw).parts
+    assert pa.types.is_string(part.rows.column("at").type) is kept
+    sink.close()

@@ -170,6 +170,7 @@ class SearchSink(Sink):
             key_metadata=frozenset(identity | config.metadata),
             takes_tombstones=tombstones == "fail" or (tombstones == "delete" and keyed),
             takes_bytes=self._writer.passes,
+            writes_text=config.schema_ignore and not config.streams,  # else mapped as dates
             replaces=keyed,
             any_order=not config.merges,
             evolves=True,
