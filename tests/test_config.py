@@ -146,7 +146,7 @@ def test_a_value_of_the_wrong_type_is_reported(name: str, value: str, message: s
     ("name", "value", "message"),
     [
         ("insert.mode", "merge", r"must be one of insert, multi, upsert, update"),
-        ("pk.mode", "record_header", r"must be one of none, kafka, record_key, record_value"),
+        ("pk.mode", "record", r"must be one of none, kafka, record_key, record_value, record_head"),
         ("auto.create", "1", r"must be true or false"),
         ("connection.idle.in.transaction.timeout.ms", "5", r"must be at least 100"),
         ("quote.sql.identifiers", "maybe", r"must be one of always, never, true, false"),

@@ -113,3 +113,15 @@ def test_any_binary(kind: str, valid: bytes, fuzz: Fuzz) -> None:
     @fuzz(data=cut(valid) | st.binary(max_size=40))
     def check(data: bytes) -> None:
         records(data, {"format": kind})
+
+
+def test_a_nul_may_separate_values() -> None:
+    given = {"csv.separator.char": "0", "csv.first.row.as.header": "true"}
+    options = {"format": "csv", "schema.generation.enabled": "true", **given}
+    assert records(b"id\n1,2\n", options) == [{"id": "1,2"}]
+
+
+def test_a_parquet_file_with_a_broken_name_is_broken() -> None:
+    assert (
+        records(parquet().replace(b"\x18\x02id", b"\x18\x02\xff\xff"), {"format": "parquet"}) == []
+    )

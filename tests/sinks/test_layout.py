@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,21 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.engine.pipeline import Pipeline
 from semel.errors import ConfigError
-from semel.records import PARTITION, TIMESTAMP, TOPIC
+from semel.records import (
+    HEADERS,
+    HEADERS_TYPE,
+    PARTITION,
+    TIMESTAMP,
+    TOPIC,
+    Commit,
+    Records,
+    RowsRejected,
+)
 from semel.sinks import sink_class
 from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
 from semel.sinks.layout import layout
 from semel.sinks.sql.sqlite import SqliteSink
+from tests import databases
 from tests.sinks.target import records
 
 BASE = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t", "provenance": "true"}
@@ -124,3 +135,46 @@ def test_a_record_with_more_fields_than_the_target_can_have_columns_is_a_bad_one
     assert failed.message == "it has 30,000 fields, and the target has 2,000 columns at most"
     assert found.records.rows.column("n").to_pylist() == [1]
     assert "k1" not in found.records.rows.column_names
+
+
+def test_headers_are_the_key(tmp_path: Path) -> None:
+    headers = [
+        [("k", b"1"), ("k", b"2"), ("other", b"x")],
+        [("k", b"2")],
+        [("k", b"3"), ("other", None)],
+    ]
+    raw = SQL | {
+        "connection.url": f"jdbc:sqlite:{tmp_path}/db",
+        "primary.key.mode": "record_header",
+        "primary.key.fields": "k",
+        "insert.mode": "upsert",
+        "auto.create": "true",
+    }
+    sink = SqliteSink(read(ConnectorConfig, raw))
+    sink.prepare(["t"])
+    assert HEADERS in sink.capabilities.carries
+    batch = records([{"v": n} for n in range(3)])
+    column = pa.array([[{"key": k, "value": v} for k, v in each] for each in headers], HEADERS_TYPE)
+    sink.write(Commit([Records("t", batch.rows.append_column(HEADERS, column))]))
+    sink.close()
+    found = databases.query(raw["connection.url"], "SELECT k, v FROM t ORDER BY k")
+    assert found == [("2", 1), ("3", 2)]
+
+
+def test_a_record_without_its_header_is_bad(tmp_path: Path) -> None:
+    raw = SQL | {
+        "connection.url": f"jdbc:sqlite:{tmp_path}/db",
+        "pk.mode": "record_header",
+        "pk.fields": "k",
+        "auto.create": "true",
+    }
+    sink = SqliteSink(read(ConnectorConfig, raw))
+    sink.prepare(["t"])
+    batch = records([{"v": n} for n in range(4)])
+    given = [[("k", b"1")], [("K", b"1")], None, [("k", b"\xff")]]
+    column = pa.array([e and [{"key": k, "value": v} for k, v in e] for e in given], HEADERS_TYPE)
+    with pytest.raises(RowsRejected) as caught:
+        sink.write(Commit([Records("t", batch.rows.append_column(HEADERS, column))]))
+    sink.close()
+    assert [r.offset for r in caught.value.rejected] == [1, 2, 3]
+    assert caught.value.rejected[0].message == "column k of the key is null"

@@ -91,8 +91,8 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
             problems.append(
                 Problem(
                     "insert.mode",
-                    f"insert.mode={self.mode} needs a key: set pk.mode to kafka, record_key or "
-                    "record_value",
+                    f"insert.mode={self.mode} needs a key: set pk.mode to kafka, record_key, "
+                    "record_value or record_header",
                 )
             )
         if self.delete_enabled and self.pk_mode != "record_key":

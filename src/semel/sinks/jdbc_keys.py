@@ -77,7 +77,7 @@ class JdbcKeys:
         importance=HIGH,
         group="Writes",
     )
-    pk_mode: str = pk_mode_key()
+    pk_mode: str = pk_mode_key("record_header")
     pk_fields: tuple[str, ...] = pk_fields_key()
     delete_enabled: bool = delete_enabled_key("Tombstones delete; needs record_key.")
     table_name_format: str = table_name_format_key(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,16 @@ import pyarrow.compute as pc
 from semel.converters.json.nested import Nested, is_typed, nested_of
 from semel.converters.semantic import described
 from semel.errors import ConfigError, misconfigured
-from semel.records import KEY, OFFSET, PARTITION, TOPIC, Records, value_columns
+from semel.records import (
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    Records,
+    one_array,
+    value_columns,
+)
 from semel.sinks.unavailable import PLACEHOLDER, unavailable
 
 KAFKA_KEY = (TOPIC, PARTITION, OFFSET)
@@ -104,9 +113,13 @@ def layout(
     columns: dict[str, pa.ChunkedArray] = {}
     key: list[str] = []
     coordinates: dict[str, str] = {}
-    if config.pk_mode == "record_key":
-        for name, values in _key_columns(config, records.topic, source).items():
-            columns[fold(name)] = values
+    if config.pk_mode in ("record_key", "record_header"):
+        found = (
+            _key_columns(config, records.topic, source)
+            if config.pk_mode == "record_key"
+            else _header_columns(config.pk_fields, source.column(HEADERS))
+        )
+        columns.update((fold(name), values) for name, values in found.items())
         key = list(columns)
     elif config.pk_mode == "kafka":
         key = [fold(n) for n in (config.pk_fields or KAFKA_KEY)]
@@ -150,7 +163,7 @@ def layout(
 def not_from_values(config: Keyed) -> frozenset[str]:
     """The declared columns that are filled from a record's key or origin, not from fields of its
     value."""
-    if config.pk_mode == "record_key":
+    if config.pk_mode in ("record_key", "record_header"):
         return frozenset(config.pk_fields)
     if config.pk_mode == "kafka":
         return frozenset(config.pk_fields or KAFKA_KEY)
@@ -183,7 +196,7 @@ def check_provenance(config: Keyed, provenance: Mapping[str, str], where: str) -
 
 def key_metadata(config: Keyed) -> frozenset[str]:
     """The metadata columns that the target's key is made of."""
-    columns = {"record_key": (KEY,), "kafka": KAFKA_KEY}
+    columns = {"record_key": (KEY,), "record_header": (HEADERS,), "kafka": KAFKA_KEY}
     return frozenset(columns.get(config.pk_mode, ()))
 
 
@@ -218,3 +231,32 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
             f"name exactly one column; it is {','.join(config.pk_fields)!r}"
         )
     return {config.pk_fields[0]: keys}
+
+
+def _header_columns(names: Sequence[str], headers: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    """Columns of text from the headers of these names, or of all there are: the last of a name
+    counts. A record that lacks one has a null, and so has one whose header is no text."""
+    lists = one_array(headers)
+    keys, values = lists.flatten().flatten()
+    rows = pc.list_parent_indices(lists).to_numpy()
+    found = {}
+    for name in names or pc.unique(keys).to_pylist():
+        mine = pc.indices_nonzero(pc.equal(keys, name)).to_numpy()
+        last = np.full(len(lists), -1)
+        last[rows[mine]] = mine
+        found[name] = pa.chunked_array([_texts(values.take(pa.array(last, mask=last < 0)))])
+    return found
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(v) for v in values.to_pylist()], pa.string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -34,15 +34,16 @@ def table_mapping_key() -> Any:
     )
 
 
-def pk_mode_key() -> Any:
-    """``pk.mode``, with Debezium's name for it."""
+def pk_mode_key(*others: str) -> Any:
+    """``pk.mode``, with Debezium's name for it. ``others`` are modes that only some sinks have."""
+    modes = ["record_key", "record_value", *others]
     return key(
         "pk.mode",
         "none",
         "Where the primary key comes from: none, kafka (topic, partition and offset), "
-        "record_key or record_value.",
+        f"{', '.join(modes[:-1])} or {modes[-1]}.",
         aliases=("primary.key.mode",),
-        choices=("none", "kafka", "record_key", "record_value"),
+        choices=("none", "kafka", *modes),
         importance=HIGH,
         group=_MAPPING,
         display="Primary Key Mode",

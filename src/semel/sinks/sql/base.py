@@ -17,7 +17,7 @@ from semel.delivery import Mechanism, Support
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
-from semel.records import Commit, DeadLetter, Records, Rejected, RowsRejected
+from semel.records import HEADERS, Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key, upgrade_refused
@@ -105,6 +105,7 @@ class DatabaseSink(Sink):
             splits=True,
             uses_key=config.pk_mode == "record_key",
             key_metadata=key_metadata(config),
+            carries=frozenset({HEADERS} if config.pk_mode == "record_header" else ()),
             takes_tombstones=config.delete_enabled,
             takes_change_events=config.of_debezium,
             replaces=replaces,

@@ -50,7 +50,7 @@ class OfParquet(Format):
                 skip = 0
                 count += len(values)
                 yield Chunk(values, Reached(count))
-        except (pa.ArrowException, EOFError, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno:
                 raise  # an error of the disk, not of the file's content
             reason = " ".join(str(error).split())

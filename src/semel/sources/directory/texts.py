@@ -121,7 +121,8 @@ class OfBytes(Format):
 
         try:
             return Chunk(self.values(block, ends), reached(len(ends)))
-        except Unfit:
+        except Unfit as among:  # the others; alone, it may say more
+            error = among
             good = self._good(block, ends)
             chunk = None
             if good:
