@@ -109,11 +109,13 @@ class Tables:
             return []
         routing = config.route_field.split(".")[:1]
         tables = [t.table for t in self.all()]
-        return lacking(
-            [f for f in fields if config.takes(topic, f) and f not in routing],
-            lambda: _names(tables),
-            lambda: [table.renew() for table in tables],
-        )
+
+        def renew() -> None:
+            for table in tables:
+                table.renew()
+
+        wanted = [f for f in fields if config.takes(topic, f) and f not in routing]
+        return lacking(wanted, lambda: _names(tables), renew)
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
