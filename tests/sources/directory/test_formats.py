@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semel.errors import ConfigError, ServiceError
-from semel.sources.directory import streams, tables
+from semel.sources.directory import csvrows, streams, tables
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading
 
@@ -98,6 +98,17 @@ class TestCsv:
             csv_escape_char="0",
         )
         assert Reading(source).all() == [{"id": 1, "name": "a\\b"}]
+
+    @pytest.mark.parametrize("rfc", ["false", "true"])
+    def test_a_quote_that_is_never_closed_is_refused_before_it_takes_in_the_whole_file(
+        self, make: Make, folder: Path, rfc: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(csvrows.OfCsv, "largest", 2000)
+        (folder / "a.csv").write_text('1,a\n2,"5 pipe\n' + "3,c\n" * 10000)
+        keys = {"value_schema": schema(id="INT32", n="STRING"), "halt_on_error": "false"}
+        reading = Reading(make("csv", csv_rfc_4180_parser_enabled=rfc, **keys))
+        assert reading.all() == [{"id": 1, "n": "a"}]
+        assert reading.stored["a.csv"]["state"] == "broken"
 
     @pytest.mark.parametrize("end", ["", "\n"])
     def test_a_last_row_of_blanks_is_a_row(self, make: Make, folder: Path, end: str) -> None:

@@ -19,7 +19,7 @@ from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.formats import formats_of
-from semel.sources.directory.opencsv import Dialect, Row, lines_of
+from semel.sources.directory.opencsv import Default, Dialect, Row, lines_of
 from semel.sources.directory.texts import Broken
 from tests.sources.directory.test_formats import schema
 
@@ -132,6 +132,40 @@ def test_rows_of_any_text_are_those_of_java() -> None:
         found = list(of.parser.rows(lines))
         assert [row for row, _ in found] == rows, (of, file)
         assert broken == ((found[-1][1] if found else 0) < len(lines)), (of, file)
+
+
+def test_lines_within_quotes_are_looked_at_once() -> None:
+
+    class Line(str):
+        looked_at = 0
+
+        def __contains__(self, part: str) -> bool:  # type: ignore[override]
+            Line.looked_at += len(self)
+            return super().__contains__(part)
+
+        def __radd__(self, before: str) -> str:
+            return Line(before + str(self))
+
+    lines = [Line('1,"5" pipe'), *[Line('2,a""b')] * 2000]
+    size = sum(map(len, lines))
+    assert Dialect(rfc_4180=True).parser.row(lines, 0) is None
+    assert Line.looked_at < 10 * size
+
+
+def test_one_odd_row_leaves_the_others_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    row = Default.row
+
+    def counted(self: Default, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
+        parsed.append(at)
+        return row(self, lines, at)
+
+    monkeypatch.setattr(Default, "row", counted)
+    rows = ['"a",b'] * 50_000
+    rows[30_000] = '5"x"y,b'
+    found, broken = by_semel(Dialect(), "\n".join(rows), 2, 100_000)
+    assert (len(found), broken) == (50_000, False)
+    assert len(parsed) < 5000
 
 
 @pytest.mark.parametrize("block", [3, 7, streams.BLOCK])

@@ -20,13 +20,19 @@ from semel.sources.directory.opencsv import Row, lines_of
 from semel.sources.directory.schemas import Field, Parser, Unfit
 from semel.sources.directory.streams import line_ends, not_blank, opened
 from semel.sources.directory.texts import MARK, Broken, OfBytes
-from semel.sources.lines import LARGEST, ends_of
+from semel.sources.lines import ends_of
 
 _NOT_CLOSED = "a quote is not closed"
+_FEW = 64
+"""Rows of which one is odd that the slow parser takes together."""
+_SOME = 1024
+"""Lines of a block with an odd quote that are looked at together."""
 
 
 class OfCsv(OfBytes):
     """Rows of CSV."""
+
+    largest = 16 * 1024 * 1024  # a quote that is never closed takes in all that follows
 
     def __init__(self, config: DirectoryConfig, fields: Sequence[Field], parser: Parser) -> None:
         super().__init__(config)
@@ -56,7 +62,7 @@ class OfCsv(OfBytes):
         rest, block = b"", b" "
         header = not_blank(self._ends)
         while block:
-            block = content.read(1 << 20)
+            block = content.read(max(1 << 20, len(rest)))
             rest += block
             skipped = line_ends(rest)[: config.skip_lines] if rest else np.array([], np.int64)
             if len(skipped) == config.skip_lines:
@@ -66,8 +72,8 @@ class OfCsv(OfBytes):
                 if len(rest) > position and len(ends := header(rest[position:])):
                     self._take(self._named(rest[position : position + int(ends[0])]))
                     return position + int(ends[0])
-            if len(rest) > LARGEST:
-                raise Broken(0, f"its first lines have more than {LARGEST} bytes")
+            if len(rest) > self.largest:
+                raise Broken(0, f"its first lines have more than {self.largest:,} bytes")
         head = rest[position:] if len(skipped) == config.skip_lines else b""
         if config.header and head.strip():
             self._take(self._named(head))
@@ -99,7 +105,25 @@ class OfCsv(OfBytes):
         if quotes is not None:
             return np.asarray(ends[np.searchsorted(quotes, ends) % 2 == 0])
         lines = self._lines(block[: int(ends[-1])] if len(ends) else b"", errors="replace")
-        return ends[[after - 1 for _, after in self._rows.rows(lines)]]
+        whole = np.zeros(len(ends), bool)
+        first = 0
+        while first < len(ends):
+            start, until = int(ends[first - 1]) if first else 0, min(first + _SOME, len(ends))
+            quotes = self._plain_quotes(block[start : int(ends[until - 1])])
+            if quotes is not None:
+                closed = np.searchsorted(quotes, ends[first:until] - start) % 2 == 0
+                whole[first:until] = closed
+                if closed.any():
+                    first += int(np.flatnonzero(closed)[-1]) + 1
+                    continue
+                until = first + 1
+            while first < until:
+                row = self._rows.row(lines, first)
+                if row is None:
+                    return np.asarray(ends[whole])
+                first = row[1]
+                whole[first - 1] = True
+        return np.asarray(ends[whole])
 
     def _lines(self, block: bytes, errors: str = "strict") -> list[str]:
         return lines_of(block.decode(self.encoding, errors)) if block else []
@@ -140,7 +164,7 @@ class OfCsv(OfBytes):
         wanted = [f for f in self._fields if f.name in self._columns]
         fields = self._fields or [Field(n, pa.string()) for n in self._columns]
         names = [f.name for f in wanted] if self._fields else list(self._columns)
-        texts = self._by_arrow(block, ends, names) or self._by_rows(block, ends, names)
+        texts = self._texts(block, ends, names)
         arrays = [
             self._parser.values(texts[f.name], f)
             if f.name in texts
@@ -148,6 +172,17 @@ class OfCsv(OfBytes):
             for f in fields
         ]
         return pa.StructArray.from_arrays(arrays, fields=[f.arrow for f in fields])
+
+    def _texts(self, block: bytes, ends: np.ndarray, names: Sequence[str]) -> dict[str, pa.Array]:
+        """The columns. If there are odd rows, the others are left to Arrow."""
+        found = self._by_arrow(block, ends, names)
+        if found is not None or len(ends) <= _FEW:
+            return found if found is not None else self._by_rows(block, ends, names)
+        half = len(ends) // 2
+        at = int(ends[half - 1])
+        first = self._texts(block[:at], ends[:half], names)
+        second = self._texts(block[at:], ends[half:] - at, names)
+        return {n: pa.concat_arrays([first[n], second[n]]) for n in names}
 
     def _by_arrow(
         self, block: bytes, ends: np.ndarray, names: Sequence[str]

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 _NOT_WHITESPACE = "\x85\xa0\u2007\u202f"
 """Blanks of Unicode that are no whitespace to Java."""
-_LINE_END = re.compile("\r\n|\r|\n")
 
 Row = list[str | None]
+_State = tuple[bool, bool]
+"""Whether a second quote is expected, and whether none was found since the value began."""
+_FRESH = (False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,17 @@ class Default(RowParser):
         in_field = pending = False
         for number in range(at, len(lines)):
             line, position = lines[number], 0
+            if pending and of.quote not in line and of.escape not in line:
+                in_field = in_field or bool(line)
+                parts.append(f"{line}\n")
+                continue
             opened = pending
             quoted = False
             while position < len(line):
                 match = self._next.search(line, position)
                 until = match.start() if match else len(line)
                 inside = opened and not of.ignore_quotations
-                if until == position and line[position] == of.separator and inside:
-                    until += 1
+                until += inside and until == position and line[position] == of.separator
                 if until > position:
                     if inside or not of.strict_quotes:
                         parts.append(line[position:until])
@@ -117,8 +122,7 @@ class Default(RowParser):
         next_to = line[position - 1 : position], line[position + 1 : position + 2]
         if of.strict_quotes or position <= 2 or of.separator in next_to or not next_to[1]:
             return
-        before = "".join(parts)
-        blank = before.isspace() and not any(c in _NOT_WHITESPACE for c in before)
+        blank = bool(parts) and all(map(_is_blank, parts))
         if blank and of.ignore_whitespace:
             parts.clear()
         else:
@@ -136,55 +140,57 @@ class Rfc4180(RowParser):
     def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
         of = self._dialect
         found: Row = []
-        pending = ""
+        parts: list[str] = []
+        state, odd = _FRESH, False
         for number in range(at, len(lines)):
-            line = pending + lines[number]
-            if of.quote not in line:
-                values = line.split(of.separator)
+            line, position = lines[number], 0
+            if not parts and of.quote not in line:
+                found += map(self._value, line.split(of.separator))
+                return found, number + 1
+            while position < len(line) or parts:
+                if parts:
+                    parts.append("\n")
+                    opened = parts[0].startswith(of.quote)
+                else:
+                    opened, state, odd = line[position] == of.quote, _FRESH, False
+                if opened:
+                    skipped = position if parts else position + 1
+                    end, state = self._end(line, skipped, state)
+                else:
+                    end = line.find(of.separator, position)
+                part = line[position : end if end >= 0 else None]
+                parts.append(part)
+                odd ^= bool(part.count(of.quote) % 2)
+                position = len(line) if end < 0 else end + 1
+                if position >= len(line) and (odd or (opened and not part.endswith(of.quote))):
+                    break  # the value continues in the next line
+                found.append(self._value("".join(parts)))
+                parts = []
             else:
-                values = self._split(line)
-                last = values[-1]
-                if (last.startswith(of.quote) and not last.endswith(of.quote)) or last.count(
-                    of.quote
-                ) % 2:
-                    pending = f"{values.pop()}\n"
-                    found += map(self._value, values)
-                    continue
                 if line.endswith(of.separator):
-                    values.append("")
-            found += map(self._value, values)
-            return found, number + 1
+                    found.append(self._value(""))
+                return found, number + 1
         return None
 
-    def _split(self, line: str) -> list[str]:
+    def _end(self, line: str, position: int, state: _State) -> tuple[int, _State]:
+        """Where a value that began with a quote ends, -1 if not in this line, and the state in
+        which it continues then."""
         of = self._dialect
-        found, position = [], 0
-        while position < len(line):
-            if line[position] == of.quote:
-                end = self._end(line, position)
-            else:
-                end = line.find(of.separator, position)
-            if of.separator not in line[position:] or end < 0:
-                end = len(line)
-            found.append(line[position:end])
-            position = end + 1
-        return found
-
-    def _end(self, line: str, position: int) -> int:
-        """Where a value that begins with a quote ends."""
-        of = self._dialect
-        at = line.find(of.quote, position + 1)
-        inside = False
+        inside, fresh = state
         last = len(line) - 1
-        while at not in (-1, last):
-            if not inside and line[at + 1] == of.separator:
-                return at + 1
-            while True:
+        at = line.find(of.quote, position)
+        if at < 0:
+            return -1, state
+        while True:
+            while not fresh and at not in (-1, last) and line[at + 1] == of.quote:
                 at = line.find(of.quote, at + 1)
                 inside = not inside
-                if at in (-1, last) or line[at + 1] != of.quote:
-                    break
-        return len(line)
+            if at in (-1, last):
+                return -1, (inside ^ (at == last), False)
+            if not inside and line[at + 1] == of.separator:
+                return at + 1, _FRESH
+            at = line.find(of.quote, at + 1)
+            inside, fresh = not inside, False
 
     def _value(self, text: str) -> str | None:
         of = self._dialect
@@ -198,9 +204,13 @@ class Rfc4180(RowParser):
         return text or (None if of.nulls in ("empty_quotes", "both") else "")
 
 
+def _is_blank(text: str) -> bool:
+    return text.isspace() and not any(c in _NOT_WHITESPACE for c in text)
+
+
 def lines_of(text: str) -> list[str]:
     """The lines of a text without their ends."""
-    found = _LINE_END.split(text)
+    found = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not found[-1]:
         found.pop()
     return found

@@ -154,19 +154,19 @@ def value_ends(block: bytes) -> np.ndarray:
 
 
 def blocks(
-    content: Readable, ends: Ends, *, blank: bool = True
+    content: Readable, ends: Ends, *, blank: bool = True, largest: int = LARGEST
 ) -> Iterator[tuple[bytes, np.ndarray]]:
     """Whole records with the end of each. The last one may lack its line end. ``blank`` lines are
     records too."""
-    rest, size = b"", BLOCK
+    rest, size, largest = b"", BLOCK, min(largest, LARGEST)
     while block := content.read(size):
         rest = rest + block if rest else block
         found = ends(rest)
         if not len(found):
-            if len(rest) > LARGEST:
-                raise TooLarge(f"it has more than {LARGEST:,} bytes. Is a quote not closed?")
+            if len(rest) > largest:
+                raise TooLarge(f"it has more than {largest:,} bytes. Is a quote not closed?")
             # Read more at a time, so that a long record is not searched again for every block.
-            size = min(2 * max(size, len(rest)), LARGEST)
+            size = min(2 * max(size, len(rest)), largest)
             continue
         size = BLOCK
         until = int(found[-1])

@@ -28,6 +28,7 @@ from semel.sources.directory.streams import (
     opened,
     value_ends,
 )
+from semel.sources.lines import LARGEST
 
 JSON = pa.json_()
 MARK = b"\xef\xbb\xbf"
@@ -68,6 +69,8 @@ class OfBytes(Format):
     ends: Ends = staticmethod(line_ends)
     blank: bool = False
     """Whether blank lines are records."""
+    largest: int = LARGEST
+    """The most bytes of a record."""
 
     def __init__(self, config: DirectoryConfig) -> None:
         self._config = config
@@ -106,7 +109,7 @@ class OfBytes(Format):
 
     def _blocks(self, content: Readable, count: int) -> Iterator[tuple[bytes, np.ndarray]]:
         try:
-            yield from blocks(content, self.ends, blank=self.blank)
+            yield from blocks(content, self.ends, blank=self.blank, largest=self.largest)
         except TooLarge as error:
             raise Broken(count, str(error)) from None
         except (pa.ArrowException, UnicodeDecodeError, EOFError, OSError) as error:
