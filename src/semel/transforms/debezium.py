@@ -215,7 +215,9 @@ class ExtractNewRecordState(Transform):
                 mine[reference.name] = value
         mine = self._without(mine, dropped)
         return Contents(
-            struct(mine, rows), contents.has_schema, facts_as_whole(found["after"].field)
+            struct(mine, rows),
+            contents.has_schema,
+            facts_as_whole(found["before" if delete.all() else "after"].field),
         )
 
     def _dropped(self, batch: Batch) -> Mapping[str, np.ndarray]:

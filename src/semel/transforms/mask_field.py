@@ -125,5 +125,5 @@ def _replaced(array: pa.Array, text: str) -> pa.Array | None:
         return _filled(array, whole - (1 << bits) if whole >> (bits - 1) else whole)
     if kinds.is_floating(kind):
         return _filled(array, float(number))
-    digits = -min(0, int(number.as_tuple().exponent))
+    digits = -min(0, int(number.normalize().as_tuple().exponent))
     return _filled(array.cast(pa.decimal128(38, max(kind.scale, digits))), number)
