@@ -872,7 +872,7 @@ def test_the_later_of_two_runs_with_offsets_in_a_table_continues(
     first = start(config)
     first.until(lambda p: p.records == 5)
     second = start(config)
-    with pytest.raises(Fenced, match="another run of it has taken over, .*: offsets table"):
+    with pytest.raises(Fenced, match=r"another run of it has taken over, .*: offsets table"):
         grow_until_it_stops(path, first)
     written = path.read_text().splitlines()
     wait_until(lambda: set(seen(config)) == set(written))
