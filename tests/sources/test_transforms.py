@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 
 from semel.engine.source.chain import SourceChain
+from semel.engine.source.skipped import SkipLog
 from semel.errors import BadRecord
 from semel.kafka.messages import timestamps
 from semel.planning import plan_source
 from semel.records import ConnectRecords
-from semel.sources.base import source_records
+from semel.sources.base import Unread, source_records
 
 KAFKA = "org.apache.kafka.connect.transforms."
 RAW = {
@@ -80,3 +81,15 @@ def test_what_only_records_of_a_sink_have_is_refused() -> None:
 
 def test_filter_drops_records() -> None:
     assert applied(READ, drop={"type": f"{KAFKA}Filter"}) == []
+
+
+def test_what_the_source_cannot_read_stops_the_connector_or_is_named_once_for_each_place() -> None:
+    unread = [Unread("t", f"the row with id={n}: no time", f"column {n % 2}") for n in range(4)]
+    with pytest.raises(BadRecord, match=r"topic t: the row with id=0: no time, or set errors\.tol"):
+        SourceChain(plan_source(RAW).connector).unread(unread)
+    for log, told in (("false", ["id=0", "id=1"]), ("true", ["id=0", "id=1", "id=2", "id=3"])):
+        tolerant = {"errors.tolerance": "all", "errors.log.enable": log}
+        connector = plan_source({**RAW, **tolerant}).connector
+        lines = [*SkipLog(connector).lines(SourceChain(connector).unread(unread))]
+        assert [n for n in told if any(n in line for line in lines)] == told
+        assert len(lines) == len(told)

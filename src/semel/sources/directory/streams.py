@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol
 
@@ -123,6 +124,9 @@ def value_ends(block: bytes) -> np.ndarray:
     """A JSON value is a record, with the white space after it. It may have many lines, and a line
     may have many values."""
     data = np.frombuffer(block, np.uint8)
+    lines = _objects(block, data)
+    if len(lines):
+        return lines
     quotes = data == _QUOTE
     if b"\\" in block:
         at = np.flatnonzero(quotes)
@@ -151,6 +155,22 @@ def value_ends(block: bytes) -> np.ndarray:
     ended[:-1] |= bare[:-1] & ~bare[1:]
     solid = np.append(np.flatnonzero(~_SPACE[data]), len(data))
     return np.asarray(solid[np.searchsorted(solid, np.flatnonzero(ended) + 1)])
+
+
+_SEVERAL = re.compile(rb"\}[ \t]*[^,\}\]\s]")
+
+
+def _objects(block: bytes, data: np.ndarray) -> np.ndarray:
+    """The ends of lines if each is one JSON object and nothing else, or not JSON at all; none if
+    that may be otherwise."""
+    behind = line_ends(block)
+    if not len(behind) or int(behind[0]) < 2:
+        return behind[:0]
+    last = behind - 2
+    last = last - (data[last] == ord("\r"))
+    first = np.append(0, behind[:-1])
+    alone = (data[first] == ord("{")) & (data[last] == ord("}")) & (last > first)
+    return behind if alone.all() and not _SEVERAL.search(block, 0, int(behind[-1])) else behind[:0]
 
 
 def blocks(
