@@ -57,6 +57,7 @@ FIRST = (
     "tests/engine/test_tasks.py",
     "tests/engine/test_sources_jdbc.py",
     "tests/sources/jdbc/test_source.py",
+    "tests/sinks/test_semantic_types.py",
     "tests/engine/test_registry.py",
     "tests/engine/test_drivers.py",
     "tests/engine/test_first_positions.py",

@@ -21,9 +21,11 @@ from semel.converters.protobuf import ProtobufConverter
 from semel.converters.protobuf.compiler import compiled
 from semel.converters.semantic import DECIMAL, FACTS, TYPES, Described
 from tests.converters.registries import Memory, framed
+from tests.engine.harness import some
 from tests.sinks.test_semantic_types import CASES, Case, kind_of, schema_of
 
 NAMES = [case.name for case in CASES]
+SHORT = {f"io.debezium.{n}" for n in ("data.Bits", "data.VariableScaleDecimal", "time.ZonedTime")}
 AVRO = {"int16": "int", "int32": "int", "int64": "long", "double": "double", "float": "float"}
 AVRO |= {"string": "string", "bytes": "bytes"}
 JSON = {"int16": "integer", "int32": "integer", "int64": "integer", "double": "number"}
@@ -175,8 +177,9 @@ def test_a_field_is_read_alike_from_json_json_schema_and_avro(case: Case) -> Non
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_a_whole_value_is_read_alike_from_json_json_schema_and_avro(case: Case) -> None:
+@pytest.mark.parametrize("name", some(NAMES, SHORT))
+def test_a_whole_value_is_read_alike_from_json_json_schema_and_avro(name: str) -> None:
+    case = CASES[NAMES.index(name)]
     schema = {**schema_of(case.name), "optional": False}
     found = [shown(read(schema, case.sent)) for read in (by_json, by_json_schema, by_avro)]
     assert found[1:] == [found[0]] * 2
@@ -184,8 +187,9 @@ def test_a_whole_value_is_read_alike_from_json_json_schema_and_avro(case: Case) 
         assert found[0][0]["name"] == case.name
 
 
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_items_of_lists_are_read_alike_from_json_json_schema_and_avro(case: Case) -> None:
+@pytest.mark.parametrize("name", some(NAMES, SHORT))
+def test_items_of_lists_are_read_alike_from_json_json_schema_and_avro(name: str) -> None:
+    case = CASES[NAMES.index(name)]
     if kind_of(case.name) == "array":
         pytest.skip("lists of lists are JSON")
     items = {"type": "array", "items": {**schema_of(case.name), "optional": False}}

@@ -26,14 +26,16 @@ from semel.engine.pipeline import Pipeline
 from semel.jars import resolve
 from semel.lab.embedded.mariadb import MariaDB
 from semel.lab.jars import DEBEZIUM_POSTGRES
-from semel.records import Commit, RowsRejected
+from semel.records import Commit, RowsRejected, one_array
 from semel.sinks import create
 from semel.sinks.delta.convert import column_type as delta_type
 from semel.sinks.iceberg.schema import column_type as iceberg_type
+from semel.sinks.postgresql.types import column as postgresql_column
 from semel.sinks.postgresql.types import sql_type
+from semel.sinks.sql.convert import convert
 from semel.sinks.sql.duckdb import Duckdb
 from semel.sinks.sql.mysql.types import new_type as mysql_type
-from semel.sinks.sql.semantic import new_type, stored
+from semel.sinks.sql.semantic import formed, new_type, stored
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlserver.types import new_type as sqlserver_type
 from tests import databases
@@ -606,6 +608,46 @@ def test_keys_have_semantic_types(tmp_path: Path) -> None:
     part = record([{"field": "id", **schema_of(D + "Uuid")}], {"id": UUID})
     assert written(config, [row], [part]) == {}
     assert databases.query(url, kinds) == [("UUID",)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "base", "sent", "value"),
+    [
+        ("bit(16)", "bit", b"\2\1", "0000000100000010"),
+        ("bit(20)", "bit", b"\2\1", "00000000000100000010"),
+        ("bit(8)", "bit", b"\2\1", None),
+        ("bit varying", "varbit", b"\2\1", "0000000100000010"),
+        ("a_domain", "bit", b"\2\1", "0000000100000010"),
+        ("integer", "int4", b"\2\1", 258),
+        ("boolean", "bool", b"\1\0", True),
+        ("boolean", "bool", b"\2\0", None),
+        ("bytea", "bytea", b"\2\1", b"\2\1"),
+        ("text", "text", b"\2\1", "0000000100000010"),
+    ],
+)
+def test_postgresqls_columns_take_bits(type_: str, base: str, sent: bytes, value: Any) -> None:
+    kind = Described(pa.binary(), json.dumps(facts_of(schema_of(D + "Bits"))).encode())
+    bits = pa.chunked_array([pa.ExtensionArray.from_storage(kind, pa.array([sent, None]))])
+    for array in (False, True):
+        column = postgresql_column(
+            "v", 1, f"{type_}{'[]' if array else ''}", base, base, -1, array=array
+        )
+        values = bits
+        if array:
+            inner = one_array(bits)
+            lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), inner.storage)
+            facts = json.dumps({"items": facts_of(schema_of(D + "Bits"))}).encode()
+            whole = pa.ExtensionArray.from_storage(Described(lists.type, facts), lists)
+            values = pa.chunked_array([whole])
+        if value is None:
+            with pytest.raises(pa.ArrowInvalid):
+                convert(formed(values, column), column)
+            continue
+        found = convert(formed(values, column), column).values.to_pylist()
+        if not array:
+            assert found == [value, None]
+        elif isinstance(value, str):
+            assert found == [f'{{"{value}",NULL}}']
 
 
 @pytest.mark.integration

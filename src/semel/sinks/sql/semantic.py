@@ -3,6 +3,7 @@ takes. See :mod:`semel.converters.semantic`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -145,14 +146,15 @@ def _bit_values(found: pa.Array, kind: Described, column: Column, target: str) -
     if is_binary(arrow) and target != "bit":
         return found
     if target == "bit" and is_binary(arrow):  # MySQL's, whose bytes begin with the highest
-        return _big_endian(found, (_declared(column) + 7) // 8)
+        return _big_endian(found, ((_declared(column) or 1) + 7) // 8)
     texts = _bit_texts(found, kind, column, target)
     return _whole_numbers(texts) if numeric else texts
 
 
-def _declared(column: Column) -> int:
-    inside = column.type.partition("(")[2].rstrip(")")
-    return int(inside) if inside.isdigit() else 1
+def _declared(column: Column) -> int | None:
+    """The length in a column's type; None if its type is a domain, which names none."""
+    inside = re.search(r"\((\d+)\)", column.type)
+    return int(inside[1]) if inside else None
 
 
 def _reversed(found: pa.Array, size: int) -> np.ndarray:
@@ -185,7 +187,8 @@ def _big_endian(found: pa.Array, size: int) -> pa.Array:
 def _bit_texts(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     """Bits as zeros and ones, the highest first: as many as there are in the column, or as their
     source has."""
-    length = _declared(column) if target == "bit" and column.base else _length(kind.parameters)
+    declared = _declared(column) if target == "bit" else None
+    length = declared or _length(kind.parameters)
     longest = pc.max(pc.binary_length(found)).as_py() or 0
     size = longest if length is None else max(longest, (length + 7) // 8)
     digits = np.unpackbits(_reversed(found, size), axis=1)
