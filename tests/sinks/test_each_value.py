@@ -362,3 +362,28 @@ def test_records_without_fields_are_refused_while_there_is_no_column(
     given_ = [b"{}", b'{"id": 1}', b"{}"]
     keys = {**BASE, **PLAIN, "auto.create": "true", **config}
     assert committed(keys, given_, [[0], [1], [2]]) == {0}
+
+
+@pytest.mark.parametrize("store", some(STORES, {"sqlite"}))
+def test_one_record_of_another_kind_condemns_no_other(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    def record(number: int, *fields: Mapping[str, Any], **values: Any) -> bytes:
+        schema = {"type": "struct", "fields": [ID, *fields]}
+        return json.dumps({"schema": schema, "payload": {"id": number, **values}}).encode()
+
+    founder = [{"field": name, "optional": True, **kind} for name, (kind, _) in FOUNDER.items()]
+    struct = {"type": "struct", "fields": [{"field": "a", "type": "int32"}]}
+    nested = {"type": "array", "items": {"type": "array", "items": {"type": "int32"}}}
+    others = [
+        record(1001, {"field": "n", **struct}, n={"a": 1}),
+        record(1002, {"field": "at", "optional": True, **nested}, at=[[1]]),
+    ]
+    given_ = [record(0, *founder, **{n: value for n, (_, value) in FOUNDER.items()})]
+    given_ += [*map(record, range(1, 1001)), *others]
+    config, rows = STORES[store](request, store)
+    whole = list(range(1, len(given_)))
+    bad = committed({**BASE, **config}, given_, [[0], whole])
+    lacking_times = range(1, 1001) if store.endswith("-time") else ()
+    assert bad - {0} == {*lacking_times, 1001, 1002}  # the first's time is a number
+    assert len(rows()) == len(given_) - len(bad)
