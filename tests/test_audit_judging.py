@@ -27,6 +27,7 @@ from semel.ledger import (
     RECREATED,
     RESET,
     RETENTION,
+    SET_BACK,
     TRUNCATED,
     Hole,
     LedgerEntry,
@@ -150,6 +151,21 @@ def test_what_was_read_before_a_reset_is_named_also_where_the_ledger_has_no_posi
 
 
 HERE = [(0, n) for n in range(10)]
+
+
+def test_missing_rows_that_the_ledger_may_count_twice_are_named() -> None:
+    """Half of the records were filtered, twice: the position was set back in between."""
+    entry = LedgerEntry("t", 0, 10, 0, records_read=20, records_filtered=10, rows_written=10)
+    back = Hole("t", 0, 0, 10, SET_BACK)
+    rows = pa.table({"partition": [0], "offset": [0]}).slice(1)
+    auditor, (found,) = audited(
+        Snapshot([entry], records={"t": rows}, targets={"t": "x"}, holes=[back])
+    )
+    assert (found.lost, found.unknown) == (0, 10)
+    assert auditor.gaps == [
+        "t-0: as many as 10 missing rows, because the ledger may count that many records without "
+        "a row twice"
+    ]
 
 
 def test_rows_at_places_that_kafka_never_had_are_ghosts() -> None:

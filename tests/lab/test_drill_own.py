@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from semel.audit import AuditReport, PartitionAudit
 from semel.errors import ConfigError, ServiceError
 from semel.lab.drill.own import check_empty, without_letters
 from semel.lab.drill.stage import BUILT_IN, Stage
-from semel.ledger import TopicPartition, firsts
+from semel.ledger import TRUNCATED, Hole, TopicPartition, firsts
 from semel.planning import plan
 
 COMMON = {
@@ -170,6 +171,16 @@ class TestStage:
             "errors.deadletterqueue.table": "letters",
         }
     )
+
+    @pytest.mark.parametrize(("unknown", "kept"), [(5, True), (6, False)])
+    def test_only_so_much_is_doubtful_as_the_drill_has_made_so(
+        self, unknown: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = PartitionAudit("t", 0, kafka=9, rows=3, lost=0, duplicated=0, unknown=unknown)
+        hole = Hole("t", 0, 0, 5, TRUNCATED)
+        report = AuditReport("c", "", True, [found], False, ("x",), gaps=("x",), holes=(hole,))
+        monkeypatch.setattr("semel.lab.drill.stage.audit", lambda *_, **__: report)
+        assert Stage(BUILT_IN, tmp_path / "drill").audit().kept is kept
 
     @pytest.mark.parametrize("own", [True, False])
     def test_kafka_is_the_drills_and_the_store_the_users(self, own: bool, tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ class Auditor:
         self._left_out: Counter[str] = Counter()
         """By topic: rows of records that converter or transform leave out now. They may have
         replaced others when they were written."""
+        self._doubtful: dict[TopicPartition, int] = {}
+        """How many rows may be missing because the ledger counts records twice."""
         self._pipeline = pipeline
         stored = {topic: keys.schema for topic, keys in snapshot.keys.items() if keys.num_rows}
         self._target = partial(target_of, snapshot)
@@ -123,16 +125,13 @@ class Auditor:
 
     def _gaps(self, found: Sequence[PartitionAudit], *, exact: bool) -> list[str]:
         """The holes that nothing can be compared with, in words."""
-        short = {}
-        for topic in {e.topic for e in self._entries.values()}:
-            short[topic] = self._wants.replaces or (exact and self._lacks_former(topic, found))
-        open_ = [
-            h
-            for _, e in sorted(self._entries.items())
-            for h in holes.unjudged(e, self._snapshot.holes, former=short[e.topic])
-        ]
-        open_ += holes.orphaned(self._entries, self._snapshot.holes, self._topics)
-        return holes.named(open_)
+        former = {
+            topic
+            for topic in {e.topic for e in self._entries.values()}
+            if self._wants.replaces or (exact and self._lacks_former(topic, found))
+        }
+        left = self._snapshot.holes
+        return holes.gaps(self._entries, left, self._topics, former, self._doubtful)
 
     def _lacks_former(self, topic: str, found: Sequence[PartitionAudit]) -> bool:
         """Whether rows of logs that are gone may be missing: a topic has fewer rows than the ledger
@@ -254,7 +253,7 @@ class Auditor:
         unsure = holes.doubts(entry, self._snapshot.holes, failed_or_filtered)
         excused = min(len(absent), max(0, failed_or_filtered - unsure))
         missing = max(0, len(absent) - excused - unsure)
-        doubtful += len(absent) - excused - missing
+        doubtful += self._doubtful.setdefault(tp, len(absent) - excused - missing)
         again = holes.ahead(entry, self._snapshot.holes)
         later = [*self._holes_of(tp, TRUNCATED), *again]
         if self._wants.replaces and (cut := overwritten(absent, later)):

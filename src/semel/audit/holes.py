@@ -3,7 +3,7 @@ be compared with, and counts that say less than they seem to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from semel.ledger import (
@@ -92,6 +92,26 @@ def named(holes: Iterable[Hole]) -> list[str]:
         f"{_WHY[h.reason]}{said(h)}"
         for h in holes
     ]
+
+
+def gaps(
+    entries: Mapping[TopicPartition, LedgerEntry],
+    holes: Collection[Hole],
+    topics: Collection[str],
+    former: Collection[str],
+    doubtful: Mapping[TopicPartition, int],
+) -> list[str]:
+    """What nothing can be compared with, in words. Rows of logs that are gone may be missing in the
+    topics ``former``. ``doubtful`` is how many rows may be missing because of :func:`doubts`."""
+    found = named(orphaned(entries, holes, topics))
+    for tp, entry in sorted(entries.items()):
+        found += named(unjudged(entry, holes, former=tp.topic in former))
+        if doubtful.get(tp):
+            found.append(
+                f"{tp}: as many as {doubtful[tp]} missing rows, because the ledger may count that "
+                "many records without a row twice"
+            )
+    return found
 
 
 def said(hole: Hole) -> str:

@@ -160,7 +160,14 @@ def headers(rows: pa.Table) -> list[Headers] | None:
     flat = column.flatten()
     if not len(flat):
         return None
-    names, values = flat.field(0).to_pylist(), flat.field(1).to_numpy(zero_copy_only=False)
-    pairs = list(zip(names, values.tolist(), strict=True))
+    # Many records share most of their headers: each different one becomes one object.
+    names, values = (c.dictionary_encode("encode") for c in flat.flatten())
+    places = names.indices.to_numpy().astype(np.int64) * len(values.dictionary)
+    different = pa.array(places + values.indices.to_numpy()).dictionary_encode()
+    name, value = np.divmod(different.dictionary.to_numpy(), len(values.dictionary))
+    chosen = (d.dictionary.take(pa.array(n)) for d, n in ((names, name), (values, value)))
+    tuples = np.empty(len(name), object)
+    tuples[:] = list(zip(*(c.to_pylist() for c in chosen), strict=True))
+    pairs = tuples[different.indices.to_numpy()].tolist()
     ends = np.cumsum(pc.fill_null(column.value_lengths(), 0).to_numpy()).tolist()
     return [pairs[a:b] for a, b in itertools.pairwise([0, *ends])]

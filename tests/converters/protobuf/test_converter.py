@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import datetime
+import tempfile
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +14,10 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from semel.converters import create
-from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConverter
+from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConverter, compiler
 from semel.converters.protobuf.link import Reading
 from semel.converters.registry.client import Schema
-from semel.errors import ConfigError
+from semel.errors import ConfigError, Unavailable
 from tests.converters.registries import Memory
 
 UTC = datetime.UTC
@@ -127,6 +129,37 @@ def test_a_schema_that_cannot_be_used_is_reported() -> None:
     assert "line 3: Expected field number." in reasons[4]
 
 
+def test_trouble_of_the_machine_is_neither_a_bad_record_nor_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = converter({1: HEAD + "message Here { int32 id = 1; }"})
+    values = pa.array([message(number(1, 7))])
+    with monkeypatch.context() as full:
+        full.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+        with pytest.raises(Unavailable, match="this machine cannot use schema 1: FileNotFound"):
+            made.decode(values)
+    with monkeypatch.context() as killed:
+        killed.setattr(compiler, "_PROTOC", "import os; os.kill(os.getpid(), 9)")
+        with pytest.raises(Unavailable, match=r"protoc was killed\. Does it lack memory"):
+            made.decode(values)
+    with monkeypatch.context() as unwritten:
+        says = "import sys; sys.exit('../out.set: No space left on device')"
+        unwritten.setattr(compiler, "_PROTOC", says)
+        with pytest.raises(Unavailable, match="No space left on device"):
+            made.decode(values)
+    assert read(made, *values.to_pylist()) == [{"id": 7}]
+    made._readers[1] = lambda _: pa.allocate_buffer(2**60)
+    with pytest.raises(Unavailable, match="this machine cannot read a record of schema 1"):
+        made.decode(values)
+
+
+def test_a_schema_that_takes_too_long_is_the_schemas_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = compiler._PROTOC.replace('"CPU": 20', '"CPU": 1').partition("from grpc_tools")[0]
+    monkeypatch.setattr(compiler, "_PROTOC", f"{limited}\nwhile True: pass")
+    with pytest.raises(compiler.SchemaError, match="protoc ends with -24"):
+        compiler.compiled(HEAD + "message Slow {}")
+
+
 HOSTILE = {
     "slashes": ("/" * 200 + "\n") * 2000 + HEAD + "message Row { int32 id = }",
     "nested messages": HEAD + "message A {" * 100_000 + "}" * 100_000,
@@ -159,6 +192,12 @@ def test_a_reference_names_a_file_of_its_own(name: str) -> None:
     made = converter({1: HEAD + "message Row { int32 id = 1; }"}, (name, HEAD))
     (failure,) = made.decode(pa.array([message(b"")])).failures
     assert f"a reference with the name {name!r}" in failure.message
+
+
+def test_a_reference_with_too_long_a_name_is_the_schemas_fault() -> None:
+    made = converter({1: HEAD + "message Row { int32 id = 1; }"}, ("a" * 300, HEAD))
+    (failure,) = made.decode(pa.array([message(b"")])).failures
+    assert "has too long a name" in failure.message
 
 
 VALID = {

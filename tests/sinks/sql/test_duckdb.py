@@ -73,6 +73,18 @@ def test_a_file_that_another_process_has_open_is_a_transient_error(tmp_path: Pat
     sink.close()
 
 
+def test_a_file_that_this_program_has_open_itself_must_be_closed(tmp_path: Path) -> None:
+    file = tmp_path / "d.duckdb"
+    sink = made(file, {"connection.lock.timeout.ms": "100", "auto.create": "true"})
+    with (
+        closing(duckdb.connect(str(file))),
+        pytest.raises(ConfigError, match="Close your own connection to the file"),
+    ):
+        sink.prepare(["t"])
+    sink.prepare(["t"])
+    sink.close()
+
+
 @pytest.mark.parametrize(
     ("content", "way"),
     [(b"text" * 9999, "Replace it with an intact copy"), (b"", "It is empty: remove it")],

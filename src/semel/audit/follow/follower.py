@@ -95,6 +95,8 @@ class Follower:
         """How long the store took to answer in the last round."""
         self.behind = False
         """Whether there is more to judge without a pause."""
+        self.unplaced: dict[str, None] = {}
+        """The fields whose values reached no column, in words."""
         self._not_judged: dict[str, None] = {}
         self._gaps: list[str] = []
         self._short: set[str] = set()
@@ -319,10 +321,8 @@ class Follower:
                     raise TransientError(str(error)) from None
                 raise
         self._not_judged |= dict.fromkeys(changed.not_judged)
-        self._not_judged |= dict.fromkeys(
-            f"values of field {name} of topic {topic}: they reached no column"
-            for topic, name in changed.unplaced
-        )
+        for topic, name in changed.unplaced:
+            self.unplaced[f"values of field {name} of topic {topic}: they reached no column"] = None
         return kafka, damaged, changed
 
     def _noted(
@@ -385,18 +385,14 @@ class Follower:
         if seen.counts is not None:
             by_topic = seen.surplus(by_target=False) if self.exact else {}
             self._short = {topic for topic, more in by_topic.items() if more < 0}
-        topics = {tp.topic for tp in seen.entries}
-        self._gaps = holes.named(holes.orphaned(seen.entries, seen.snapshot.holes, topics))
-        for tp, entry in sorted(seen.entries.items()):
-            former = self._replaces or tp.topic in self._short
-            open_ = holes.unjudged(entry, seen.snapshot.holes, former=former)
-            self._gaps += holes.named(open_)
-            unsure = holes.doubts(entry, seen.snapshot.holes, rowless(entry))
-            if unsure and self.exact:
-                self._gaps.append(
-                    f"{tp}: as many as {unsure} missing rows, because the ledger may count that "
-                    "many records without a row twice"
-                )
+        topics, left = {tp.topic for tp in seen.entries}, seen.snapshot.holes
+        doubtful = {
+            tp: holes.doubts(entry, left, rowless(entry))
+            for tp, entry in seen.entries.items()
+            if self.exact
+        }
+        former = topics if self._replaces else self._short
+        self._gaps = holes.gaps(seen.entries, left, topics, former, doubtful)
 
     def _counted(self, seen: Look) -> list[Judged]:
         """Compare the number of rows with the number that the ledger says were written."""

@@ -91,7 +91,7 @@ def follow(
         values=values,
     )
     rounds = _Rounds(follower, tell)
-    broken: list[Judged] = []
+    broken = False
     last_line = time.monotonic()
     totals = Totals()
     try:
@@ -102,7 +102,9 @@ def follow(
                     judged(each)
                 if totals.add(each):
                     tell(str(each))
-            broken = [j for j in found if follower.breaks(j)]
+            broken = bool(follower.unplaced) or any(follower.breaks(j) for j in found)
+            for line in follower.unplaced:
+                tell(line)
             if found:
                 save(path, follower.state)
             if time.monotonic() - last_line >= _EVERY:
@@ -127,7 +129,7 @@ def follow(
         totals.duplicated,
         kept.unknown,
         kept.expired,
-        bool(broken),
+        broken,
         tuple(follower.not_judged),
         totals.changed,
     )

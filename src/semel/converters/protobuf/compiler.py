@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,12 +64,13 @@ for name, limit in limits.items():
     kind = getattr(resource, f"RLIMIT_{name}")
     hard = resource.getrlimit(kind)[1]
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(kind, (limit, limit))
+    resource.setrlimit(kind, (limit, hard if name == "CPU" else limit))
 sys.path.insert(0, sys.argv[1])
 from grpc_tools import protoc
 sys.exit(protoc.main(["protoc", *sys.argv[2:]]))
 """
 _COMPLAINT = re.compile(r"^([^:\n]+):(?:(\d+):\d+:)? *([^\n]+)$", re.MULTILINE)
+_UNWRITTEN = re.compile(r"^\.\./out\.set: ", re.MULTILINE)
 _MISSING = "File not found."
 _SHOWN = 4096
 
@@ -85,7 +88,8 @@ def compiled(text: str, references: tuple[tuple[str, str], ...] = ()) -> FileDes
 
     Raises:
         SchemaError: says what is wrong with it, and in which line.
-        Unavailable: the machine is too busy to compile it.
+        Unavailable: the machine is too busy to compile it, or lacks memory or disk.
+        OSError: it lacks disk or processes.
     """
     main = "schema.proto"
     while main in dict(references):
@@ -137,6 +141,11 @@ def _run(main: str, schemas: Mapping[str, str]) -> bytes:
                 ) from None
             complaints.seek(0)
             shown = complaints.read(_SHOWN).decode(errors="replace")
+        if ended.returncode == -signal.SIGKILL or _UNWRITTEN.search(shown):
+            raise Unavailable(
+                "this machine has not let protoc compile a Protobuf schema: "
+                f"{shown.strip() or 'protoc was killed. Does it lack memory?'}"
+            )
         if ended.returncode:
             why = _reason(shown, main, schemas) or f"protoc ends with {ended.returncode}"
             raise SchemaError(f"not a Protobuf schema: {why}")
@@ -168,6 +177,10 @@ def _write(place: Path, name: str, text: str) -> None:
         raise SchemaError("not a Protobuf schema: it is not Unicode") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise SchemaError(f"its reference {name!r} is a file and a folder at once") from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise SchemaError(f"its reference {name[:80]!r}... has too long a name") from None
 
 
 def _included() -> list[str]:

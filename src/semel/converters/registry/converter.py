@@ -20,11 +20,13 @@ from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.framing import Framed, framed, unframed
 from semel.converters.registry.registration import Registration
-from semel.errors import ConfigError, SemelError
+from semel.errors import ConfigError, SemelError, Unavailable
 from semel.records import DATA_EXCEPTION
 
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
 _MOST_READERS = 1000
+_MACHINES = (OSError, MemoryError)
+"""What a machine that lacks disk, memory or processes raises, Arrow's error among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,8 @@ class RegistryConverter(Converter):
             raise
         except ValueError as error:
             return f"schema {schema.id}: {error}"
+        except _MACHINES as error:
+            raise _unable(f"use schema {schema.id}", error) from None
         except Exception as error:  # whatever a foreign text breaks
             return f"schema {schema.id} cannot be used: {type(error).__name__}: {error}"
 
@@ -219,6 +223,10 @@ class RegistryConverter(Converter):
         return Failure(row, _SERIALIZATION, why)
 
 
+def _unable(task: str, error: BaseException) -> Unavailable:
+    return Unavailable(f"this machine cannot {task}: {type(error).__name__}: {error}")
+
+
 def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
     """What a group holds. If it cannot be read as a whole, it is halved, and so on: only a message
     that cannot be read alone is refused."""
@@ -229,6 +237,8 @@ def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
     except Exception as error:  # whatever foreign bytes break
         half = len(group.rows) // 2
         if not half:
+            if isinstance(error, _MACHINES):
+                raise _unable(f"read a record of schema {group.schema_id}", error) from None
             why = str(error).splitlines()[0] if isinstance(error, ValueError) else ""
             why = why or f"it cannot be read: {type(error).__name__}: {error}"
             yield group, Contents(pa.nulls(0), pa.array([], pa.int64()), {0: why})

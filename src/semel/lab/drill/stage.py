@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from semel import converters, sinks
-from semel.audit import AuditReport, audit
+from semel.audit import AuditReport, audit, holes
 from semel.converters.registry.converter import RegistryConverter
 from semel.errors import ConfigError, SemelError, TransientError
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
@@ -243,8 +243,12 @@ class Stage(Processes):
     def _audited(self) -> AuditReport:
         """An audit without the holes that the drill itself makes the connector leave."""
         found = audit(None, planned=self.planned)
-        left = tuple(line for line in found.not_judged if line not in found.gaps)
-        return replace(found, not_judged=left)
+        left = [line for line in found.not_judged if line not in found.gaps]
+        wants = self.planned.sink.capabilities
+        certain = found.exact and not (wants.replaces or wants.only_updates or found.expired)
+        if certain and found.unknown > holes.extent(found.holes):
+            left.append(f"{found.unknown} records or rows, more than the drill has made doubtful")
+        return replace(found, not_judged=tuple(left))
 
 
 def _is_registered(raw: Mapping[str, str], where: str) -> bool:

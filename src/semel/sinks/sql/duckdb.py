@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.errors import ServiceError, TransientError, Unavailable
+from semel.errors import ConfigError, ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
@@ -101,6 +101,8 @@ NATURES: Mapping[type[duckdb.Error], Nature] = by_code(
 """What DuckDB's errors mean; where the message says more, it decides."""
 _IN_USE = re.compile("set lock on file|different configuration|file handle conflict|being detached")
 """Another process, or another thread of this one, has the file open."""
+_OTHERWISE = re.compile("different configuration")
+"""The program that runs semel has the file open itself."""
 _NO_DATABASE = re.compile("not a valid DuckDB database")
 _NEWER = re.compile("with (storage )?version number|storage version greater")
 """The wording of DuckDB 1 and of DuckDB 2."""
@@ -198,7 +200,11 @@ class Duckdb(Dialect):
         if not isinstance(error, duckdb.Error):
             return None
         text = f"{self.where}: {str(error).partition('LINE 1')[0].strip().rstrip('.!')}"
-        if _IN_USE.search(reason := self._reason(error)):
+        if _OTHERWISE.search(reason := self._reason(error)):
+            return ConfigError(
+                f"{text}. Close your own connection to the file while the connector runs"
+            )
+        if _IN_USE.search(reason):
             return TransientError(text)
         nature = NATURES.get(type(error), Nature.MISTAKE)
         if nature in (Nature.DATA, Nature.CHANGED):  # which may quote anything

@@ -71,12 +71,13 @@ class Default(RowParser):
         found: Row = []
         parts: list[str] = []
         in_field = pending = False
-        for number in range(at, len(lines)):
-            line, position = lines[number], 0
-            if pending and of.quote not in line and of.escape not in line:
-                in_field = in_field or bool(line)
-                parts.append(f"{line}\n")
+        while at < len(lines):
+            if pending and (until := self._passed(lines, at)) > at:
+                in_field = in_field or any(lines[at:until])
+                parts += ("\n".join(lines[at:until]), "\n")
+                at = until
                 continue
+            line, position, at = lines[at], 0, at + 1
             opened = pending
             quoted = False
             while position < len(line):
@@ -110,10 +111,21 @@ class Default(RowParser):
                 position += 1
             if not opened or of.ignore_quotations:
                 found.append(self._value(parts, quoted=quoted))
-                return found, number + 1
+                return found, at
             parts.append("\n")
             pending = True
         return None
+
+    def _passed(self, lines: Sequence[str], at: int) -> int:
+        """The next line that has a quote or an escape character."""
+        many = 1
+        while many and at < len(lines):
+            some = "\n".join(lines[at : at + many])
+            if self._dialect.quote in some or self._dialect.escape in some:
+                many //= 2
+            else:
+                at, many = min(at + many, len(lines)), 2 * many
+        return at
 
     def _embed(self, parts: list[str], line: str, position: int) -> None:
         """Keep a quote that is part of the value: it stands between other characters than
