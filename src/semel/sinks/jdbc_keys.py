@@ -133,7 +133,12 @@ class JdbcKeys:
         "truncate.enabled", False, "Only false.", importance=LOW, group="Writes"
     )
     replace_null: bool = key(
-        "replace.null.with.default", True, "Only true.", importance=LOW, group="Writes"
+        "replace.null.with.default",
+        True,
+        "Whether a null field takes the default of its schema, if there is one. false does the "
+        "same as value.converter.replace.null.with.default=false.",
+        importance=LOW,
+        group="Writes",
     )
     time_zone: str = key(
         "db.timezone",

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON, without_nanoseconds
+from semel.converters.json.facts import described, with_default
 
 PRIMITIVES = {
     "null": pa.null(),
@@ -141,6 +142,7 @@ class Field:
     default: Any = None
     given: Any = None
     """The default that the schema gives, whatever it is."""
+    doc: str | None = None
 
     def check_defaults(self) -> None:
         """Raise an error of Arrow or Python if a default does not fit the type."""
@@ -155,10 +157,14 @@ class Field:
     def _filling(self) -> pa.Scalar | None:
         return None if self.default is None else _default(self.node, self.default)
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Field:
         kind = self.node.type
-        return pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+        made = pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+        if self.doc and not (pa.types.is_nested(kind) or pa.types.is_null(kind)):
+            made = described(made, {"doc": self.doc})
+        default = self.written_default
+        return made if default is None else with_default(made, default)
 
     def filled(self, values: pa.Array) -> pa.Array:
         """Kafka Connect's ``Struct.get`` returns a field's default for null."""
