@@ -402,7 +402,6 @@ def test_dead_letters_go_to_one_place() -> None:
         ({"table.name.format": "${source.table}"}, r"topics\.to\.tables\.mapping"),
         ({"db.timezone": "Europe/Berlin"}, r"db\.timezone=Europe/Berlin: times are stored in UTC"),
         ({"database.time_zone": "+02:00"}, r"times are stored in UTC"),
-        ({"replace.null.with.default": "false"}, r"a null field with a default takes the default"),
         ({"table.name.format": "${source.table}"}, r"only \$\{topic\} can be filled in"),
         (
             {"collection.naming.strategy": "com.acme.Names"},

@@ -119,7 +119,7 @@ def test_a_required_column_is_not_null_and_is_refused_where_rows_are(target: Tar
     text = {"field": "text", "type": "string", "optional": False}
     target.put(ID, text, payload={"id": 1, "text": "a"})
     with pytest.raises(Exception, match=r"(?i)null"):
-        target.query("INSERT INTO t (id) VALUES (2)")
+        target.query("INSERT INTO t (id, text) VALUES (2, NULL)")
     other = {"field": "other", "type": "int32", "optional": False}
     with pytest.raises(ConfigError, match="field other of topic t is required and has no default"):
         target.put(ID, text, other, payload={"id": 3, "text": "b", "other": 1})

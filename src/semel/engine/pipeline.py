@@ -32,6 +32,8 @@ from semel.transforms.change_events import Unwrapper, are_change_events
 
 log = logging.getLogger(__name__)
 
+_REPLACE = "replace.null.with.default"
+"""A key of JDBC sinks, which do so with what they are given, and of converters."""
 _FIELD = 5
 """The fewest bytes of a field of a JSON object, with the comma after it."""
 
@@ -312,9 +314,12 @@ class Pipeline:
             connector = self._connector
             name = connector.key_converter if is_key else connector.value_converter
             where = "key.converter" if is_key else "value.converter"
+            given = under(connector.originals, f"{where}.")
+            if connector.originals.get(_REPLACE, "").strip().lower() == "false":
+                given = {**given, _REPLACE: "false"}
             made = self._converters[topic, is_key] = converters.create(
                 name,
-                under(self._connector.originals, f"{where}."),
+                given,
                 is_key=is_key,
                 where=where,
                 evolve=self._wants.evolves or self._transforms,

@@ -114,14 +114,6 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                     "table when you truncate its source",
                 )
             )
-        if not self.replace_null:
-            problems.append(
-                Problem(
-                    "replace.null.with.default",
-                    "replace.null.with.default=false is not available: a null field with a default "
-                    "takes the default. Remove it",
-                )
-            )
         problems += problems_of_field_lists(self.include, self.exclude)
         if any(":" not in pair for pair in self.table_mapping):
             problems.append(

@@ -124,7 +124,13 @@ class JdbcKeys:
     truncate_enabled: bool = key(
         "truncate.enabled", False, "Only false.", importance=LOW, group="Writes"
     )
-    replace_null: bool = key("replace.null.with.default", True, "Only true.", importance=LOW)
+    replace_null: bool = key(
+        "replace.null.with.default",
+        True,
+        "Whether a null field takes the default of its schema, if there is one. false does the "
+        "same as value.converter.replace.null.with.default=false.",
+        importance=LOW,
+    )
     time_zone: str = key(
         "db.timezone",
         "UTC",

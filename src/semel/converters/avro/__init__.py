@@ -44,6 +44,12 @@ class AvroKeys(keys.RegistryKeys):
         "Keep null where a field has a default; otherwise, as in Kafka Connect, null is read as "
         "the default.",
     )
+    replace_nulls: bool = key(
+        "replace.null.with.default",
+        True,
+        "false does the same as ignore.default.for.nullables=true.",
+        importance=LOW,
+    )
     properties: bool = key(
         "connect.meta.data",
         True,
@@ -98,7 +104,7 @@ class AvroConverter(RegistryConverter):
             keys.registry(given, where),
             where,
             full_names=given.full_names,
-            defaults=not given.ignore_defaults,
+            defaults=given.replace_nulls and not given.ignore_defaults,
             registration=Registration.of(given, is_key=is_key, where=where),
             writing=Writing(given.properties, given.scrub),
         )

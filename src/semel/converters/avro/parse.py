@@ -157,7 +157,14 @@ class _Parser:
         name = schema["name"]
         if not isinstance(name, str):
             raise SchemaError(f"a field's name is {json.dumps(name)[:80]}")
-        field = Field(name, node, default if nullable else None, schema.get("default"))
+        doc = schema.get("doc")
+        field = Field(
+            name,
+            node,
+            default if nullable else None,
+            schema.get("default"),
+            doc if isinstance(doc, str) else None,
+        )
         try:
             field.check_defaults()
         except ValueError as error:  # the schemas of records are not validated; see Confluent's

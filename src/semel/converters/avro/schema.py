@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
+from semel.converters.json.facts import described, with_default
 from semel.converters.semantic import FACTS, Semantic
 
 PRIMITIVES = {
@@ -147,6 +149,7 @@ class Field:
     default: Any = None
     given: Any = None
     """The default that the schema gives, whatever it is."""
+    doc: str | None = None
 
     def check_defaults(self) -> None:
         """Raise ValueError if a default does not fit the type."""
@@ -171,12 +174,18 @@ class Field:
                 f"type: {error}"
             ) from None
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Field:
         kind = self.node.type
-        nullable = isinstance(self.node, Union) or pa.types.is_null(kind)
-        known = {FACTS: self.node.facts.encode()} if self.node.facts else None
-        return pa.field(self.name, kind, nullable, known)
+        made = pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
+        if self.doc and not (pa.types.is_nested(kind) or pa.types.is_null(kind)):
+            made = described(made, {"doc": self.doc})
+        with suppress(ValueError):  # a default that does not fit matters to writers only
+            if self.written_default is not None:
+                made = with_default(made, self.written_default)
+        if self.node.facts:
+            made = made.with_metadata({**(made.metadata or {}), FACTS: self.node.facts.encode()})
+        return made
 
     def filled(self, values: pa.Array) -> pa.Array:
         """Kafka Connect's ``Struct.get`` returns a field's default for null."""

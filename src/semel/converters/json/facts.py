@@ -30,8 +30,8 @@ def described(field: pa.Field, facts: Facts) -> pa.Field:
     facts = facts_of(facts)
     if not facts:
         return field.remove_metadata()
-    kind = "struct" if pa.types.is_struct(field.type) else type_of("", field.type)["type"]
-    return field.with_metadata({CONNECT: json.dumps({"type": kind, **facts})})
+    kind = {"type": "struct"} if pa.types.is_struct(field.type) else type_of("", field.type)
+    return field.with_metadata({CONNECT: json.dumps({**kind, **facts})})
 
 
 def renamed(field: pa.Field, name: str) -> pa.Field:
