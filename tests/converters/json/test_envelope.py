@@ -305,6 +305,28 @@ def test_a_schema_that_contradicts_the_others_fails_its_records() -> None:
     assert found.to_pylist() == [{"id": 1}, None]
 
 
+def test_nested_fields_are_told_apart_whichever_schema_came_last() -> None:
+    kinds = [("x", "int32", 1), ("y", "int32", 2), ("x", "string", "a")]
+    values = [
+        envelope(
+            [{"field": "n", "type": "struct", "fields": [field(name, kind)]}], {"n": {name: value}}
+        )
+        for name, kind, value in kinds
+    ]
+    decoded = JsonConverter().decode(pa.array(values))
+    assert decoded.apart is not None
+    assert decoded.apart.tolist() == [0, 0, 1]
+
+
+def test_a_number_too_large_for_the_other_schemas_type_fails_alone() -> None:
+    found, failures = decode(
+        envelope([field("n", "double")], {"n": 0.5}),
+        envelope([field("n", "int64")], {"n": 2**60 + 1}),
+    )
+    assert "schema conflicts" in failures[1]
+    assert found.to_pylist() == [{"n": 0.5}, None]
+
+
 def test_many_schemas_in_one_block_are_told_apart() -> None:
     values = [envelope([field(f"f{i % 200}", "int32")], {f"f{i % 200}": i}) for i in range(600)]
     found, failures = decode(*values)
