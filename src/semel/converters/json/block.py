@@ -125,8 +125,6 @@ class ObjectReader:
         )
         if table.num_rows != len(text):
             raise Unreadable("more than one JSON value in a record")
-        for name, _ in self._ignored if only_known else ():
-            self.counted[name] += len(text) - table[name].null_count
         done, written = {}, Written(text, content)
         for c, way in ways:
             parsed = one_array(table[c.name])
@@ -137,6 +135,8 @@ class ObjectReader:
         if self._raw:
             done.update(zip(self._raw, duck.raw(text, self._raw), strict=True))
         arrays = [self._complete(c, done[c.name]) for c in self.columns]
+        for name, _ in self._ignored if only_known else ():
+            self.counted[name] += len(text) - table[name].null_count
         if not arrays:
             return pa.array([{}] * len(text), self.type)
         return pa.StructArray.from_arrays(arrays, fields=list(self.type))

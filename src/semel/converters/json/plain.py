@@ -158,9 +158,10 @@ class PlainReader:
                 alike = (
                     n for n, g in enumerate(groups) if all(g.get(f, k) == k for f, k in kinds_)
                 )
-                seen[kinds_] = next(alike, len(groups))
-                groups[seen[kinds_] :] = groups[seen[kinds_] :] or [{}]
-                groups[seen[kinds_]].update(kinds_)
+                mine = seen[kinds_] = next(alike, len(groups))
+                if mine == len(groups):
+                    groups.append({})
+                groups[mine].update(kinds_)
             labels[row] = seen.get(kinds_, -1) + 1
         if len(groups) == 1 and labels.all():
             found = self._kinds(texts)
