@@ -29,6 +29,8 @@ SLOW = r"(?!x)(a|a)+(?<=c)b"
         (r"(?!internal)(\w+)", "orders"),
         (r"(\w+)(?<!_copy)", "orders"),
         (r"a++b", "aab"),
+        (r"(?!foo)[\x41-\x5a]+", "AB"),
+        (r"[\[a]\[[b]", "[[b"),
         (r"(a|b)\1", "bb"),
         (r"x{1200}", "x" * 1200),
     ],
@@ -79,9 +81,25 @@ def test_a_pattern_is_no_longer_than_it_takes_to_compile_soon() -> None:
         compiled(r"(?i)\pL{1000}" * 100_000)
 
 
-@pytest.mark.parametrize("pattern", ["(", "[a", "x**", "a&&b", r"\G", "(?U)a", r"\p{javaLower}"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "[a", "x**", "a&&b", r"\G", "(?U)a", r"\p{javaLower}", "[a-c[x-z]]+", "(?!a)[b[c]]"],
+)
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"is not a regular expression|only Java's"):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"(?!a)\p{L}+", r"uses lookaround together with \\p, which is not available"),
+        (r"(\w)\1\x{41}", r"uses backreferences together with \\x\{"),
+        (r"\p{L}(", "is not a regular expression: missing"),
+    ],
+)
+def test_a_refusal_says_what_does_not_go_together(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         compiled(pattern)
 
 

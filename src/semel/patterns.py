@@ -27,8 +27,13 @@ counted repetitions: they bound the time to compile it."""
 
 _NOWHERE = re.compile(r"\\[GX]|&&|\(\?[a-zA-Z]*[Ud]")
 """What only Java has, or what means something else elsewhere."""
-_ONLY_RE2 = re.compile(r"\\[pPQEhHRxz]")
+_ONLY_RE2 = re.compile(r"\\(?:[pPQEhHRz]|x\{)")
 """What RE2 understands as Java does, and ``regex`` does not."""
+_ONLY_REGEX = {
+    "lookaround": re.compile(r"\(\?<?[=!]"),
+    "backreferences": re.compile(r"\\(?:[1-9]|k<)"),
+    "possessive quantifiers": re.compile(r"[*+?}]\+|\(\?>"),
+}
 _COUNTS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _TOKEN = re.compile(
     r"\\Q.*?(?:\\E|\Z)|\\[pP]\{\^?(?:Is)?\w+\}|\\u[0-9a-fA-F]{4}|\\.|\[\^?\]?|\]|\$|\\|[^\\\[\]$]+",
@@ -232,7 +237,11 @@ def _engine(text: str, flags: str) -> Any:
     except re2.error as error:
         unknown = _ONLY_RE2.search(escaped)
         if unknown:
-            raise ValueError(f"is not a regular expression: {_said(error)}") from None
+            uses = next((what for what, how in _ONLY_REGEX.items() if how.search(escaped)), None)
+            together = f"uses {uses} together with {unknown[0]}, which is not available"
+            raise ValueError(
+                together if uses else f"is not a regular expression: {_said(error)}"
+            ) from None
     if len(text) > _LONGEST_OTHER or math.prod(map(_count, _COUNTS.findall(text))) > _REPEATS:
         raise ValueError(
             "is too large for a pattern with lookaround, backreferences, possessive quantifiers or "
@@ -262,6 +271,11 @@ def _translated(text: str, end: str) -> str:
     made: list[str] = []
     inside = False
     for token in _TOKEN.findall(text):
+        if token[0] == "[" and inside:
+            raise ValueError(
+                "has a class inside a class, which only Java's regular expressions have. Write "
+                r"[a-cx-z] for [a-c[x-z]], and \[ for a bracket"
+            )
         made.append(_token(token, end, inside=inside))
         inside = token[0] == "[" or (inside and token != "]")
     return "".join(made)

@@ -48,6 +48,24 @@ def test_rows_are_chosen_and_changed_and_tombstones_pass() -> None:
     assert made.origin.column(OFFSET).to_pylist() == [10, 12, 13]
 
 
+RULE = f"-- {'-' * 90}\n"
+
+
+def test_signs_in_comments_and_texts_do_not_count() -> None:
+    query = f"{RULE * 20} SELECT {'(' * 9}id{')' * 9} AS n, '{'(' * 2000}' AS t FROM records {RULE}"
+    assert values(query, batch([{"id": 1}])) == [{"n": 1, "t": "(" * 2000}]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [r"E'\'' {}", '"\'" {} "\'"', "$$'$$ {} $$'$$", "/* /* */ ' */ {} /* ' */", "-- '\r {} -- '"],
+)
+def test_no_text_or_comment_hides_signs(hidden: str) -> None:
+    query = f"SELECT {hidden.replace('{}', '(' * 1001)} FROM records"
+    with pytest.raises(ConfigError, match="1,000 brackets and signs"):
+        chain_of(config(query))
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -206,7 +206,8 @@ class Pipeline:
             for rows, piece in zip(pieces, made, strict=True)
             for f in piece.failed
         ]
-        parts = [part for piece in made for part in piece.parts if part.count]
+        parts = [part for piece in made for part in piece.parts]
+        parts = [part for part in parts if part.count] or parts[:1]
         if not self._wants.any_order and len(parts) > 1:
             keys = [self._sink.key_of(p) for p in parts] if self._wants.replaces else None
             parts = in_turn(parts, keys)

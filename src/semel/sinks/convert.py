@@ -11,11 +11,10 @@ import pyarrow.types as is_
 
 from semel.converters.json.block import Unreadable
 from semel.converters.json.nested import Nested, list_offsets, nested_as
-from semel.converters.json.text import place
 from semel.records import one_array
 from semel.sinks import fitting
 from semel.sinks.casts import UNFIT, cast
-from semel.sinks.fitting import kinds_of, only_null
+from semel.sinks.fitting import by_kind, only_null
 
 __all__ = ["UNFIT", "column_type", "common_type", "convert", "holds_json", "unfit_rows"]
 
@@ -140,10 +139,9 @@ def _from_json(
     reader = nested or (nested_as(target) if is_.is_nested(target) else None)
     if reader is not None and not is_.is_string(target):
         return convert(read_nested(text, reader), target)
-    parts = [(rows, one_array(_of_one_kind(found, target))) for rows, found in kinds_of(text)]
-    joined = pa.concat_arrays([found for _, found in parts])
-    rows = pa.concat_arrays([rows for rows, _ in parts])
-    return pa.chunked_array([place(joined, rows, len(text))], target)
+    if is_.is_string(target) and pc.all(pc.starts_with(text, "{")).as_py():
+        return text.cast(target)
+    return by_kind(text, partial(_of_one_kind, target=target))
 
 
 def read_nested(json: pa.ChunkedArray, reader: Nested) -> pa.ChunkedArray:

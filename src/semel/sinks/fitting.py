@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.scalars import of_one_kind
+from semel.converters.json.text import place
 from semel.records import one_array
 from semel.sinks.casts import UNFIT
 
-__all__ = ["UNFIT", "kinds_of", "only_null", "unfit_rows"]
+__all__ = ["UNFIT", "by_kind", "only_null", "unfit_rows"]
 
 Convert = Callable[[pa.ChunkedArray], object]
 
@@ -49,9 +50,17 @@ def only_null(values: pa.ChunkedArray) -> bool:
     return bool(values.null_count == len(values))
 
 
-def kinds_of(values: pa.ChunkedArray) -> list[tuple[pa.Array, pa.ChunkedArray]]:
-    """JSON values by their kinds: the rows of each kind, and the values in its own type. What is
-    nested stays JSON. Nulls are left out."""
+def by_kind(
+    values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    """JSON values, each kind converted from its own type as without the others; as text if that
+    gives several types. What is nested, or has no type of its own, is converted as JSON."""
     text = one_array(values)
     text = text.storage if isinstance(text.type, pa.BaseExtensionType) else text
-    return [(rows, pa.chunked_array([found])) for rows, found in of_one_kind(text)]
+    parts = [(rows, convert(pa.chunked_array([found]))) for rows, found in of_one_kind(text)]
+    if not parts:
+        return convert(pa.chunked_array([pa.nulls(len(text))]))
+    several = len({made.type for _, made in parts}) > 1
+    joined = [one_array(made.cast(pa.string()) if several else made) for _, made in parts]
+    rows = pa.concat_arrays([rows for rows, _ in parts])
+    return pa.chunked_array([place(pa.concat_arrays(joined), rows, len(text))])

@@ -46,7 +46,7 @@ _LIMITS: dict[str, str | bool | int | float | list[str]] = {
 def _checked(query: str) -> None:
     import duckdb
 
-    if len(query) > _LONGEST or len(re.findall(r"[(\[{~!@+-]", query)) > _SIGNS:
+    if len(query) > _LONGEST or _signs(query) > _SIGNS:
         raise ValueError(
             f"is too large: it may have {_LONGEST:,} characters, and {_SIGNS:,} brackets and signs"
         )
@@ -58,6 +58,18 @@ def _checked(query: str) -> None:
         raise ValueError("must be one SELECT")
     if RECORDS not in query.lower():
         raise ValueError(f"must select from {RECORDS}")
+
+
+def _signs(query: str) -> int:
+    """How many brackets and signs there are outside of texts and comments."""
+    import duckdb
+
+    written = query.encode(errors="replace")
+    found = duckdb.tokenize(query)
+    ends = [start for start, _ in found[1:]] + [len(written)]
+    tokens = zip(found, ends, strict=True)
+    code = [written[at:end] for (at, kind), end in tokens if kind == duckdb.token_type.operator]
+    return len(re.findall(rb"[(\[{~!@+-]", b"".join(code)))
 
 
 @dataclass(frozen=True)
@@ -185,7 +197,7 @@ class Sql(Transform):
         one = ", ".join(f"b.{_quoted(name)} AS {_quoted(name)}" for name in names)
         text = (
             f"SELECT b.{_ROW}, q.* FROM {_TABLE} b, LATERAL (WITH {RECORDS} AS (SELECT {one}) "
-            f"SELECT * FROM ({self._query})) q ORDER BY b.{_ROW}"
+            f"SELECT * FROM ({self._query}\n)) q ORDER BY b.{_ROW}"  # it may end with a comment
         )
         found: Any = self._database.from_arrow(given).query(_TABLE, text)
         for name, kind in zip(found.columns[1:], found.types[1:], strict=True):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from semel.converters import create
 from semel.converters.json.converter import JsonConverter
+from semel.converters.json.merge import Part, apart
 from semel.errors import ConfigError
 from tests.converters.json import test_reference as plain
 
@@ -324,6 +325,47 @@ def test_a_schema_that_contradicts_the_others_fails_its_records() -> None:
     )
     assert "schema conflicts" in failures[1]
     assert found.to_pylist() == [{"id": 1}, None]
+
+
+def test_nested_fields_are_told_apart_whichever_schema_came_last() -> None:
+    kinds = [("x", "int32", 1), ("y", "int32", 2), ("x", "string", "a")]
+    values = [
+        envelope(
+            [{"field": "n", "type": "struct", "fields": [field(name, kind)]}], {"n": {name: value}}
+        )
+        for name, kind, value in kinds
+    ]
+    decoded = JsonConverter().decode(pa.array(values))
+    assert decoded.apart is not None
+    assert decoded.apart.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        (pa.decimal128(10, 2), pa.decimal128(12, 2), True),
+        (pa.int32(), pa.int64(), True),
+        (pa.decimal128(10, 2), pa.decimal128(10, 3), False),  # 1.00 and 1.000
+        (pa.int64(), pa.float64(), False),  # 1 and 1.0
+    ],
+)
+def test_types_that_write_a_value_alike_stay_together(
+    one: pa.DataType, other: pa.DataType, *, together: bool
+) -> None:
+    parts = [
+        Part(pa.array([row]), pa.array([{"n": None}], pa.struct([("n", kind)])))
+        for row, kind in enumerate([one, other])
+    ]
+    assert (apart(parts, 2) is None) is together
+
+
+def test_a_number_too_large_for_the_other_schemas_type_fails_alone() -> None:
+    found, failures = decode(
+        envelope([field("n", "double")], {"n": 0.5}),
+        envelope([field("n", "int64")], {"n": 2**60 + 1}),
+    )
+    assert "schema conflicts" in failures[1]
+    assert found.to_pylist() == [{"n": 0.5}, None]
 
 
 def test_many_schemas_in_one_block_are_told_apart() -> None:

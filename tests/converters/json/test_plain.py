@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.converters import Decoded
+from semel.converters.json import duck
+from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
+from semel.converters.json.scalars import of_one_kind
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 
@@ -470,3 +473,73 @@ def test_records_that_hold_nulls_alone_are_not_read_one_by_one(
 
 def _refuses(text: str) -> Any:
     raise AssertionError(f"read one by one: {text}")
+
+
+def test_records_are_told_apart_only_by_the_fields_that_differ() -> None:
+    fields = {f"f{n}": n for n in range(12)}
+    converter = JsonConverter(schemas_enable=False, evolve=True)
+    converter.decode(pa.array([json.dumps({"v": 1, **fields}).encode()]))
+    given = [
+        {"v": (1, "x", True)[n % 3], **{f: v for f, v in fields.items() if n >> v & 1}}
+        for n in range(300)
+    ]
+    decoded = converter.decode(pa.array([json.dumps(value).encode() for value in given]))
+    assert decoded.apart is not None
+    assert decoded.apart.tolist() == [n % 3 for n in range(300)]
+
+
+unknown = st.none() | st.integers(0, 9) | st.sampled_from(["x", 0.5, True, [1], ["a"], {"a": 1}])
+
+
+@given(st.lists(st.lists(st.dictionaries(st.sampled_from("abc"), unknown), min_size=1), min_size=1))
+def test_values_without_a_column_are_counted_exactly_in_every_batch(
+    batches: list[list[dict[str, Any]]],
+) -> None:
+    converter = JsonConverter(schemas_enable=False)
+    converter.count_unread()
+    for batch in batches:
+        values = pa.array([json.dumps({"id": 1, **fields}).encode() for fields in batch])
+        found = converter.decode(values, pa.schema([("id", pa.int64())]))
+        counts = {n: sum(fields.get(n) is not None for fields in batch) for n in "abc"}
+        assert found.unread == {n: count for n, count in counts.items() if count}
+
+
+def test_values_without_a_column_are_soon_counted_while_parsing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    converter, target = JsonConverter(schemas_enable=False), pa.schema([("id", pa.int64())])
+    converter.count_unread()
+    values = pa.array([b'{"id":1,"n":2,"s":"x","l":[1]}', b'{"id":2,"n":0.5}'])
+    first = converter.decode(values, target)
+    monkeypatch.delattr(duck, "keys")
+    monkeypatch.delattr(duck, "counts")
+    assert converter.decode(values, target).unread == first.unread == {"n": 2, "s": 1, "l": 1}
+
+
+KINDS: list[tuple[str, Any]] = [
+    ("1", 1),
+    ("-0.5", -0.5),
+    ('"a\\"b"', 'a"b'),
+    ("true", True),
+    ("[1, null]", [1, None]),
+    ("[1, 2.5]", [1.0, 2.5]),
+    ('["a", "]"]', ["a", "]"]),
+    ("[]", []),
+    ("[true]", [True]),
+]
+STAY = ["12345678901234567890", "[12345678901234567890]", '{"a":1}', "[[1]]", '[1,"a"]', "1e999"]
+
+
+@given(st.lists(st.sampled_from([*KINDS, *((text, text) for text in STAY), ("null", None)])))
+def test_json_of_several_kinds_is_read_by_kind_and_only_the_rest_stays(
+    given_: list[tuple[str, Any]],
+) -> None:
+    found = of_one_kind(pa.array([text for text, _ in given_], pa.string()))
+    read = {
+        row: value
+        for rows, values in found
+        for row, value in zip(rows.to_pylist(), values.to_pylist(), strict=True)
+    }
+    assert [read.get(n) for n in range(len(given_))] == [value for _, value in given_]
+    kept = [row for rows, values in found if values.type == JSON for row in rows.to_pylist()]
+    assert sorted(kept) == [n for n, (text, _) in enumerate(given_) if text in STAY]

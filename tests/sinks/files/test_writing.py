@@ -534,14 +534,16 @@ def test_a_file_that_no_disk_can_name_is_refused_before_its_commit(
 
 
 def test_of_a_field_of_mixed_json_only_objects_and_lists_make_no_folder(folder: Folder) -> None:
-    texts = ['"plain"', None, '{"x":[1]}', "7", "[1]", "true"]
+    large = "12345678901234567890"
+    texts = ['"plain"', None, '{"x":[1]}', "7", "[1]", "true", large]
     column = pa.ExtensionArray.from_storage(JSON, pa.array(texts))
     keys = {"partitioner.class": "field", "partition.field.name": "f"}
     mixed = records(pa.table({"f": column}))
     assert list(refused(folder.sink(keys=keys), mixed)) == [2, 4]
-    kept = records(pa.table({"f": column.take(pa.array([0, 1, 3, 5]))}))
+    kept = records(pa.table({"f": column.take(pa.array([0, 1, 3, 5, 6]))}))
     folders = {f.split("/")[1] for f in put(folder, kept, keys)}
-    assert folders == {"f=plain", "f=__HIVE_DEFAULT_PARTITION__", "f=7", "f=true"}
+    null = "__HIVE_DEFAULT_PARTITION__"
+    assert folders == {f"f={name}" for name in ("plain", null, "7", "true", large)}
 
 
 def test_times_of_mixed_json_are_each_read_by_their_own_kind(folder: Folder) -> None:

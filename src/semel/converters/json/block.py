@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 
@@ -46,9 +46,14 @@ class ObjectReader:
     steady stream each block is parsed once.
     """
 
-    def __init__(self, columns: Sequence[Column], ignored: Iterable[str] = ()) -> None:
+    def __init__(
+        self, columns: Sequence[Column], ignored: Mapping[str, pa.DataType] | None = None
+    ) -> None:
         self.columns = tuple(columns)
-        self._ignored = [(name, pa.null()) for name in ignored]
+        self._ignored = list((ignored or {}).items())
+        self.counted: Counter[str] = Counter()
+        """How many values the fields to be ignored have had, as far as :meth:`parse` has looked at
+        them."""
         self.type = pa.struct([c.arrow_field for c in self.columns])
         self._raw = [c.name for c in self.columns if c.raw]
         self._parsed = [(i, c) for i, c in enumerate(self.columns) if not c.raw]
@@ -69,7 +74,7 @@ class ObjectReader:
             text: string array without nulls, of values that begin with ``{`` and end with ``}``
                 and hold no newline.
             only_known: give up when there is a field that is not among the columns, or when one
-                that was to be ignored is not null.
+                that was to be ignored is of another type.
         """
         if text.nbytes > BLOCK_BYTES and len(text) > 1:
             half = len(text) // 2
@@ -130,6 +135,8 @@ class ObjectReader:
         if self._raw:
             done.update(zip(self._raw, duck.raw(text, self._raw), strict=True))
         arrays = [self._complete(c, done[c.name]) for c in self.columns]
+        for name, _ in self._ignored if only_known else ():
+            self.counted[name] += len(text) - table[name].null_count
         if not arrays:
             return pa.array([{}] * len(text), self.type)
         return pa.StructArray.from_arrays(arrays, fields=list(self.type))

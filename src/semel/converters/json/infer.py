@@ -88,6 +88,16 @@ def widen(known: Kind, seen: Kind) -> Kind:
     return wider if lossless else known
 
 
+def fits(seen: Kind, kind: pa.DataType) -> bool:
+    """Whether a column of this type takes what is of another kind than its own, too."""
+    t = pa.types
+    if kind == JSON or arrow_type(seen) == kind:
+        return True
+    if t.is_string(kind):
+        return seen in _TEXT
+    return bool((seen == INT and t.is_floating(kind)) or (seen == DATE and t.is_timestamp(kind)))
+
+
 def kind_of(value: Any) -> Kind:
     """The kind of one parsed JSON value."""
     if isinstance(value, str):

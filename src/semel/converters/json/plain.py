@@ -12,11 +12,26 @@ from semel.converters.base import Failure
 from semel.converters.json import duck
 from semel.converters.json.block import ObjectReader
 from semel.converters.json.columns import column
-from semel.converters.json.infer import NULL, Kind, as_column, kinds, widen, without_dates
+from semel.converters.json.infer import (
+    ANY,
+    BOOL,
+    FLOAT,
+    INT,
+    NULL,
+    Kind,
+    as_column,
+    fits,
+    join,
+    kinds,
+    widen,
+    without_dates,
+)
 from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
 from semel.converters.json.text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
 from semel.records import DATA_EXCEPTION
 
+_MOST_OTHERS, _SAMPLED = 100, 100
+"""How many fields are parsed only to be counted, and from how many values each gets its type."""
 _SHOWN = 10
 """Names in a message."""
 _HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
@@ -43,9 +58,10 @@ class PlainReader:
         self.apart: np.ndarray | None = None
         """What :attr:`~semel.converters.base.Decoded.apart` is for the values that were read
         last."""
-        self._strange = False
+        self._strange = self._hopeless = False
         self._base: pa.Schema | None = None
         self._found: dict[str, Kind] = {}
+        self._others: dict[str, Kind] = {}
         self._ignored: set[str] = set()
         self._scalar = NULL
         self._scalars = ScalarReader(as_column(NAME, NULL))
@@ -69,9 +85,9 @@ class PlainReader:
             if unusable:
                 block = _without(block, [f.index for f in unusable])
                 failures = [*failures, *unusable]
-            if self._strange:
+            if self._strange or (unusable and self.unread):
                 self.unread = self._count_unread(values.objects, failures)
-                self._strange = bool(self.unread)
+                self._strange, self._hopeless = False, self._hopeless and bool(self.unread)
         if self.apart is not None and values.object_rows is not None:
             labels = np.zeros(len(text), np.int64)
             labels[values.object_rows.to_numpy()] = self.apart
@@ -91,8 +107,9 @@ class PlainReader:
         columns = [column(f.name, f.type, required=enforced and not f.nullable) for f in fields]
         names = {f.name for f in fields}
         self._ignored -= names
+        self._others, self._hopeless = {}, False
         columns += [as_column(n, k) for n, k in self._found.items() if n not in names]
-        self._objects = ObjectReader(columns, self._ignored)
+        self._objects = ObjectReader(columns, dict.fromkeys(self._ignored, pa.null()))
 
     def _read_objects(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         if self._base is None and not self._found:
@@ -105,11 +122,13 @@ class PlainReader:
             if block is not None:
                 return block, []
             self._discover(text)
-        elif self.counts and self._declared is None and not self._strange and len(text):
+        elif self.counts and self._declared is None and len(text):
             block = None
-            if not self._objects.keeps_json:
+            if not (self._objects.keeps_json or self._hopeless):
+                self._objects.counted.clear()
                 block = self._objects.parse(text, only_known=True)
             if block is not None:
+                self.unread = dict(+self._objects.counted)
                 return block, []
             self._strange = True
         block, failures = self._objects.read(text)
@@ -123,17 +142,31 @@ class PlainReader:
         self, text: pa.Array, block: pa.Array, failures: list[Failure]
     ) -> tuple[pa.Array, list[Failure]]:
         """Values of other types than those before them: alone they are read in their own types,
-        among others they are only marked."""
+        among others they are only marked, by the types of the fields that cannot be read."""
+        known = {f.name: f.type for f in block.type}
+        rows = [f.index for f in failures]
+        texts = text.take(pa.array(rows)).to_pylist()
+        given = [{n: k for n, k in self._kinds([t]).items() if k != NULL} for t in texts]
+        unfit = [{n for n, k in g.items() if n in known and not fits(k, known[n])} for g in given]
+        strange = set().union(*unfit)
         labels = np.zeros(len(text), np.int64)
+        groups: list[dict[str, Kind]] = []
         seen: dict[frozenset[tuple[str, Kind]], int] = {}
-        for failure in failures:
-            found = self._kinds([text[failure.index].as_py()])
-            if found:
-                own = frozenset(item for item in found.items() if item[1] != NULL)
-                labels[failure.index] = seen.setdefault(own, len(seen) + 1)
-        if len(seen) == 1 and labels.all():
-            return ObjectReader([as_column(*field) for field in sorted(*seen, key=str)]).read(text)
-        if seen:
+        for row, found, own in zip(rows, given, unfit, strict=True):
+            kinds_ = frozenset(i for i in found.items() if i[0] in strange or not own)
+            if kinds_ and kinds_ not in seen:
+                alike = (
+                    n for n, g in enumerate(groups) if all(g.get(f, k) == k for f, k in kinds_)
+                )
+                mine = seen[kinds_] = next(alike, len(groups))
+                if mine == len(groups):
+                    groups.append({})
+                groups[mine].update(kinds_)
+            labels[row] = seen.get(kinds_, -1) + 1
+        if len(groups) == 1 and labels.all():
+            found = self._kinds(texts)
+            return ObjectReader([as_column(n, k) for n, k in found.items() if k != NULL]).read(text)
+        if groups:
             self.apart = labels
         return block, failures
 
@@ -143,8 +176,26 @@ class PlainReader:
             kept = np.delete(np.arange(len(text)), [f.index for f in failures])
             text = text.take(pa.array(kept))
         unread = sorted(duck.keys(text) - {c.name for c in self._objects.columns})
+        self._learn(text, unread, failed=bool(failures))
         counts = duck.counts(text, unread)
         return {name: count for name, count in counts.items() if count}
+
+    def _learn(self, text: pa.Array, names: Sequence[str], *, failed: bool) -> None:
+        """From now on parse these fields, too, if they hold simple values: that counts them at
+        little cost."""
+        if self._hopeless or not names or self._objects.keeps_json:
+            return
+        has = [pc.match_substring(text, duck.quoted(n)) for n in names[: _MOST_OTHERS + 1]]
+        rows = pc.unique(pa.concat_arrays([pc.indices_nonzero(h)[:_SAMPLED] for h in has]))
+        found, before = kinds(text.take(rows).to_pylist()), self._others
+        self._others = before | {n: join(before.get(n, NULL), found.get(n, NULL)) for n in names}
+        self._hopeless = (
+            len(self._others) > _MOST_OTHERS
+            or ANY in self._others.values()
+            or (self._others == before and not failed)
+        )
+        others = {} if self._hopeless else {n: _loose(k) for n, k in self._others.items()}
+        self._objects = ObjectReader(self._objects.columns, others)
 
     def _kinds(self, texts: Sequence[str]) -> dict[str, Kind]:
         found = kinds(texts)
@@ -224,6 +275,15 @@ def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]
             rows.take(strange).to_pylist(), given.take(strange).to_pylist(), strict=True
         )
     ]
+
+
+def _loose(kind: Kind) -> pa.DataType:
+    """A type that all values of a kind can be parsed as, exactly or not."""
+    if kind.item is not None:
+        return pa.list_(_loose(kind.item))
+    return {NULL: pa.null(), BOOL: pa.bool_(), INT: pa.float64(), FLOAT: pa.float64()}.get(
+        kind, pa.string()
+    )
 
 
 def _without(block: pa.StructArray, rows: Sequence[int]) -> pa.StructArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,12 +14,15 @@ from semel.converters.json.block import ObjectReader
 from semel.converters.json.columns import JSON, Column
 from semel.converters.json.infer import (
     ANY,
+    BOOL,
+    FLOAT,
+    INT,
     NULL,
+    STRING,
     Kind,
     as_column,
     join,
     kind_of,
-    without_dates,
 )
 from semel.converters.json.text import syntax_error
 from semel.converters.semantic import FACTS, Described
@@ -30,6 +34,30 @@ _SCALAR = (
     r"^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
     r'|"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")$'
 )
+_ITEMS = {
+    NULL: "null",
+    BOOL: "true|false",
+    INT: "-?[0-9]+",
+    FLOAT: "-?[0-9][0-9.eE+-]*",
+    STRING: r'"(?:[^"\\]|\\.)*"',
+}
+_SPACE = r"[ \t\n\r]*"
+
+
+def _list_of(item: str) -> str:
+    each = rf"{_SPACE}(?:null|{item}){_SPACE}"
+    return rf"\[(?:{_SPACE}|{each}(?:,{each})*)\]"
+
+
+_KINDS = [
+    (kind, rf"^{_SPACE}(?:{pattern}){_SPACE}$")
+    for kind, pattern in [
+        (ANY, r"\{.*"),
+        *_ITEMS.items(),
+        *((Kind("list", kind), _list_of(item)) for kind, item in _ITEMS.items()),
+    ]
+]
+"""How JSON values of each kind are written; a value is of the first kind that it matches."""
 
 
 class ScalarReader:
@@ -62,22 +90,23 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
     """Valid JSON values by their kinds: the rows of each kind, and its values in their own type, as
     they are read where all values are of that kind. What has no other type stays JSON, text is
     never taken for a date, and nulls are left out."""
-    kinds: dict[Kind, list[int]] = {}
-    for row, value in enumerate(text.to_pylist()):
-        try:
-            kind = without_dates({NAME: kind_of(json.loads(value or "null"))})[NAME]
-        except (ValueError, RecursionError):
-            kind = ANY
-        if kind != NULL:
-            kinds.setdefault(kind, []).append(row)
-    found = []
-    for kind, rows in kinds.items():
-        written = text.take(pa.array(rows))
-        values, failures = ScalarReader(as_column(NAME, kind)).read(written)
-        if failures or kind == ANY:
-            values = pa.ExtensionArray.from_storage(JSON, written)
-        found.append((pa.array(rows, pa.int64()), values))
-    return found
+    rest = pc.indices_nonzero(text.is_valid())
+    left, found = [], []
+    for kind, pattern in _KINDS:
+        written = text.take(rest)
+        mine = pc.match_substring_regex(written, pattern)
+        rows, rest = rest.filter(mine), rest.filter(pc.invert(mine))
+        if kind == ANY or not len(rows):
+            left.append(rows)
+        elif kind != NULL:
+            values, failures = ScalarReader(as_column(NAME, kind)).read(written.filter(mine))
+            unread = pa.array([f.index for f in failures], pa.int64())
+            read = np.delete(np.arange(len(rows)), unread)
+            left.append(rows.take(unread))
+            found.append((rows.take(read), values.take(read)))
+    rows = pa.concat_arrays([*left, rest])
+    found.append((rows, pa.ExtensionArray.from_storage(JSON, text.take(rows))))
+    return [(rows, values) for rows, values in found if len(rows)]
 
 
 def _malformed(text: pa.Array) -> list[int]:

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from semel import watchdog
 from semel.converters.json.columns import JSON
 from semel.converters.json.duck import raw
-from semel.converters.json.text import place
 from semel.errors import misconfigured
 from semel.records import (
     TIMESTAMP,
@@ -34,7 +33,7 @@ from semel.records import (
     value_columns,
 )
 from semel.sinks.convert import convert
-from semel.sinks.fitting import UNFIT, kinds_of, only_null, unfit_rows
+from semel.sinks.fitting import UNFIT, by_kind, only_null, unfit_rows
 
 PARTITION_EXCEPTION = "io.confluent.connect.storage.errors.PartitionException"
 """The exception that Confluent's sinks raise for a record without a folder; dead letters name
@@ -104,24 +103,18 @@ class ByField(Folders):
 
     def _scalars(self, records: Records, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """The values of a field that holds one value, or JSON of several kinds."""
-        if not pa.types.is_nested(column.type) and column.type != JSON:
-            return column
+        nested: Sequence[int] = ()
         if pa.types.is_nested(column.type):
-            kinds = [(pc.indices_nonzero(column.is_valid()), column)]
-        else:
-            kinds = kinds_of(column)
-        texts: list[str | None] = [None] * len(column)
-        nested: list[int] = []
-        for rows, values in kinds:
-            if pa.types.is_nested(values.type) or values.type == JSON:
-                nested += rows.to_pylist()
-            else:
-                for row, value in zip(rows.to_pylist(), values.to_pylist(), strict=True):
-                    texts[row] = _plain(value)
+            nested = pc.indices_nonzero(column.is_valid()).to_pylist()
+        elif column.type == JSON:
+            try:
+                return by_kind(column, _names)
+            except UNFIT:
+                nested = [row for row, _ in unfit_rows(column, lambda c: by_kind(c, _names))]
         if nested:
             why = f"{name} holds an object or a list; partition.field.name needs one value"
-            raise _rejected(records, [(row, why) for row in sorted(nested)])
-        return pa.chunked_array([pa.array(texts, pa.string())])
+            raise _rejected(records, [(row, why) for row in nested])
+        return column
 
     def folder(self, partition: int, values: Sequence[Any]) -> str:
         pairs = zip(self._fields, values, strict=True)
@@ -250,12 +243,7 @@ def _moments(found: pa.ChunkedArray) -> pa.ChunkedArray:
     if only_null(found):
         return pa.chunked_array([pa.nulls(len(found), TIMESTAMP_TYPE)])
     if found.type == JSON:
-        parts = [(rows, values) for rows, values in kinds_of(found)]
-        if any(values.type == JSON for _, values in parts):
-            raise pa.ArrowTypeError("it is neither a number nor text")
-        moments = pa.concat_arrays([one_array(_moments(values)) for _, values in parts])
-        rows = pa.concat_arrays([rows for rows, _ in parts])
-        return pa.chunked_array([place(moments, rows, len(found))])
+        return by_kind(found, _of_one_kind)
     if pa.types.is_integer(found.type):  # as Kafka Connect reads it
         return convert(found, pa.int64()).cast(TIMESTAMP_TYPE)
     if pa.types.is_string(found.type):
@@ -264,6 +252,12 @@ def _moments(found: pa.ChunkedArray) -> pa.ChunkedArray:
         utc = found.cast(pa.timestamp(found.type.unit, "UTC"))
         found = pc.floor_temporal(utc, unit="millisecond")
     return convert(found, TIMESTAMP_TYPE)
+
+
+def _of_one_kind(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if values.type == JSON:
+        raise pa.ArrowTypeError("it is neither a number nor text")
+    return _moments(values)
 
 
 def _in_utc(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -344,6 +338,22 @@ def _plain(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value)
+
+
+def _names(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of one kind as texts; what stays JSON may only be numbers.
+
+    Raises:
+        ArrowTypeError: some value is an object or a list.
+    """
+    found = one_array(values)
+    if values.type == JSON and pc.all(pc.match_substring_regex(found.storage, "^-?[0-9]")).as_py():
+        return pa.chunked_array([found.storage])
+    if values.type == JSON or pa.types.is_nested(values.type):
+        raise pa.ArrowTypeError("it is nested")
+    distinct = found.dictionary_encode()
+    texts = [None if v is None else _plain(v) for v in distinct.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string()).take(distinct.indices)])
 
 
 def _escaped(text: str) -> str:

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.json.text import place
 from semel.records import one_array
 from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
-from semel.sinks.fitting import kinds_of, only_null
+from semel.sinks.fitting import by_kind, only_null
 from semel.sinks.jsontext import check_finite
 from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
@@ -114,17 +113,16 @@ def _is_nested(json: pa.ChunkedArray) -> bool:
 
 def _by_kind(json: pa.ChunkedArray, column: Column) -> Converted:
     """JSON of several kinds, each converted as it would be without the others."""
-    parts = []
-    for rows, found in kinds_of(json):
-        if isinstance(found.type, pa.JsonType) and not _is_nested(found):
-            parts.append((rows, _as_nested(found, column)))
-        else:
-            parts.append((rows, convert(found, column)))
-    staged = any(p.staged for _, p in parts) or len({p.values.type for _, p in parts}) > 1
-    values = [text_of(p.values) if staged and not p.staged else p.values for _, p in parts]
-    joined = pa.concat_arrays([one_array(v) for v in values])
-    rows = pa.concat_arrays([rows for rows, _ in parts])
-    return Converted(pa.chunked_array([place(joined, rows, len(json))]), staged)
+    made: list[Converted] = []
+
+    def of_one(found: pa.ChunkedArray) -> pa.ChunkedArray:
+        nested = isinstance(found.type, pa.JsonType) and not _is_nested(found)
+        made.append(_as_nested(found, column) if nested else convert(found, column))
+        return made[-1].values
+
+    values = by_kind(json, of_one)
+    staged = any(each.staged for each in made) or len({each.values.type for each in made}) > 1
+    return Converted(values, staged)
 
 
 def _as_nested(json: pa.ChunkedArray, column: Column) -> Converted:
