@@ -356,6 +356,7 @@ def test_the_sql_of_a_page_runs(name: str, reader: Reader, database: str) -> Non
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_kafkas_quick_start_of_connect_runs_with_a_worker_and_the_services(
     services_directory: Path, tmp_path: Path
 ) -> None:
