@@ -41,7 +41,8 @@ _NAME = re.compile(
     | jwt | cookie | authori[sz]ation | jaas | signature | keystore\.key | key\.pem
     | (?:secret|access|account|api|private|shared|sign(?:ing)?|encrypt(?:ion)?|master|storage
         |session|subscription|customer|sas|auth|hmac|ssh|tls|license)\.?key
-    | session\.id | (?:\.|key|store)pass\. | \.(?:pw|sig|sas)\. | \.(?:bearer|basic\.auth)\.$""",
+    | session\.?id | hmac | otp\.
+    | (?:\.|key|store)pass\. | \.(?:pw|sig|sas)\. | \.(?:bearer|basic\.auth)\.$""",
     re.X,
 )
 _ABOUT = re.compile(

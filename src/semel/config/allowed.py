@@ -37,6 +37,12 @@ _BEFORE = r"[\s,;=&?|!@#^+*<>`\"'(){}\[\]]"
 _ABSOLUTE = re.compile(
     rf"(?:(?:^|{_BEFORE}|(?<=\W):)/*|:)(?P<path>[/~][\w.~$-][^\s,;&?|<>`\"'(){{}}\[\]]*)"
 )
+_OF_URL = re.compile(
+    r"(?i)[?&;](?:passfile|service(?:file)?|[\w.-]*(?:cert|certificate|ca|key|crl|crldir|keytab|file"
+    r"|store(?:url|location)?))=(?P<path>[^&;\s]*)"
+)
+"""Parameters of URLs by which clients of databases name files."""
+_NO_FILES = ("", "system", "true", "false")
 _PEM, _JAAS = "-----BEGIN ", "sasl.jaas.config"
 _UP = re.compile(r"(?<![\w.])\.\.(?=[/\\]|$|[\s,;&|:\"'])")
 _FAR = re.compile(r"(?i)[a-z][a-z0-9+.-]+://")
@@ -102,6 +108,9 @@ def _outside(
             return f"{value!r} leads out of its folder"
         if "/" in text and not _FAR.match(text) and os.path.lexists(text):
             found.append(text)
+    if name.endswith((".url", ".uri")):
+        given = [match["path"] for match in _OF_URL.finditer(text)]
+        found += [path for path in given if path not in _NO_FILES and not _FAR.match(path)]
     wrong = [
         path
         for path in filter(None, found)

@@ -32,8 +32,10 @@ FILES = frozenset(
 )
 """Settings that name local files."""
 _FORMS = {
-    # Java's clients would load other classes, and read files by URL; Kerberos passes the name to a
-    # shell.
+    # Java's clients, which the micro-batch engine has, would load other classes, and read files by
+    # URL; Kerberos passes the name to a shell.
+    "sasl.jaas.config": r"(?s)\$\{[^}]*\}|org\.apache\.kafka\.common\.security\.(?:plain\.Plain"
+    r"|scram\.Scram|oauthbearer\.OAuthBearer)LoginModule\s.*",
     "sasl.kerberos.principal": r"[A-Za-z0-9_./@-]+",
     "sasl.login.callback.handler.class": r"org\.apache\.kafka\.common\.security\.oauthbearer\.\w+"
     r"(\.\w+)?",
@@ -68,7 +70,7 @@ _PLAIN = frozenset(
         *("queued.min.messages", "queuing.strategy", "receive.buffer.bytes"),
         *("receive.message.max.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms"),
         *("request.required.acks", "request.timeout.ms", "retries", "retry.backoff.max.ms"),
-        *("retry.backoff.ms", "sasl.jaas.config", "sasl.kerberos.min.time.before.relogin"),
+        *("retry.backoff.ms", "sasl.kerberos.min.time.before.relogin"),
         *("sasl.kerberos.service.name", "sasl.kerberos.ticket.renew.jitter"),
         *("sasl.kerberos.ticket.renew.window.factor", "sasl.login.connect.timeout.ms"),
         *("sasl.login.read.timeout.ms", "sasl.login.refresh.buffer.seconds"),

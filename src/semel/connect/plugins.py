@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from semel import converters, sources, transforms
 from semel.aliases import matches
 from semel.config.infos import ConfigInfos, ConfigKeyInfo
 from semel.config.worker import WorkerConfig
-from semel.connect.errors import BadRequest, NotFound, TooMany
+from semel.connect.errors import BadRequest, NotFound, RequestError, TooMany
 from semel.engine import expendable
-from semel.errors import ConfigError, Problem
+from semel.errors import ConfigError, Problem, SemelError
 from semel.sinks import names
 from semel.validation import declared, keys_of, located_warnings, validate
+
+log = logging.getLogger(__name__)
 
 VERSION = version("semel")
 Given = Mapping[str, str | None]
@@ -80,7 +83,7 @@ def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments
     """What a function answers about a configuration, in a process that may die of it.
 
     Raises:
-        BadRequest: it has died, or took too long.
+        BadRequest: it has died, took too long, or met an error that nobody has foreseen.
         TooMany: too many configurations are being validated.
     """
     if not room.acquire(timeout=_WAITS):
@@ -93,6 +96,11 @@ def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments
             f"{_LIMITS.memory >> 20} MiB of memory and {_LIMITS.seconds} s of CPU time. Look for a "
             "very large value, query or pattern in it"
         ) from None
+    except RequestError:
+        raise
+    except SemelError as error:
+        log.warning("a configuration cannot be validated: %s", error)
+        raise BadRequest(f"The configuration cannot be validated: {error}") from None
     finally:
         room.release()
 

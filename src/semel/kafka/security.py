@@ -20,7 +20,7 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-512": f"{_LOGIN}.scram.ScramLoginModule",
 }
 _OPTION = re.compile(
-    r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""", re.DOTALL
+    r"""(?<!\w)(\w++)\s*+=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""", re.DOTALL
 )
 
 _BEARER = f"{_LOGIN}.oauthbearer"

@@ -39,7 +39,7 @@ def bounded(uri: str, seconds: float) -> str:
     given = _CONNECT.search(uri)
     if given is None:
         return f"{uri}{'&' if '?' in uri else '?'}connect_timeout={most}"
-    return _CONNECT.sub(f"connect_timeout={min(int(given[1]) or most, most)}", uri)
+    return _CONNECT.sub(f"connect_timeout={min(int(given[1][:9]) or most, most)}", uri)
 
 
 def line(uri: str, before: dict[int, tuple[int, int]]) -> int | None:

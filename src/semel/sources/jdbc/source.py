@@ -120,7 +120,7 @@ class JdbcSource(Source):
                 "query.suffix may end a query between rows that have the same time, and the rest "
                 "of them would be lost. Remove it, or set mode=timestamp+incrementing",
             )
-        return Support(True, WHY[config.mode])
+        return Support(True, WHY.get(config.mode, ""))
 
     @classmethod
     def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
