@@ -121,7 +121,7 @@ SQLITE: list[Case] = [
     ("malformed JSON", "v TEXT, g AS (json_extract(v, '$.a')) STORED)", "{}", "{"),
     ("integer overflow", "v INT, g AS (abs(v)) STORED)", 1, -(2**63)),
     (
-        "no",
+        "Sundays",
         "v INT);; CREATE TRIGGER g BEFORE INSERT ON t WHEN NEW.v = 2 BEGIN "
         "SELECT RAISE(ABORT, 'not on Sundays'); END",
         1,

@@ -10,8 +10,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 
 from semel.config import read
+from semel.errors import TransientError
 from semel.sinks.sql import grants
 from semel.sinks.sql.dialect import fetched_blocks
+from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.mysql.config import MysqlConfig
 from semel.sinks.sql.mysql.dialect import Mysql as MysqlSession
 from semel.sinks.sql.names import literal, quote
@@ -166,8 +168,13 @@ class Mysql(Database):
         return self._described(f"SELECT * FROM {table.quoted}")
 
     def columns_of(self, query: str) -> Sequence[Column]:
-        with self.snapshot():
-            return self._described(query)
+        try:
+            with self.snapshot():
+                return self._described(query)
+        except TransientError as error:
+            if "(1060)" in str(error):  # which passes where tasks add columns
+                raise SchemaChanged(f"{error}. Give each column of query a name, with AS") from None
+            raise
 
     def _described(self, query: str) -> Sequence[Column]:
         return [self._column(field) for field in self._session.described(query)]
