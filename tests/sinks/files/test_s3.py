@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, LedgerConflict, TransientError
+from semel.errors import ConfigError, LedgerConflict, ServiceError
 from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.files import snapshot as snapshots
@@ -54,11 +54,11 @@ def values(first: int, until: int) -> Commit:
 def test_a_bucket_that_is_not_there_is_named(lake: Lake) -> None:
     raw = lake.config(keys={"path": "s3://nowhere/x"})
     sink = FilesSink(read(ConnectorConfig, raw))
-    with pytest.raises(TransientError, match=r"s3://nowhere.*bucket does not exist"):
+    with pytest.raises(ServiceError, match=r"s3://nowhere.*bucket does not exist"):
         sink.prepare(["t"])
-    with pytest.raises(TransientError, match="bucket does not exist"):
+    with pytest.raises(ServiceError, match="bucket does not exist"):
         sink.start(firsts({FIRST: 0}))
-    with pytest.raises(TransientError, match="bucket does not exist"):
+    with pytest.raises(ServiceError, match="bucket does not exist"):
         sink.stage(values(0, 10))
 
 
