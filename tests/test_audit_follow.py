@@ -227,7 +227,7 @@ def test_values_are_compared_where_that_is_wanted(
     assert (ended.lost, ended.duplicated, ended.changed, ended.broken) == (0, 0, 1, True)
     assert watching.lines[-1] == f"{source}-0: 1 changed (offset 8: text)"
     said = f"values of field more of topic {source}: they reached no column"
-    produce(source, [{"id": 200, "text": "x", "more": 1}])
+    produce(source, [b'{"id": 200, "text": "x", "more": 1}'])
     caught_up(config)
     watching = watch(config, values=True)
     assert watching.wait().broken

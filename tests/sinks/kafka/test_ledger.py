@@ -295,7 +295,8 @@ def test_a_hole_that_an_earlier_version_has_stored_ends_like_others(
     config = configure(source)
     driver = sink(config)
     driver.prepare([source])
-    driver.start([LedgerEntry(source, 0, 0, 10)])
+    driver.start([LedgerEntry(source, 0, 0, 0)])
+    driver.advance([Advance(OffsetRange(source, 0, 0, 10), read=10)])
     place = {"kafka_topic": source, "kafka_partition": 0, "hole": [0, 10]}
     key = json.dumps([config["name"], place], separators=(",", ":"))
     ledger = driver._ledger.topic
