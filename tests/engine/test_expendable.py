@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from semel import launch
 from semel.engine import expendable, memory
 from semel.errors import ConfigError
 from tests.conftest import wait_gone
@@ -80,3 +84,22 @@ def test_a_process_that_forks_others_is_replaced_when_it_dies() -> None:
     os.kill(died, signal.SIGKILL)
     assert wait_gone(died)
     assert expendable.call(LIMITS, who_forks) != died
+
+
+def test_a_process_that_ends_before_it_forks_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ending:
+        ending.bind(str(tmp_path / "forks"))
+        ending.listen()
+        monkeypatch.setattr(launch.Standby, "forks", str(tmp_path / "forks"))
+
+        def end() -> None:
+            line, _ = ending.accept()
+            ending.close()
+            line.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert expendable.call(LIMITS, answers, "x")[0] == "x"
+        thread.join()

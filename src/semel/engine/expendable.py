@@ -43,6 +43,9 @@ _SERVES += "expendable.serve(socket.socket(fileno=int(sys.argv[1])))"
 _ENDS_IN = 20.0
 _NICE = 5
 _LENGTH = struct.Struct(">I")
+_FORKED = b"forked"
+"""What a process says first."""
+_TRIES = 3
 _own: list[str] = []
 _imported: set[str] = set()
 """What calls have imported: it is imported before the next one is forked."""
@@ -97,16 +100,19 @@ def call(limits: Limits, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
     request = pickle.dumps(_Request(function, arguments, limits))
     with _lock:
         modules = "\n".join([function.__module__, *sorted(_imported)]).encode()
-    found = b""
-    with _connected() as line, contextlib.suppress(ConnectionError):
-        line.settimeout(limits.patience)
-        line.sendall(_LENGTH.pack(len(modules)) + modules + request)
-        line.shutdown(socket.SHUT_WR)
-        with line.makefile("rb") as sent:
-            found = sent.read()
-    if not found:
+    for _ in range(_TRIES):
+        found = b""
+        with _connected() as line, contextlib.suppress(ConnectionError):
+            line.settimeout(limits.patience)
+            line.sendall(_LENGTH.pack(len(modules)) + modules + request)
+            line.shutdown(socket.SHUT_WR)
+            with line.makefile("rb") as sent:
+                found = sent.read()
+        if found:  # else the process that should have forked has ended, as its own run has
+            break
+    if not found.removeprefix(_FORKED):
         raise Died
-    answer: _Answer = pickle.loads(found)
+    answer: _Answer = pickle.loads(found.removeprefix(_FORKED))
     with _lock:
         _imported.update(answer.imported)
     if answer.failure is not None:
@@ -187,6 +193,7 @@ def serve(listener: socket.socket) -> None:
 
 def _answer(line: socket.socket) -> None:
     known = {*sys.modules}
+    line.sendall(_FORKED)
     with line.makefile("rb") as sent:
         request: _Request = pickle.loads(sent.read())
     os.environ.update(request.environment)
