@@ -269,8 +269,8 @@ def test_an_offset_that_a_sink_cannot_use_is_refused(
     api = worker()
     api.post("/connectors", json={"name": name, "config": config, "initial_state": "STOPPED"})
     for partition, offset, message in (
-        (-1, 0, "-1 does not exist: topic"),
-        (-1, None, "-1 does not exist: topic"),
+        (-1, 0, "partitions may not be negative: -1"),
+        (-1, None, "partitions may not be negative: -1"),
         (7, None, "-7 does not exist: topic"),
         ("1_0", 0, "partition value in the provided offsets: '1_0'"),
         (True, 0, "partition value in the provided offsets: 'true'"),
@@ -278,7 +278,7 @@ def test_an_offset_that_a_sink_cannot_use_is_refused(
         (0, " 1", "offset value in the provided offsets: ' 1'"),
         (0, 2**63, "offset value in the provided offsets: '9223372036854775808'"),
         (0, [1], "offset value in the provided offsets: '[1]'"),
-        (0, -1, "-0=-1 is outside the log"),
+        (0, -1, "offsets may not be negative: -1"),
     ):
         where = {"kafka_topic": source, "kafka_partition": partition}
         at = None if offset is None else {"kafka_offset": offset}

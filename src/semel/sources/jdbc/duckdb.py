@@ -142,7 +142,8 @@ class Duckdb(Database):
     def _columns(self, query: str) -> Sequence[Column]:
         rows = f"FROM ({query}\n) AS q"
         found = self._session.described(f"SELECT * {rows}")
-        check_names([name.lower() for name in found.columns])  # it folds them
+        named = self._session.query(f"DESCRIBE {query}").column("column_name").to_pylist()
+        check_names([name.lower() for name in named])  # a subquery would number them
         types = {n: (t, _readable(t)) for n, t in zip(found.columns, found.types, strict=True)}
         read = ", ".join(f"{quote(n)}::{r} AS {quote(n)}" for n, (_, r) in types.items())
         schema = self._session.query(f"SELECT {read} {rows} LIMIT 0").schema
