@@ -389,8 +389,9 @@ def test_records_that_need_more_columns_than_a_table_can_have_are_refused(
     with pytest.raises(RowsRejected) as rejection:
         put(sink, records({**fields, "k_last": [1, None, None], "k_more": [1, None, None]}))
     assert [r.offset for r in rejection.value.rejected] == [0]
-    why = f"{sink.database_class.system} allows at most {most} columns"
-    assert f"field k_more does not fit into table t: {why}" in rejection.value.rejected[0].message
+    message = rejection.value.rejected[0].message
+    assert "field k_more does not fit into table t: " in message
+    assert f" allows at most {most} columns" in message
     put(sink, records({n: v[1:] for n, v in some_more.items()}))
     with pytest.raises(RowsRejected) as rejection:  # each needs few columns, but all together many
         put(sink, records({f"k{n}": [None] * n + [1] + [None] * (most - n) for n in range(most)}))
