@@ -55,7 +55,8 @@ _ALIAS = re.compile(r"^(?:transforms|predicates)\.[^.]+\.")
 
 
 _SHORTEST, _LONG = 4, 8
-_COMMON = ("true", "false")
+_COMMON = ("true", "false", "required", "requisite", "sufficient", "optional")
+"""Words that are never hidden: the last four are in any JAAS configuration."""
 _hidden: dict[str, str] = {}
 _patterns: list[re.Pattern[str]] = []
 
@@ -64,13 +65,15 @@ def hide(value: str, shown: str) -> None:
     """From now on, show ``shown`` instead of this value, in any case, and of the items of a list.
 
     Values shorter than eight characters are hidden only where they are words of their own. Those
-    shorter than four, and ``true`` and ``false``, are never hidden: they occur everywhere.
+    shorter than four, and some common words, are never hidden: they occur everywhere.
     """
     value = value.strip()
     if len(value) < _SHORTEST or value.lower() in _COMMON or value.lower() in _hidden:
         return
     items = [item for item in re.split(r"[\s,;]+", value) if len(item) >= _LONG]
     for each in (value, *items):
+        if each.lower() in _COMMON:
+            continue
         for form in (each, quote(each, safe=""), json.dumps(each)[1:-1]):
             _hidden.setdefault(form.lower(), shown)
     forms = sorted(_hidden, key=len, reverse=True)

@@ -18,9 +18,9 @@ from semel.quoting import harmless
 from semel.redact import redacted, setting
 
 HIDDEN = "[hidden]"
+"""What Kafka Connect shows instead of a password."""
 _MOST = 100
 """Keys that no section declares, but that have errors, of which an answer tells."""
-"""What Kafka Connect shows instead of a password."""
 _TEXTUAL = frozenset({Type.STRING, Type.CLASS, Type.LIST})
 
 
@@ -97,7 +97,8 @@ def config_infos(
     others = [name for name in errors if name not in declared]
     if len(others) > _MOST:
         rest = f"{len(others) - _MOST:,} more keys have errors"
-        errors[others[_MOST - 1]].append(Problem("", rest))
+        last = others[_MOST - 1]
+        errors[last].append(Problem(last, rest))
     configs = [ConfigInfo(None, _undeclared(name, errors[name])) for name in others[:_MOST]]
     orders: Counter[str | None] = Counter()
     for definition in declared.values():

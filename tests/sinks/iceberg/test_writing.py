@@ -479,8 +479,11 @@ def test_wrong_configurations_are_refused(warehouse: Warehouse) -> None:
         ({"iceberg.catalog.type": "jdbc"}, "'jdbc' is not one of.*is sql here: .*SQLAlchemy URL"),
         ({"iceberg.catalog.type": "dynamodb"}, "'dynamodb' is not one of.*cannot commit to it"),
         *(
-            ({"iceberg.catalog.type": kind, key: "a.b.c"}, f"{key}='a.b.c'.*have one level")
-            for kind in ("hive", "glue")
+            (
+                {"iceberg.catalog.type": kind, "iceberg.catalog.uri": uri, key: "a.b.c"},
+                f"{key}='a.b.c'.*have one level",
+            )
+            for kind, uri in (("hive", "thrift://host:9083"), ("glue", None))
             for key in ("iceberg.tables", "errors.deadletterqueue.table")
         ),
         ({"iceberg.catalog.type": None}, "is not one of rest, sql"),
