@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,10 +27,13 @@ from tests.patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def of_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests may have run a task in this process."""
+def of_no_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other tests may have run a task or a connector in this process."""
     monkeypatch.setattr(context._Process, "connector", "")
     monkeypatch.setattr(context._Process, "task", None)
+    before = CONNECTOR.set("")
+    yield
+    CONNECTOR.reset(before)
 
 
 def line(message: str, *args: object, **more: Any) -> dict[str, Any]:
