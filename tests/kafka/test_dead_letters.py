@@ -51,7 +51,7 @@ class Recorder:
 
     refusals: list[Exception]
 
-    def __init__(self, _config: object) -> None:
+    def __init__(self, _config: object, **_more: object) -> None:
         self.sent: list[dict[str, Any]] = []
 
     def produce(self, _topic: str, **message: Any) -> None:

@@ -189,7 +189,7 @@ CASES: dict[str, tuple[str, pa.Array, list[str | None]]] = {
     "jsonb from objects": (
         "jsonb",
         pa.array([{"t": dt.datetime(2024, 1, 1), "l": [{"x": 1}], "s": 'Ä"\\'}]),
-        ['{"l": [{"x": 1}], "s": "Ä\\"\\\\", "t": "2024-01-01 00:00:00"}'],
+        ['{"l": [{"x": 1}], "s": "Ä\\"\\\\", "t": "2024-01-01T00:00:00.000000"}'],
     ),
     "jsonb from lists of objects": (
         "jsonb",
