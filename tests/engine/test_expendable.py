@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ def refuses() -> None:
     raise ConfigError("name: is wrong")
 
 
-def sleeps() -> None:
-    time.sleep(PATIENCE)
+def never_answers() -> None:
+    threading.Event().wait(PATIENCE)
 
 
 def test_a_call_is_answered_by_another_process() -> None:
@@ -67,7 +66,7 @@ def test_an_error_arrives_as_what_it_is() -> None:
 
 def test_a_process_that_does_not_answer_is_not_waited_for() -> None:
     with pytest.raises(TimeoutError):
-        expendable.call(expendable.Limits(memory=LIMITS.memory, patience=0.2), sleeps)
+        expendable.call(expendable.Limits(memory=LIMITS.memory, patience=0.2), never_answers)
 
 
 def test_a_task_makes_the_call_itself() -> None:
@@ -102,4 +101,4 @@ def test_a_process_that_ends_before_it_forks_is_replaced(
         thread = threading.Thread(target=end)
         thread.start()
         assert expendable.call(LIMITS, answers, "x")[0] == "x"
-        thread.join()
+        thread.join(PATIENCE)

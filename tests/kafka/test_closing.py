@@ -21,7 +21,7 @@ def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.Monk
         poll=lambda _seconds: SimpleNamespace(topic=lambda: "t"),
         close=over.wait,
     )
-    monkeypatch.setattr(damage, "Consumer", lambda _config: damaged)
+    monkeypatch.setattr(damage, "Consumer", lambda _config, **_more: damaged)
     try:
         assert damage._first("c", {}, TopicPartition("t", 0), 5).topic() == "t"
         assert "closing a Kafka consumer" in abandoned.abandoned()

@@ -35,7 +35,7 @@ class Silent:
     polls: list[float]
     now: float
 
-    def __init__(self, _config: object) -> None: ...
+    def __init__(self, _config: object, **_more: object) -> None: ...
 
     def consume(self, _most: int, _timeout: float) -> list[Any]:
         if not self.polls:
