@@ -201,14 +201,18 @@ def require_token_of_jvm() -> None:
         gateway: Any = SparkContext._gateway
         if gateway.__dict__.get("_callback_server") is not None:
             return
-        token = secrets.token_hex()
-        gateway.callback_server_parameters.auth_token = token
+        gateway.callback_server_parameters.auth_token = secrets.token_hex()
         started: Any = ensure_callback_server_started
         started(gateway)
-        field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient")
-        field = field.getDeclaredField("authToken")
-        field.setAccessible(True)
-        field.set(gateway.java_gateway_server.getCallbackClient(), token)
+        tell_token(gateway)
+
+
+def tell_token(gateway: Any) -> None:
+    """Tell the JVM the token that calls of this process's callback server need."""
+    field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    field.setAccessible(True)
+    client = gateway.java_gateway_server.getCallbackClient()
+    field.set(client, gateway.callback_server_parameters.auth_token)
 
 
 def out_of_memory() -> bool:

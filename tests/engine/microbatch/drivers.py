@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import semel
 from semel import failpoints
+from semel.gateway import tell_token
 from tests.engine.microbatch.transforms import TRANSFORMS
 from tests.patience import PATIENCE
 
@@ -61,6 +62,7 @@ def _answer_again(gateway: Any) -> None:
     if port:
         server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
         server.resetCallbackClient(server.getCallbackClient().getAddress(), port)
+        tell_token(gateway)
 
 
 def _borrowed() -> SparkSession:
