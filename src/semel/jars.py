@@ -200,8 +200,6 @@ def fetch(needed_for: str, pin: Pin) -> Path:
             path.unlink()
             path = Path(found_at.resolve())
             found = sha256(path)
-        if (status := path.stat()).st_uid == os.geteuid():
-            path.chmod(status.st_mode & ~0o022)  # whatever the umask: only this user writes it
     except Exception as failure:  # jgo raises RuntimeError, requests' errors, parse errors, ...
         raise _unavailable(needed_for, pin.coordinate, failure) from failure
     if found != pin.sha256:
@@ -210,6 +208,8 @@ def fetch(needed_for: str, pin: Pin) -> Path:
             f"SHA-256 is {found}, not {pin.sha256}. It is not loaded. Check the Maven repository "
             f"that {pin.coordinate} comes from, and delete the file."
         )
+    if (status := path.stat()).st_uid == os.geteuid():
+        path.chmod(status.st_mode & ~0o022)  # regardless of the umask: see own()
     return path
 
 

@@ -115,8 +115,12 @@ def test_damaged_file_is_fetched_again(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_jar_that_is_not_the_pinned_one_is_never_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Artifact(tmp_path / "evil.jar", b"another jar")
-    monkeypatch.setattr(jars, "artifact", lambda *_: found)
+    def found(_needed_for: str, coordinate: str) -> Artifact:  # they are fetched in parallel
+        folder = tmp_path / coordinate.replace(":", "-")
+        folder.mkdir()
+        return Artifact(folder / "evil.jar", b"another jar")
+
+    monkeypatch.setattr(jars, "artifact", found)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(ServiceError, match=r"evil\.jar.*its SHA-256 is \w{64}, not \w{64}"):
         jars.resolve(jars.SPARK_KAFKA)
