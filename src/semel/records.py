@@ -188,6 +188,11 @@ def all_rejected(why: str, *sources: pa.Table | None) -> RowsRejected:
     return RowsRejected([rejected(s, i, why) for s in given for i in range(s.num_rows)])
 
 
+def some_rejected(source: pa.Table, reasons: Mapping[int, str]) -> RowsRejected:
+    """The error that refuses the records behind some rows, each for its reason."""
+    return RowsRejected([rejected(source, i, why) for i, why in sorted(reasons.items())])
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Everything that becomes visible together: the rows of each topic and the dead letters."""
@@ -201,6 +206,18 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def list_offsets(lists: pa.Array) -> pa.Array:
+    """The offsets into what ``flatten`` returns, which omits the elements outside a slice."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+
+
+def lists_like(lists: pa.Array, elements: pa.Array) -> pa.Array:
+    """Lists of the same lengths and nulls with other elements."""
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(list_offsets(lists), elements, mask=mask)
 
 
 def nested_field(

@@ -19,7 +19,7 @@ def test_many_topics_are_sampled_at_once_and_given_in_order(
     held: set[str] = set()
     most = 0
 
-    def read(_connector: Any, _cluster: Any, topic: str, _positions: Any) -> Any:
+    def read(_connector: Any, _cluster: Any, topic: str, *_more: Any) -> Any:
         nonlocal most
         held.add(topic)
         most = max(most, len(held))
@@ -40,7 +40,7 @@ def test_many_topics_are_sampled_at_once_and_given_in_order(
 
 
 def test_what_fails_for_one_topic_ends_the_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(_connector: Any, _cluster: Any, topic: str, _positions: Any) -> Any:
+    def read(_connector: Any, _cluster: Any, topic: str, *_more: Any) -> Any:
         if topic == "b":
             raise OffsetOutOfRange("b no longer has the records")
         return topic

@@ -92,7 +92,8 @@ def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments
         return expendable.call(_LIMITS, function, *arguments)
     except (expendable.Died, TimeoutError):
         raise BadRequest(
-            "The configuration cannot be validated: the process that did so has died. It may use "
+            "The configuration cannot be validated: the process that did so has died, or took too "
+            "long. It may use "
             f"{_LIMITS.memory >> 20} MiB of memory and {_LIMITS.seconds} s of CPU time. Look for a "
             "very large value, query or pattern in it"
         ) from None

@@ -21,6 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.records import list_offsets
+
 CONNECT = "org.apache.kafka.connect.data."
 DEBEZIUM = "io.debezium."
 DECIMAL = CONNECT + "Decimal"
@@ -144,9 +146,7 @@ def _sparse(values: pa.Array) -> pa.Array:
     pairs = vectors.cast(pa.list_(pa.struct([("key", pa.int16()), ("value", pa.float64())])))
     keys, items = pairs.flatten().flatten()
     each = pc.binary_join_element_wise(keys.cast(pa.string()), items.cast(pa.string()), ":")
-    lengths = pc.fill_null(pc.list_value_length(pairs), 0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    inside = pc.binary_join(pa.ListArray.from_arrays(offsets, each), ",")
+    inside = pc.binary_join(pa.ListArray.from_arrays(list_offsets(pairs), each), ",")
     text = pc.binary_join_element_wise("{", inside, "}/", dimensions.cast(pa.string()), "")
     return pc.if_else(there, text, None)
 
@@ -255,13 +255,13 @@ def decimal_type(parameters: Mapping[str, Any]) -> pa.DataType:
     return pa.decimal128(min(max(precision, 1), 38), int(parameters["scale"]))
 
 
-def facts_of(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def semantic_facts(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a column must know of a schema in Kafka Connect's form; None if that is nothing."""
     known = TYPES.get(str(schema.get("name")))
     if known is not None and known.told and _sent_as(_wire(schema), known.wire):
         return {"name": schema["name"], "parameters": schema.get("parameters") or {}}
     items = schema.get("items")
-    inner = facts_of(items) if isinstance(items, Mapping) else None
+    inner = semantic_facts(items) if isinstance(items, Mapping) else None
     return {"items": inner} if inner else None
 
 

@@ -151,8 +151,9 @@ def first_error(failure: str) -> str:
 
 CRASHED = "Python worker exited unexpectedly"
 _DIED = (
-    "its process died without a word. The system gives a task no more than eight times "
-    "task.max.memory.bytes: if it reads batches that are larger once they are unpacked, increase it"
+    "its process died without reporting an error. A task can allocate at most eight times "
+    "task.max.memory.bytes. If it reads batches that are larger once they are decompressed, "
+    "increase it"
 )
 _STOPPED = ("stopped SparkContext", "'NoneType' object has no attribute 'setJobGroup'")
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")

@@ -88,7 +88,8 @@ class _Answer:
 
 
 def call(limits: Limits, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """What a function of a module answers. In a task it is called as it is: that may die, too.
+    """Call a module's function in a process of its own, and return its result. In a task it is
+    called directly: a task may die, too.
 
     Raises:
         Died: the process has died, or a limit has ended it.

@@ -58,9 +58,9 @@ def other_run(
     *,
     later: bool | None = None,
 ) -> str:
-    """Who has started the last other run that committed copies; with ``later``, one that began
-    after this one, or before it. Empty if nobody has said so within a few seconds. ``wait`` waits,
-    and says whether to stop."""
+    """Who has started the last other run that committed copies. If ``later`` is given, only runs
+    count that began after this one (True) or before it (False). Empty if nobody has said so within
+    a few seconds. ``wait`` waits, and says whether to stop."""
     groups = Groups(client_config(connector, "admin"))
     places = [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
     until = time.monotonic() + _SAYS_IN

@@ -124,7 +124,7 @@ def _samples(
     cluster: Cluster,
     topics: Iterable[str],
     positions: Mapping[TopicPartition, int],
-    *patience: float,
+    patience: float = sampler.PATIENCE,
 ) -> Iterator[tuple[str, pa.Table]]:
     """The samples of those topics that have records, in order; several are read ahead in parallel,
     because reading one is mostly waiting."""
@@ -134,7 +134,7 @@ def _samples(
         try:
             while True:
                 for topic in itertools.islice(left, _AT_ONCE - len(ahead)):
-                    job = pool.submit(_sample, connector, cluster, topic, positions, *patience)
+                    job = pool.submit(_sample, connector, cluster, topic, positions, patience)
                     ahead.append((topic, job))
                 if not ahead:
                     return
@@ -150,7 +150,7 @@ def _sample(
     cluster: Cluster,
     topic: str,
     positions: Mapping[TopicPartition, int],
-    *patience: float,
+    patience: float = sampler.PATIENCE,
 ) -> pa.Table | None:
     mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
     share = -(-_RECORDS // len(mine))
@@ -158,7 +158,7 @@ def _sample(
     ends = {tp: min(latest[tp], at + share) for tp, at in mine.items()}
     if not any(mine[tp] < end for tp, end in ends.items()):
         return None
-    return sampler.read(connector, mine, ends, _BYTES, *patience).tables.get(topic)
+    return sampler.read(connector, mine, ends, _BYTES, patience).tables.get(topic)
 
 
 def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None:

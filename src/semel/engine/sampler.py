@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_PATIENCE = 120.0
+PATIENCE = 120.0
 """Seconds for an answer: Kafka may be silent for 30."""
 _FIRST = 8
 """How many times the wanted bytes the first record may have."""
@@ -46,7 +46,7 @@ def read(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     most: int,
-    patience: float = _PATIENCE,
+    patience: float = PATIENCE,
 ) -> Read:
     """The committed records in ``[start, end)`` of each partition, up to ``most`` bytes, and up to
     damage of unknown extent: whoever gets there says so.
@@ -68,7 +68,7 @@ def read_apart(
     starts: Mapping[TopicPartition, int],
     function: Callable[[*Ts], T],
     *arguments: *Ts,
-    patience: float = _PATIENCE,
+    patience: float = PATIENCE,
 ) -> T:
     """What a function answers that reads the batches at these offsets.
 

@@ -113,7 +113,7 @@ def plan_source(
 def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan | None:
     mine = title(raw)
     problems.unusable |= raw.unresolved.keys()
-    found = source = guarantee = None
+    found = source = guarantee = chain = None
     with problems.caught(mine):
         raw["connector.class"] = full_name(raw.get("connector.class", "").strip())
         found = source_class(raw["connector.class"])
@@ -129,7 +129,7 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
     if "value.converter" not in raw:
         warnings.append(VALUE_CONVERTER)
     with problems.caught(mine):
-        transforms.chain_of(raw)
+        chain = transforms.chain_of(raw)
     warnings += transforms.warnings_of(raw)
     with problems.caught(mine):
         _check_producer(raw)
@@ -149,9 +149,10 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
             source = found(connector)
     with problems.caught(mine):
         outside_of(connector)
-    if source is not None:
+    if source is not None and chain is not None:
         with problems.caught(mine):
-            warnings += unseen(transforms.chain_of(raw), _known(source))
+            warnings += unseen(chain, _known(source))
+    if source is not None:
         with problems.caught(mine):
             _check_boundary(connector, source)
         with problems.caught(mine):

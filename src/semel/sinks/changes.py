@@ -71,8 +71,7 @@ def last_of_each(changes: Changes, given: Mapping[str, np.ndarray], *, revives: 
 
     ``given`` says, for some columns, which rows give a value. Where one does not, it leaves alone
     what an earlier change of the key has written there: the value comes from the last row that
-    gives one. Without ``revives`` a row after a
-    tombstone of its key finds nothing to update.
+    gives one. Without ``revives`` a row after a tombstone of its key finds nothing to update.
     """
     numeric = all(_is_numeric(k.type) for k in changes.keys)
     only_rows = changes.count == len(changes.keys[0])

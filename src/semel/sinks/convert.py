@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.converters.json.block import Unreadable
-from semel.converters.json.nested import Nested, list_offsets, nested_as
-from semel.records import one_array
+from semel.converters.json.nested import Nested, nested_as
+from semel.records import list_offsets, one_array
 from semel.sinks import fitting
 from semel.sinks.casts import UNFIT, cast
 from semel.sinks.fitting import by_kind, only_null

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.converters.json import duck
+from semel.records import list_offsets
 
 
 def documents(columns: Mapping[str, pa.Array], count: int, *, sparse: bool = False) -> pa.Array:
@@ -94,9 +94,7 @@ def _timestamps(values: pa.Array) -> pa.Array:
 
 def _lists(values: pa.Array, inner: Callable[[pa.Array], pa.Array], brackets: str) -> pa.Array:
     """Each list as text: its values, written by ``inner``, in brackets."""
-    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    parts = pa.ListArray.from_arrays(pa.array(offsets), inner(pc.list_flatten(values)))
+    parts = pa.ListArray.from_arrays(list_offsets(values), inner(pc.list_flatten(values)))
     lists = joined([brackets[0], pc.binary_join(parts, ","), brackets[1]], len(values))
     return pc.if_else(values.is_valid(), lists, None)
 

@@ -83,10 +83,9 @@ class Layout:
     def field(self, name: str, kind: pa.DataType) -> pa.Field:
         """A new column of a type, with what the schema of its field says; columns of the key say
         nothing."""
-        declared = None if name in self.key else self.declared.get(name)
-        return (
-            pa.field(name, kind) if declared is None else declared.with_name(name).with_type(kind)
-        )
+        if name in self.key or name not in self.declared:
+            return pa.field(name, kind)
+        return self.declared[name].with_name(name).with_type(kind)
 
     def fields(self) -> list[pa.Field]:
         """The columns of a target that has none of them yet. A field that has only been null has no

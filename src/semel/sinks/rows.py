@@ -9,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, RowsRejected, rejected
+from semel.records import (
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TOPIC,
+    Records,
+    some_rejected,
+)
 from semel.sinks import rereading
 from semel.sinks.casts import named
 from semel.sinks.changes import Changes, last_of_each
@@ -162,7 +169,7 @@ def fitted(
                 text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)
     if problems:
-        raise RowsRejected([rejected(source, i, why) for i, why in sorted(problems.items())])
+        raise some_rejected(source, problems)
     return pa.Table.from_arrays(fitted, schema=columns)
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from semel.converters.base import Failure
 from semel.converters.json.columns import CONNECT
-from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.text import place
 from semel.errors import misconfigured
 from semel.records import DATA_EXCEPTION
@@ -31,7 +31,7 @@ class Unwrapper:
 
     def __init__(self, connector: str) -> None:
         self._connector = connector
-        self._readers: dict[bytes, PayloadReader] = {}
+        self._readers = PayloadReaders()
 
     def unwrap(self, events: pa.StructArray) -> tuple[pa.Array, list[Failure]]:
         """The row after each change, null where there is none.
@@ -63,12 +63,7 @@ class Unwrapper:
         text = after.storage if isinstance(after, pa.ExtensionArray) else after
         wanted = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), text.is_valid())
         rows = pc.indices_nonzero(wanted)
-        block, refused = self._reader(known[CONNECT]).read(text.take(rows).cast(pa.string()))
+        block, refused = self._readers[known[CONNECT]].read(text.take(rows).cast(pa.string()))
         at = rows.to_numpy()
         failures += [Failure(int(at[f.index]), f.exception, f"after: {f.message}") for f in refused]
         return place(block, rows, len(events)), sorted(failures, key=lambda f: f.index)
-
-    def _reader(self, schema: bytes) -> PayloadReader:
-        if schema not in self._readers:
-            self._readers[schema] = PayloadReader(schema.decode())
-        return self._readers[schema]

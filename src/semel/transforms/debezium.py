@@ -14,14 +14,14 @@ from semel.config import key
 from semel.converters.json.facts import facts_as_whole
 from semel.converters.json.merge import Part, together
 from semel.transforms.base import Batch, Contents, Refused, Transform
+from semel.transforms.change_events import are_change_events
 from semel.transforms.fields import Defaults
 from semel.transforms.headers import added, header_keys, parents
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text
 
-ENVELOPE = frozenset({"before", "after", "source", "op"})
 """The fields that identify a change event."""
-_SUFFIX = ".Envelope"
+ENVELOPE_SUFFIX = ".Envelope"
 """How the names of their schemas end."""
 _TRANSACTION = ("id", "data_collection_order", "total_order")
 _AT_THE_TOP = ("op", "ts_ms", "ts_us", "ts_ns")
@@ -257,7 +257,7 @@ class ExtractNewRecordState(Transform):
         return value and Column(value.field.with_nullable(True), value.array)
 
     def _with_headers(self, batch: Batch, found: Columns) -> Batch:
-        """With fields of the events as headers; a tombstone has but the operation."""
+        """Add fields of the events as headers. A tombstone gets only the operation."""
         headers = batch.headers
         if headers is None or not self._headers:
             return batch
@@ -302,9 +302,8 @@ class ExtractNewRecordState(Transform):
 
 def are_events(contents: Contents) -> bool:
     """Whether values are change events, by the name of their schema or, without one, by fields."""
-    if not contents.is_struct or not (contents.name or _SUFFIX).endswith(_SUFFIX):
-        return False
-    return {f.name for f in contents.array.type} >= ENVELOPE
+    by_name = (contents.name or ENVELOPE_SUFFIX).endswith(ENVELOPE_SUFFIX)
+    return by_name and are_change_events(contents.array)
 
 
 def listed(text: bytes | None) -> Sequence[str]:

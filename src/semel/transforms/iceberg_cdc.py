@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
 from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
-from semel.transforms.debezium import ENVELOPE, either, valid
+from semel.transforms.change_events import are_change_events
+from semel.transforms.debezium import either, valid
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text
 
@@ -89,7 +90,7 @@ class DebeziumTransform(Transform):
         there = valid(events)
         if not there.any():
             return batch
-        if not batch.values.is_struct or not {f.name for f in events.type} >= ENVELOPE:
+        if not are_change_events(events):
             raise Refused(reasons(np.flatnonzero(there), "the value is not a change event"))
         found = columns(events)
         before, after = (self._opened(found, state) for state in ("before", "after"))

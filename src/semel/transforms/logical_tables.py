@@ -13,7 +13,7 @@ from semel.converters.json.facts import renamed
 from semel.errors import ConfigError, Problem
 from semel.patterns import check, compiled
 from semel.transforms.base import Batch, Router, each
-from semel.transforms.debezium import are_events
+from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events
 from semel.transforms.structs import Column, column, columns, required, struct
 
 
@@ -124,7 +124,7 @@ class ToLogicalTopicRouter(Router):
                 found[name] = Column(
                     renamed(row.field, self._adjusted(f"{topic}.Value")), row.array
                 )
-            facts = {**values.facts, "name": self._adjusted(f"{topic}.Envelope")}
+            facts = {**values.facts, "name": self._adjusted(f"{topic}{ENVELOPE_SUFFIX}")}
             values = replace(values, array=struct(found, values.array), facts=facts)
         return replace(batch, keys=keys, values=values)
 

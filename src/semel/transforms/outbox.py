@@ -20,7 +20,7 @@ from semel.patterns import check, compiled
 from semel.records import TIMESTAMP_TYPE, Facts
 from semel.transforms import payloads
 from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
-from semel.transforms.debezium import are_events, valid
+from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events, valid
 from semel.transforms.headers import added
 from semel.transforms.structs import Column, Columns, Opener, column, columns, refuse_all, struct
 from semel.transforms.texts import java_text
@@ -100,7 +100,8 @@ class EventRouterConfig:
     nulls: str = key(
         "table.json.payload.null.behavior",
         "ignore",
-        "What becomes of fields of such an object that are null: none, or optional bytes.",
+        "What happens to null fields of such an object: ignore drops them, optional_bytes makes "
+        "them optional bytes.",
         choices=("ignore", "optional_bytes"),
     )
     empty: str = key(
@@ -159,7 +160,7 @@ class EventRouter(Transform):
 
     def _refuse_others(self, values: Contents) -> None:
         """Refuse what is a change event by the name of its schema, but has no operation."""
-        if (values.name or "").endswith(".Envelope") and "op" not in columns(values.array):
+        if (values.name or "").endswith(ENVELOPE_SUFFIX) and "op" not in columns(values.array):
             refuse_all(values.array, "op is not a valid field name")
 
     def _inserts(self, batch: Batch, there: np.ndarray) -> np.ndarray:
@@ -324,7 +325,8 @@ class EventRouter(Transform):
             return found if pc.any(pc.greater(pc.list_value_length(array), 0)).as_py() else None
         if array.type != JSON:
             return found
-        values = [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
+        given = array.storage.to_pylist()
+        values = [None if text is None else json.loads(text) for text in given]
         try:
             schema = payloads.schema_of(name, values, nulls_as_bytes=as_bytes)
         except ValueError:
@@ -334,7 +336,7 @@ class EventRouter(Transform):
         left = [payloads.fitted(value, schema) for value in values]
         texts = [
             text if fitting == value else json.dumps(fitting, ensure_ascii=False)
-            for text, value, fitting in zip(array.storage.to_pylist(), values, left, strict=True)
+            for text, value, fitting in zip(given, values, left, strict=True)
         ]
         field = found.field.with_metadata({CONNECT: json.dumps(schema)})
         return Column(field, pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string())))

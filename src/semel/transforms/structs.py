@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import CONNECT, JSON
-from semel.converters.json.envelope import PayloadReader
+from semel.converters.json.connect_schema import schema_in
+from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import default_of, described, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
@@ -121,7 +121,7 @@ def _not_a_struct(has_schema: bool, purpose: str, kind: str) -> str:
 def connect_type(found: Column, *, has_schema: bool) -> str | None:
     """Kafka Connect's name for the type of a nested field; None for other fields."""
     if found.type == JSON:
-        known = json.loads((found.field.metadata or {}).get(CONNECT, b"{}"))
+        known = schema_in(found.field)
         if known.get("type") in ("struct", "array", "map"):
             return str(known["type"]).upper()
         text = pc.ascii_ltrim_whitespace(found.array.storage.drop_null()[:1])
@@ -155,7 +155,7 @@ class Opener:
     """Makes structs of the objects that converters keep as JSON text. It remembers their fields."""
 
     def __init__(self) -> None:
-        self._typed: dict[bytes, PayloadReader] = {}
+        self._typed = PayloadReaders()
         self._plain: dict[str, PlainReader] = {}
 
     def opened(self, found: Column, where: str) -> Column | None:
@@ -180,14 +180,9 @@ class Opener:
 
     def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
         if CONNECT in known:
-            return self._reader(known[CONNECT]).read(text)[0]
+            return self._typed[known[CONNECT]].read(text)[0]
         reader = self._plain.setdefault(where, PlainReader(None, evolve=True, dates=False))
         return reader.read(text, None)[0]
-
-    def _reader(self, schema: bytes) -> PayloadReader:
-        if schema not in self._typed:
-            self._typed[schema] = PayloadReader(schema.decode())
-        return self._typed[schema]
 
 
 _JAVA = {

@@ -25,7 +25,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.schema_sizes import check_size
-from semel.converters.semantic import DECIMAL, facts_of, semantic
+from semel.converters.semantic import DECIMAL, semantic, semantic_facts
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ def _connect(node: Node) -> Mapping[str, Any]:
 def _facts(schema: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     """The facts of a schema with this type, as JSON."""
     name, parameters = schema.get("connect.name"), schema.get("connect.parameters")
-    found = facts_of({**described, "name": name, "parameters": parameters})
+    found = semantic_facts({**described, "name": name, "parameters": parameters})
     return "" if found is None or "name" not in found else json.dumps(found)
 
 

@@ -22,9 +22,10 @@ from semel.converters.semantic import (
     decimal_type,
     metadata,
     semantic,
+    semantic_facts,
     semantic_struct,
 )
-from semel.converters.semantic import facts_of as semantic_facts
+from semel.records import list_offsets
 
 _WRITTEN = (CONNECT + "Date", CONNECT + "Time", CONNECT + "Timestamp", DEBEZIUM + "data.Json")
 """The names that their Arrow types stand for."""
@@ -75,6 +76,12 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
 def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """What a schema says of itself beside its type."""
     return {n: schema[n] for n in FACTS if schema.get(n) is not None}
+
+
+def schema_in(field: pa.Field) -> dict[str, Any]:
+    """Kafka Connect's schema in the metadata of a field; empty if there is none."""
+    found: dict[str, Any] = json.loads((field.metadata or {}).get(SCHEMA, b"{}"))
+    return found
 
 
 def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
@@ -236,12 +243,8 @@ def _from_json(array: pa.Array, wire: pa.DataType) -> pa.Array:
             raise ValueError("a map whose entries are not pairs")
         else:
             keys, items = pairs.flatten()[::2], pairs.flatten()[1::2]
-        lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-        mask = array.is_null() if array.null_count else None
-        return pa.MapArray.from_arrays(
-            offsets, keys.cast(wire.key_type), items, type=wire, mask=mask
-        )
+        keys, mask = keys.cast(wire.key_type), array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(list_offsets(array), keys, items, type=wire, mask=mask)
     return duck.from_base64(array) if wire == pa.binary() else array
 
 

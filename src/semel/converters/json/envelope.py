@@ -94,6 +94,14 @@ def _between(text: pa.Array, prefix: str) -> pa.Array:
     return inner.cast(pa.string())
 
 
+class PayloadReaders(dict[bytes, PayloadReader]):
+    """Readers of payloads by their schemas, each made when it is first needed."""
+
+    def __missing__(self, schema: bytes) -> PayloadReader:
+        made = self[schema] = PayloadReader(schema.decode())
+        return made
+
+
 class EnvelopeReader:
     """Reads enveloped values.
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from semel.converters.json.columns import CONNECT, JSON
-from semel.converters.json.connect_schema import SchemaError, facts_of, struct_columns
+from semel.converters.json.connect_schema import SchemaError, facts_of, schema_in, struct_columns
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.write import Writer, type_of
 from semel.records import Facts
@@ -17,7 +17,7 @@ from semel.records import Facts
 
 def facts_in(field: pa.Field) -> Facts:
     """What the schema of a field says of itself."""
-    return facts_of(json.loads((field.metadata or {}).get(CONNECT, b"{}")))
+    return facts_of(schema_in(field))
 
 
 def facts_as_whole(field: pa.Field) -> Facts:
@@ -36,7 +36,7 @@ def described(field: pa.Field, facts: Facts) -> pa.Field:
 
 def renamed(field: pa.Field, name: str) -> pa.Field:
     """A field whose schema has another name."""
-    known = json.loads((field.metadata or {}).get(CONNECT, b"{}"))
+    known = schema_in(field)
     if not known:
         return described(field, {"name": name})
     return field.with_metadata({CONNECT: json.dumps({**known, "name": name})})

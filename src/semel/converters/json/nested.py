@@ -28,6 +28,7 @@ from semel.converters.json.infer import NULL, as_column
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
 from semel.converters.semantic import DECIMAL, TYPES, plain
+from semel.records import list_offsets
 
 
 class Nested(ABC):
@@ -133,12 +134,6 @@ class _Map(Nested):
             raise Unreadable("it holds a name twice")
         values = self._item.read(found.flatten())
         return pa.MapArray.from_arrays(list_offsets(found), names.cast(self._key), values)
-
-
-def list_offsets(lists: pa.Array) -> pa.Array:
-    """The offsets into what ``flatten`` returns, which omits the elements outside a slice."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
-    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 
 
 def nested_of(field: pa.Field) -> Nested | None:

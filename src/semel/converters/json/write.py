@@ -19,8 +19,8 @@ from semel.config import LOW, key
 from semel.converters.base import Unwritable
 from semel.converters.bytestrings import unscaled
 from semel.converters.json import duck
-from semel.converters.json.columns import CONNECT, JSON
-from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
+from semel.converters.json.columns import JSON
+from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of, schema_in
 from semel.converters.semantic import TYPES
 
 _CONNECT = "org.apache.kafka.connect.data."
@@ -263,7 +263,7 @@ def _field(name: str, field: pa.Field) -> dict[str, Any]:
 def _known(field: pa.Field) -> dict[str, Any]:
     """What is known of a field from Kafka Connect's schema: all of it for JSON, and for others what
     its values are still written by."""
-    schema = json.loads((field.metadata or {}).get(CONNECT, b"{}"))
+    schema = schema_in(field)
     if field.type == JSON and schema.get("type") in ("struct", "array", "map"):
         return {n: v for n, v in schema.items() if n not in ("field", KEEPS_NULLS)}
     made = type_of("", field.type) if schema and field.type != JSON else {}

@@ -29,7 +29,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.converters.semantic import TYPES, Semantic, facts_of, semantic
+from semel.converters.semantic import TYPES, Semantic, semantic, semantic_facts
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
 """The type of decimals, and the precision and scale of those that declare none."""
@@ -271,7 +271,7 @@ def _semantic(
     if known is None or known.wire != node.type:
         return None, None
     others = {key: value for key, value in parameters.items() if not key.startswith("connect.")}
-    return known, facts_of({"type": wire, "name": name, "parameters": others})
+    return known, semantic_facts({"type": wire, "name": name, "parameters": others})
 
 
 def _has_struct(node: Node) -> bool:

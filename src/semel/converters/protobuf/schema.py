@@ -148,7 +148,7 @@ class Field:
         one = self.node.type if self.known is None else self.known.type
         return pa.list_(one) if self.is_list else one
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Field:
         facts = self.node.facts if isinstance(self.node, Message) else self.facts
         if facts is not None and self.is_list:
@@ -180,7 +180,7 @@ class Oneof:
     name: str
     fields: tuple[Field, ...]
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Field:
         return pa.field(self.name, pa.struct([f.arrow for f in self.fields]))
 

@@ -239,7 +239,7 @@ def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
         if not half:
             if isinstance(error, _MACHINES):
                 raise _unable(f"read a record of schema {group.schema_id}", error) from None
-            why = str(error).splitlines()[0] if isinstance(error, ValueError) else ""
+            why = str(error).partition("\n")[0] if isinstance(error, ValueError) else ""
             why = why or f"it cannot be read: {type(error).__name__}: {error}"
             yield group, Contents(pa.nulls(0), pa.array([], pa.int64()), {0: why})
             return

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from semel.records import lists_like
+
 _UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 _EXACT = {
     pa.uint8(): pa.int16(),
@@ -127,10 +129,7 @@ def _each(
     """Change the elements of lists."""
     lists = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     elements = change(pa.chunked_array([pc.list_flatten(lists)]))
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    flat = pa.concat_arrays(elements.chunks)
-    return pa.chunked_array([pa.ListArray.from_arrays(offsets, flat, mask=lists.is_null())])
+    return pa.chunked_array([lists_like(lists, pa.concat_arrays(elements.chunks))])
 
 
 def _same(found: pa.DataType, carried: pa.DataType) -> bool:

@@ -27,6 +27,7 @@ from semel.records import (
     nested_field,
     one_array,
     rejected,
+    some_rejected,
     value_columns,
 )
 from semel.sinks.casts import without_json
@@ -155,8 +156,7 @@ class Writer:
         else:
             gone = unavailable({n: rows.column(n) for n in names}, (), placeholder)
         if gone and not (self.config.merges and self.sparse and "value" not in gone):
-            reasons = refusals(gone, placeholder)
-            raise RowsRejected([rejected(rows, row, why) for row, why in sorted(reasons.items())])
+            raise some_rejected(rows, refusals(gone, placeholder))
         for name, held in gone.items():
             made = without(rows.column(name), held)
             rows = rows.set_column(rows.column_names.index(name), name, made)
@@ -303,7 +303,7 @@ def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
         add(pc.equal(lengths, 0), "is empty")
         add(pc.greater(lengths, LONGEST_ID), f"is longer than {LONGEST_ID} bytes")
     if problems:
-        raise RowsRejected([rejected(source, row, why) for row, why in sorted(problems.items())])
+        raise some_rejected(source, problems)
 
 
 def _check_distinct(topic: str, rows: pa.Table) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import one_array
+from semel.records import lists_like, one_array
 from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.fitting import by_kind, only_null
@@ -317,7 +317,7 @@ def _array(values: pa.ChunkedArray, column: Column) -> Converted:
     if not is_list(elements.type):  # each must fit, whichever way it goes
         converted = convert(pa.chunked_array([elements]), column.element)
         if column.copied is not None and not elements.null_count and not converted.staged:
-            whole = _lists_like(lists, one_array(converted.values).cast(column.copied.value_type))
+            whole = lists_like(lists, one_array(converted.values).cast(column.copied.value_type))
             return Converted(pa.chunked_array([whole]), False)
     return Converted(pa.chunked_array([_array_text(lists)]), True)
 
@@ -333,7 +333,7 @@ def _array_text(lists: pa.Array) -> pa.Array:
         plain = one_array(json_text(chunks) if nested else _element_text(chunks))
         escaped = pc.replace_substring(pc.replace_substring(plain, "\\", "\\\\"), '"', '\\"')
         inner = pc.binary_join_element_wise('"', escaped, '"', "")
-    joined = pc.binary_join(_lists_like(lists, pc.fill_null(inner, "NULL")), ",")
+    joined = pc.binary_join(lists_like(lists, pc.fill_null(inner, "NULL")), ",")
     return pc.binary_join_element_wise("{", joined, "}", "")
 
 
@@ -343,11 +343,3 @@ def _element_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     # no kernel writes hexadecimal; arrays of bytea with null elements are rare enough
     texts = [None if v is None else f"\\x{v.hex()}" for v in values.to_pylist()]
     return pa.chunked_array([pa.array(texts, pa.string())])
-
-
-def _lists_like(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Lists of the same lengths and nulls with other elements."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    mask = lists.is_null() if lists.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), elements, mask=mask)

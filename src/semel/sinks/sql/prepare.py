@@ -19,6 +19,7 @@ from semel.records import (
     Records,
     RowsRejected,
     rejected,
+    some_rejected,
 )
 from semel.sinks.casts import named
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
@@ -97,8 +98,7 @@ def prepare(
     columns, tombstones = dict(arranged.columns), None
     gone = arranged.unavailable()
     if gone and mode == "insert":
-        reasons = refusals(gone, arranged.placeholder)
-        raise RowsRejected([rejected(records.rows, n, why) for n, why in sorted(reasons.items())])
+        raise some_rejected(records.rows, refusals(gone, arranged.placeholder))
     columns |= {name: without(columns[name], rows) for name, rows in gone.items()}
     if config.delete_enabled and records.tombstones is not None and records.tombstones.num_rows:
         tombstones = records.tombstones
@@ -123,8 +123,8 @@ def prepare(
         left = last_of_each(changes, rows.given, revives=mode == "upsert")
     deletes = None
     if tombstones is not None:
-        gone = pa.table({n: arrays[n].slice(count) for n in key})
-        deletes = Rows(gone, staged.intersection(key), places(tombstones), tombstones.num_rows)
+        deleted = pa.table({n: arrays[n].slice(count) for n in key})
+        deletes = Rows(deleted, staged.intersection(key), places(tombstones), tombstones.num_rows)
         deletes = deletes.take(left.tombstones)
     return Prepared(topic, table, mode, key, _latest(rows, left), deletes)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json.nested import nested_as
 from semel.converters.semantic import Described, plain, times_in_utc
-from semel.records import one_array
+from semel.records import lists_like, one_array
 from semel.sinks.convert import read_nested
 from semel.sinks.sql.columns import Column, is_binary, is_number
 
@@ -124,17 +124,10 @@ def formed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     items = kind.items
     if items is not None and column.element is not None:
         inner = pa.chunked_array([pa.ExtensionArray.from_storage(items, found.flatten())])
-        whole = _lists_like(found, one_array(formed(inner, column.element)))
+        whole = lists_like(found, one_array(formed(inner, column.element)))
         return pa.chunked_array([whole])
     form = _FORMS.get(kind.name)
     return pa.chunked_array([found if form is None else form(found, kind, column, target)])
-
-
-def _lists_like(lists: pa.Array, items: pa.Array) -> pa.Array:
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    mask = lists.is_null() if lists.null_count else None
-    return pa.ListArray.from_arrays(offsets, items, mask=mask)
 
 
 def _bit_values(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
@@ -177,11 +170,7 @@ def _reversed(found: pa.Array, size: int) -> np.ndarray:
 
 
 def _big_endian(found: pa.Array, size: int) -> pa.Array:
-    rows = _reversed(found, size)
-    made = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(size), len(found), [None, pa.py_buffer(rows.tobytes())]
-    ).cast(pa.binary())
-    return pc.if_else(found.is_valid(), made, None)
+    return pc.if_else(found.is_valid(), _fixed(_reversed(found, size), size), None)
 
 
 def _bit_texts(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
@@ -246,7 +235,7 @@ def _intervals(found: pa.Array, kind: Described, column: Column, target: str) ->
 def _vectors(found: pa.Array, kind: Described, column: Column, target: str) -> pa.Array:
     if target not in ("vector", "halfvec"):
         return found
-    texts = _lists_like(found, found.flatten().cast(pa.string()))
+    texts = lists_like(found, found.flatten().cast(pa.string()))
     return pc.binary_join_element_wise("[", pc.binary_join(texts, ","), "]", "")
 
 
@@ -314,7 +303,7 @@ def _hstores(values: pa.Array) -> pa.Array:
     each = pc.binary_join_element_wise(
         _in_quotes(keys), pc.fill_null(_in_quotes(items), "NULL"), "=>"
     )
-    return pc.binary_join(_lists_like(pairs, each), ",")
+    return pc.binary_join(lists_like(pairs, each), ",")
 
 
 def _in_quotes(texts: pa.Array) -> pa.Array:

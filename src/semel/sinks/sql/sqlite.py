@@ -131,7 +131,9 @@ class Sqlite(Dialect):
             return TransientError(f"{text}{holder(self._path, self._beside('-shm'))}")
         if re.search("disk image is malformed|file is not a database", message):
             text += ". The file is damaged: replace it with an intact copy"
-        return nature.error(text + room(self._path) * (nature is Nature.AWAY))
+        if nature is Nature.AWAY:
+            text += room(self._path)
+        return nature.error(text)
 
     def _beside(self, suffix: str) -> Any:
         return self._path.with_name(self._path.name + suffix)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.ledger import OffsetRange
-from semel.records import Records, RowsRejected, rejected
+from semel.records import Records, some_rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
@@ -89,8 +89,7 @@ class TableView(ABC):
         given = {n: v for n, v in arranged.columns.items() if n not in provenance}
         gone = replace(arranged, columns=given).unavailable()
         if gone and self._config.mode == "insert":
-            reasons = refusals(gone, arranged.placeholder)
-            raise RowsRejected([rejected(records.rows, n, why) for n, why in reasons.items()])
+            raise some_rejected(records.rows, refusals(gone, arranged.placeholder))
         given |= {name: without(given[name], rows) for name, rows in gone.items()}
         held = self._held(table, records, replace(arranged, columns=given))
         return replace(held, optional=held.optional | gone.keys())

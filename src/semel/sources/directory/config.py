@@ -141,7 +141,7 @@ class DirectoryConfig(TextKeys):
     format_name: str = key(
         "format",
         "",
-        "What the files hold: csv, json (values one behind another), text (lines), parquet or "
+        "What the files hold: csv, json (values one after another), text (lines), parquet or "
         "avro. Each of spooldir's classes has its own.",
         choices=("", *FORMATS),
         importance=HIGH,

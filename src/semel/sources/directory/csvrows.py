@@ -38,7 +38,7 @@ class OfCsv(OfBytes):
         super().__init__(config)
         self._fields, self._parser = fields, parser
         self._dialect = config.dialect
-        self._rows = config.dialect.parser
+        self._rows = self._dialect.parser
         self._take([f.name for f in fields])
 
     def _take(self, columns: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _NOT_WHITESPACE = "\x85\xa0\u2007\u202f"
@@ -49,13 +49,6 @@ class RowParser(ABC):
     def row(self, lines: Sequence[str], at: int) -> tuple[Row, int] | None:
         """The row that begins at a line, and the index of the line after it; None if a quote is
         not closed."""
-
-    def rows(self, lines: Sequence[str]) -> Iterator[tuple[Row, int]]:
-        """All whole rows, each with the index of the line after it."""
-        at = 0
-        while at < len(lines) and (found := self.row(lines, at)) is not None:
-            yield found
-            at = found[1]
 
 
 class Default(RowParser):

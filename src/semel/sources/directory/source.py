@@ -310,8 +310,9 @@ class DirectorySource(Source):
                     f"{field.type}, but must be a timestamp"
                 )
             stamps = pc.struct_field(values, field.name)
-        metadata = Metadata(config.input_path, found, self._formats.name)
         headers = None
+        if config.metadata_location != "none":
+            metadata = Metadata(config.input_path, found, self._formats.name)
         if config.metadata_location == "headers":
             headers = metadata.headers(begin, len(values))
         elif config.metadata_location == "field":

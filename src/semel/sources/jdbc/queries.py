@@ -120,7 +120,7 @@ def whole(column: Column, number: Any) -> int:
     was stored.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: it is not a whole number.
     """
     try:
         found = Decimal(number)

@@ -358,10 +358,11 @@ class Mysql(Dialect):
 
     def constant(self, value: pa.Scalar) -> str | None:
         """In parentheses: texts, bytes and JSON take only expressions."""
+        kind = value.type
+        if is_text(kind) or kind == pa.json_():
+            text = (value.value if kind == pa.json_() else value).as_py()
+            return f"(CONVERT(X'{text.encode().hex()}' USING utf8mb4))"
         found = super().constant(value)
-        if found is not None and (is_text(value.type) or value.type == pa.json_()):
-            text = value.value.as_py() if value.type == pa.json_() else value.as_py()
-            found = f"CONVERT(X'{text.encode().hex()}' USING utf8mb4)"
         return found and f"({found})"
 
     def column_type(self, kind: pa.DataType, *, in_key: bool = False) -> str:

@@ -30,7 +30,7 @@ NATURES = by_code(
             1412,  # somebody has altered a table that the snapshot shows
             *(1180, 3100, 3101),  # of a cluster: another server's transaction came first
             *(1020, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1317),
-            *(1412, 1969, 2006, 2013, 2014, 2055, 3024, 4031),
+            *(1969, 2006, 2013, 2014, 2055, 3024, 4031),
         ],
         Nature.AWAY: [
             *(3, 28, 1021, 1026, 1030, 1114, 3675),  # no space is left

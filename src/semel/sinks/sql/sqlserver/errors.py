@@ -41,11 +41,13 @@ NATURES = by_code(
     }
 )
 """By SQL Server's numbers. Others are mistakes, unless a trigger has raised them."""
-_STATES = {
-    Nature.CHANGED: ("42",),
-    Nature.PASSING: ("40", "55", "57"),
-    Nature.AWAY: ("08", "53", "58"),
-}
+_STATES = by_code(
+    {
+        Nature.CHANGED: ["42"],
+        Nature.PASSING: ["40", "55", "57"],
+        Nature.AWAY: ["08", "53", "58"],
+    }
+)
 """By the classes of PostgreSQL's SQLSTATE, behind Babelfish."""
 _WAITED = 1222
 _NOT_MAPPED = "YY002"
@@ -86,8 +88,7 @@ def _nature(number: int, state: str) -> Nature:
     if number in NATURES:
         return NATURES[number]
     if state:
-        classes = (nature for nature, known in _STATES.items() if state[:2] in known)
-        return next(classes, Nature.MISTAKE if state == "XX000" else Nature.DATA)
+        return _STATES.get(state[:2], Nature.MISTAKE if state == "XX000" else Nature.DATA)
     return Nature.DATA if number >= _RAISED else Nature.MISTAKE
 
 
