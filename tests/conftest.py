@@ -40,7 +40,13 @@ pytest_plugins = [
 ]
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+for profile, examples in (("semel", 25), ("thorough", 200)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
 settings.load_profile("semel")
 
 Value = bytes | str | None

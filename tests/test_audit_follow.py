@@ -303,6 +303,7 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     assert watching.end().lost == 0
 
 
+@pytest.mark.long
 def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -322,6 +323,7 @@ def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
     assert watch(config).wait().lost == 1
 
 
+@pytest.mark.long
 def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
     monkeypatch: pytest.MonkeyPatch,
     topic: MakeTopic,

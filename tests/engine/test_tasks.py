@@ -405,10 +405,11 @@ class _BlindTask:
         self._run_task(*arguments)  # type: ignore[operator]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "deaf_for",
     [
-        pytest.param({0, 1}, id="all", marks=pytest.mark.long),
+        pytest.param({0, 1}, id="all"),
         pytest.param({0}, id="one, while others flow"),
     ],
 )

@@ -594,11 +594,11 @@ class TestRun:
     @pytest.mark.parametrize(
         "kinds",
         [
-            (Kind.WORKER_KILL, Kind.ZOMBIE),
+            (Kind.WORKER_KILL,),
             pytest.param(
                 (
                     *(Kind.DRIVER_KILL, Kind.STORE_KILL, Kind.ERROR),
-                    *(Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE),
+                    *(Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE, Kind.ZOMBIE),
                 ),
                 marks=pytest.mark.long,
             ),

@@ -113,6 +113,7 @@ def test_a_connector_lives_and_dies_by_requests(
     ]
 
 
+@pytest.mark.long
 def test_rows_deleted_after_offsets_were_altered_are_lost(
     worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -61,6 +61,7 @@ def test_dead_letters_are_in_the_transaction(
     assert_each_once(config, [i for i in range(200) if i % 10])
 
 
+@pytest.mark.long
 def test_an_audit_tells_dead_letters_of_a_former_topic_from_those_of_the_new_one(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -110,7 +111,7 @@ def test_offsets_are_not_changed_under_a_run(
 ) -> None:
     source = topic()
     produce(source, records(10))
-    session = {"session.timeout.ms": 8000, "heartbeat.interval.ms": 300}
+    session = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     running = start(config)
     running.until(lambda p: p.rows == 10)
