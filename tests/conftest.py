@@ -269,9 +269,12 @@ def mariadb(services_directory: Path) -> Iterator[MariaDB | Given]:
         yield running
 
 
-@pytest.fixture(params=SYSTEMS)
+@pytest.fixture(
+    params=[pytest.param(s, marks=pytest.mark.long) if s == "duckdb" else s for s in SYSTEMS]
+)
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a new, empty database of each system besides PostgreSQL."""
+    """The URL of a new, empty database of each system besides PostgreSQL. `make test` tries DuckDB,
+    which is slow to begin, where a test asks for it with ``SYSTEMS``."""
     yield from _new_database(request, tmp_path)
 
 

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent
 PROGRAMS = {"run", "call", "check_call", "check_output"}
 
 
-WAITS = re.compile(r"\b(join|communicate|subprocess|sleep|wait|monotonic)\b")
+WAITS = re.compile(
+    r"\.join\((\w+=|\))|\.communicate\(|\bsubprocess\.|\bsleep\(|\.wait\(|\bmonotonic\(\)|\.result\("
+)
 
 
 @functools.cache
