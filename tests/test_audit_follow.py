@@ -282,6 +282,7 @@ def test_a_partition_that_is_added_between_two_runs_is_judged_from_its_beginning
     assert watch(config).wait().lost == 1
 
 
+@pytest.mark.long
 def test_a_ledger_that_was_moved_back_is_judged_anew(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:

@@ -363,6 +363,7 @@ def test_mistakes_in_combinations_of_keys_are_reported_together(
         assert part in ended.err, ended.err
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     topic: MakeTopic,

@@ -139,6 +139,7 @@ def test_what_lies_before_damage_of_unknown_extent_is_committed(
         assert positions(config)[at] == 10
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_damage_done_after_a_record_was_written_is_not_held_against_its_row(
     damaged: Kafka, configure: Configure

@@ -214,6 +214,7 @@ def test_a_bad_record_between_two_tables_commits_is_named(
     assert_each_where_it_belongs_and_once(tolerant, [*range(50), *range(51, 101)])
 
 
+@pytest.mark.long
 def test_an_audit_finds_what_a_table_lacks_or_has_twice(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:

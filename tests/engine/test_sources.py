@@ -563,6 +563,7 @@ def test_offsets_that_are_gone_while_a_run_lives_stop_it_and_it_says_what_a_star
     assert seen(config) == lines(5)
 
 
+@pytest.mark.long
 def test_a_start_without_offsets_warns_of_records_that_are_in_its_topics_already(
     path: Path,
     source: Callable[..., Config],

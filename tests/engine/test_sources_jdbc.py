@@ -167,6 +167,7 @@ def test_an_audit_compares_the_table_with_kafka(
     assert audit_source(plan_source(config)).changed == 1
 
 
+@pytest.mark.long
 def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     database: str, source: Callable[..., Config], start: Start, produce: Produce
 ) -> None:

@@ -87,6 +87,7 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
     assert_nothing_lost_nothing_twice(config, range(1000))
 
 
+@pytest.mark.long
 def test_a_connector_that_is_back_with_other_topics_reads_no_others(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
