@@ -68,7 +68,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
 @pytest.mark.cell(sink="sql_url", mode="direct", delivery="delivery")
 @pytest.mark.parametrize(
     ("sql_url", "delivery"),
-    some(product(SYSTEMS, DELIVERIES), {*product(("mariadb", "sqlite"), ["transactional"])}),
+    some(product(SYSTEMS, DELIVERIES), {("mariadb", "transactional")}),
     indirect=["sql_url"],
 )
 def test_killed_at_every_place(

@@ -80,6 +80,7 @@ def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
+@pytest.mark.long
 def test_it_gives_up_after_max_retries(
     own_postgres: Callable[[], Postgres],
     topic: MakeTopic,

@@ -76,7 +76,7 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
     [
         ("transactional", "sink.before_commit"),
         pytest.param("transactional", "sink.after_commit", marks=pytest.mark.long),
-        ("transactional+upsert", "task.before_publish"),
+        pytest.param("transactional+upsert", "task.before_publish", marks=pytest.mark.long),
         pytest.param("at-most-once", "deliver.between", marks=pytest.mark.long),
         pytest.param("at-least-once", "deliver.between", marks=pytest.mark.long),
         pytest.param("idempotent", "deliver.between", marks=pytest.mark.long),

@@ -509,6 +509,7 @@ def test_a_transaction_that_has_timed_out_is_started_again(
     assert_each_once(config, range(200))
 
 
+@pytest.mark.long
 def test_an_error_at_each_place_is_tried_again(
     topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:
@@ -523,6 +524,7 @@ def test_an_error_at_each_place_is_tried_again(
     assert_each_once(config, range(200))
 
 
+@pytest.mark.long
 def test_a_driver_and_all_of_its_tasks_killed_leave_a_transaction_that_the_next_run_aborts(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
 ) -> None:
