@@ -252,6 +252,7 @@ class Drivers(RuleBasedStateMachine):
             sink.close()
 
 
+@pytest.mark.hypothesis
 def test_the_stored_positions_are_those_of_the_model(target: Target) -> None:
     class Here(Drivers):
         pass

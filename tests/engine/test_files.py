@@ -201,7 +201,7 @@ def test_no_reader_ever_sees_a_file_that_is_not_whole(
     topic: MakeTopic, produce: Produce, files: Files, start: Start
 ) -> None:
     source = topic(partitions=2)
-    produce(source, records(400))
+    produce(source, records(1000))
     config = files(source)
     running = start(config, until_caught_up=True)
     seen: set[Path] = set()
@@ -212,7 +212,7 @@ def test_no_reader_ever_sees_a_file_that_is_not_whole(
         time.sleep(0.01)
     running.wait()
     assert seen
-    assert_nothing_lost_nothing_twice(config, range(400))
+    assert_nothing_lost_nothing_twice(config, range(1000))
     shown = [p.name for p in Path(config["path"], source).rglob("*") if p.is_file()]
     assert all(n.startswith(f"{source}+") and n.endswith(".parquet") for n in shown)
 

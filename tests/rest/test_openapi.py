@@ -125,7 +125,7 @@ def requests_of(operation: Any, mode: Any, sent: Counter[int]) -> Callable[[], N
 
 @pytest.mark.parametrize("token", [pytest.param("read", marks=pytest.mark.long), "write"])
 @pytest.mark.parametrize(
-    "examples", [2, pytest.param(100, marks=pytest.mark.long)], ids=["some", "many"]
+    "examples", [4, pytest.param(100, marks=pytest.mark.long)], ids=["some", "many"]
 )
 def test_no_chain_of_hostile_requests_makes_the_worker_fail(
     victim: Victim,  # noqa: F811

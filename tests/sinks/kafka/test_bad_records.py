@@ -111,7 +111,7 @@ def test_offsets_are_not_changed_under_a_run(
 ) -> None:
     source = topic()
     produce(source, records(10))
-    session = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
+    session = {"session.timeout.ms": 8000, "heartbeat.interval.ms": 300}
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     running = start(config)
     running.until(lambda p: p.rows == 10)
