@@ -51,7 +51,7 @@ test: $(VENV)/.ready ## Run the tests, with a real Kafka, PostgreSQL and Spark (
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not long"
 
 long: $(VENV)/.ready ## Run the tests that `make test` leaves out: more cases, and drills
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "long or hypothesis" --hypothesis-profile thorough
 
 sample: $(VENV)/.ready ## Run a random sample of the long tests, a different one for each SEED
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --sample $(SEED)

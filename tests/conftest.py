@@ -40,7 +40,13 @@ pytest_plugins = [
 ]
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+for profile, examples in (("semel", 25), ("thorough", 200)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
 settings.load_profile("semel")
 
 Value = bytes | str | None
@@ -263,9 +269,12 @@ def mariadb(services_directory: Path) -> Iterator[MariaDB | Given]:
         yield running
 
 
-@pytest.fixture(params=SYSTEMS)
+@pytest.fixture(
+    params=[pytest.param(s, marks=pytest.mark.long) if s == "duckdb" else s for s in SYSTEMS]
+)
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a new, empty database of each system besides PostgreSQL."""
+    """The URL of a new, empty database of each system besides PostgreSQL. `make test` tries DuckDB,
+    which is slow to begin, where a test asks for it with ``SYSTEMS``."""
     yield from _new_database(request, tmp_path)
 
 

@@ -282,6 +282,7 @@ def test_a_partition_that_is_added_between_two_runs_is_judged_from_its_beginning
     assert watch(config).wait().lost == 1
 
 
+@pytest.mark.long
 def test_a_ledger_that_was_moved_back_is_judged_anew(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_ledger_that_was_moved_back_is_judged_anew(
     assert watching.end().lost == 0
 
 
+@pytest.mark.long
 def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -322,6 +324,7 @@ def test_by_counts_a_topic_that_was_created_again_has_no_duplicates(
     assert watch(config).wait().lost == 1
 
 
+@pytest.mark.long
 def test_keys_that_are_replaced_and_deleted_later_are_not_missed_in_small_steps(
     monkeypatch: pytest.MonkeyPatch,
     topic: MakeTopic,

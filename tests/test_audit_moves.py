@@ -317,6 +317,7 @@ def test_rows_deleted_after_a_position_was_moved_are_lost_or_named(
     assert broken or not complete
 
 
+@pytest.mark.long
 def test_lag_tools_see_positions_that_were_set(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

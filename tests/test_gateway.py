@@ -144,12 +144,13 @@ print(SparkContext(conf=SparkConf().setAll(list(settings.items()))).range(3).cou
 """
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "command",
     [
         pytest.param(["false"], id="the JVM ends at once"),
-        pytest.param(None, marks=pytest.mark.long, id="the JVM does not know what this is"),
+        pytest.param(None, id="the JVM does not know what this is"),
     ],
 )
 def test_spark_starts_in_spite_of_a_damaged_archive(

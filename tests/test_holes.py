@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.audit import holes as judging
@@ -84,7 +84,6 @@ class Life:
         return {offset for span in spans for offset in range(*span)}
 
 
-@settings(max_examples=300, deadline=None)
 @given(steps=STEPS)
 def test_what_was_ever_read_is_judged_or_named_and_nothing_else_is_expected(
     steps: list[tuple[str, int]],
@@ -100,7 +99,6 @@ def test_what_was_ever_read_is_judged_or_named_and_nothing_else_is_expected(
     assert life.read <= life.judged() | named
 
 
-@settings(max_examples=300, deadline=None)
 @given(steps=STEPS)
 def test_an_untouched_position_leaves_nothing_unjudged(steps: list[tuple[str, int]]) -> None:
     life = Life()

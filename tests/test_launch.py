@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,11 @@ from semel import launch
 from semel.gateway import OPTIONS
 
 Options = Callable[..., str]
+
+
+class AtOnce(threading.Thread):
+    def start(self) -> None:
+        self.run()
 
 
 @pytest.fixture
@@ -23,7 +30,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> Options:
     monkeypatch.setattr(
         launch.Jvm, "connect", lambda _jvm, settings, _archive: begun.append(settings[OPTIONS])
     )
-    monkeypatch.setattr(launch.threading.Thread, "start", lambda thread: thread.run())
+    monkeypatch.setattr(launch, "threading", SimpleNamespace(Thread=AtOnce))
 
     def of(raw: dict[str, str], *, for_any: bool = False) -> str:
         begun.clear()

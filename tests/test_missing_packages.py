@@ -86,9 +86,9 @@ def test_the_plan_names_what_is_missing(
     ("module", "config", "extra"),
     [
         ("deltalake", DELTA, "delta"),
-        ("pyiceberg", ICEBERG, "iceberg"),
-        ("fsspec", FILES, "files"),
-        ("fsspec", DIRECTORY, "files"),
+        pytest.param("pyiceberg", ICEBERG, "iceberg", marks=pytest.mark.long),
+        pytest.param("fsspec", FILES, "files", marks=pytest.mark.long),
+        pytest.param("fsspec", DIRECTORY, "files", marks=pytest.mark.long),
     ],
 )
 def test_a_plugin_whose_modules_import_a_missing_package_names_it(

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.patience import PATIENCE
 from tests.sampling import LONGEST, SIZE, TOO_LONG, drawn
 
@@ -40,28 +42,28 @@ def test_what_takes_longer_than_a_sample_may_is_never_drawn() -> None:
     assert all(f"`{file}`" in told for file in TOO_LONG)
 
 
-def test_files_begin_in_the_order_in_which_they_are_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", ["one", pytest.param("two", marks=pytest.mark.long)])
+def test_files_begin_in_the_order_in_which_they_are_drawn(seed: str, tmp_path: Path) -> None:
     """And not the one with most tests first; each test gets the time that a sample has for it."""
     counts = {"test_a.py": 5, "test_b.py": 1, "test_c.py": 3, "test_d.py": 2}
     for file, count in counts.items():
         (tmp_path / file).write_text(FILE.format(count=count, longest=LONGEST))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: some\n")
     plugins = ("-p", "tests.sampling", "-p", "tests.scheduling", "-p", "no:cacheprovider")
-    for seed in ("one", "two"):
-        run = subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "-v", *plugins, "-n", "1", "--dist", "loadfile"),
-                *("--sample", seed),
-            ],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert run.returncode == 0, run.stdout
-        begun = dict.fromkeys(re.findall(r"PASSED (test_\w\.py)", run.stdout))
-        tests = [f"{file}::test_of_a_file[{n}]" for file in counts for n in range(counts[file])]
-        wanted = dict.fromkeys(test.partition(":")[0] for test in drawn(seed, tests))
-        assert list(begun) == list(wanted)
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-v", *plugins, "-n", "1", "--dist", "loadfile"),
+            *("--sample", seed),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    begun = dict.fromkeys(re.findall(r"PASSED (test_\w\.py)", run.stdout))
+    tests = [f"{file}::test_of_a_file[{n}]" for file in counts for n in range(counts[file])]
+    wanted = dict.fromkeys(test.partition(":")[0] for test in drawn(seed, tests))
+    assert list(begun) == list(wanted)

@@ -68,23 +68,37 @@ def test_validate_touches_no_service(semel: Callable[..., Ended], written: Write
     ("change", "message"),
     [
         ({"tasks.max": "two"}, "tasks.max='two' must be a whole number"),
-        ({"tasks.max": "0"}, "tasks.max='0' must be at least 1"),
-        ({"errors.tolerance": "some"}, "must be one of none, all"),
-        ({"topics": None}, "set one of topics (a list) and topics.regex"),
-        ({"connection.url": None}, "connection.url is required"),
-        ({"bootstrap.servers": None}, "or in SEMEL_BOOTSTRAP_SERVERS"),
-        ({"connector.class": "FileStream"}, "is not a connector that semel has"),
-        (
-            {"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"},
-            "connector.class=kafka, a sink, copies topics",
+        *(
+            pytest.param(change, message, marks=pytest.mark.long)
+            for change, message in (
+                ({"tasks.max": "0"}, "tasks.max='0' must be at least 1"),
+                ({"errors.tolerance": "some"}, "must be one of none, all"),
+                ({"topics": None}, "set one of topics (a list) and topics.regex"),
+                ({"connection.url": None}, "connection.url is required"),
+                ({"bootstrap.servers": None}, "or in SEMEL_BOOTSTRAP_SERVERS"),
+                ({"connector.class": "FileStream"}, "is not a connector that semel has"),
+                (
+                    {"connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector"},
+                    "connector.class=kafka, a sink, copies topics",
+                ),
+                (
+                    {"consumer.override.group.id": "mine"},
+                    "consumer.override.group.id is set by semel",
+                ),
+                (
+                    {"consumer.override.isolation.level": "read_uncommitted"},
+                    "never reads records of aborted transactions",
+                ),
+                (
+                    {"consumer.override.no.such.key": "1"},
+                    'No such configuration property: "no.such.key"',
+                ),
+                (
+                    {"delivery": "exactly-once", "delivery.mechanism": "idempotent"},
+                    "cannot be kept",
+                ),
+            )
         ),
-        ({"consumer.override.group.id": "mine"}, "consumer.override.group.id is set by semel"),
-        (
-            {"consumer.override.isolation.level": "read_uncommitted"},
-            "never reads records of aborted transactions",
-        ),
-        ({"consumer.override.no.such.key": "1"}, 'No such configuration property: "no.such.key"'),
-        ({"delivery": "exactly-once", "delivery.mechanism": "idempotent"}, "cannot be kept"),
         ({"transforms": "t"}, "transforms.t.type is required"),
     ],
 )
@@ -110,9 +124,14 @@ def test_a_configuration_that_cannot_be_run_is_refused_with_the_reason(
     ("keys", "delivery"),
     [
         ({}, "exactly-once (transactional)"),
-        ({"delivery": "at-most-once"}, "at-most-once"),
-        ({"delivery": "at-least-once"}, "at-least-once"),
-        ({"delivery.mechanism": "idempotent", **UPSERT}, "exactly-once (idempotent)"),
+        *(
+            pytest.param(keys, delivery, marks=pytest.mark.long)
+            for keys, delivery in (
+                ({"delivery": "at-most-once"}, "at-most-once"),
+                ({"delivery": "at-least-once"}, "at-least-once"),
+                ({"delivery.mechanism": "idempotent", **UPSERT}, "exactly-once (idempotent)"),
+            )
+        ),
     ],
 )
 def test_describe_names_the_guarantee_and_why_it_holds(
@@ -344,6 +363,7 @@ def test_mistakes_in_combinations_of_keys_are_reported_together(
         assert part in ended.err, ended.err
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_offsets_are_shown_set_and_reset_but_not_while_the_connector_runs(
     topic: MakeTopic,

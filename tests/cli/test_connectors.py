@@ -120,6 +120,7 @@ def offsets_of(connectors: Semel) -> Any:
     return found(connectors("offsets", "orders", "--json"))["offsets"]
 
 
+@pytest.mark.long
 def test_hidden_secrets_are_recognised(
     connectors: Semel, file: Callable[..., Path], tmp_path: Path
 ) -> None:

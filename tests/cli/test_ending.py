@@ -102,16 +102,24 @@ def test_errors_that_nobody_reads_leave_the_exit_code_alone() -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit"],
+        *(
+            pytest.param(arguments, marks=pytest.mark.long)
+            for arguments in (["audit", "--json"], ["lag"], ["offsets", "show"])
+        ),
+    ],
+)
 def test_a_closed_pipe_is_no_finding_of_an_audit(
-    topic: MakeTopic, produce: Produce, configure: Configure, written: Write
+    arguments: list[str], topic: MakeTopic, produce: Produce, configure: Configure, written: Write
 ) -> None:
     source = topic()
     produce(source, records(10))
     config = configure(source)
     caught_up(config)
-    file = written(config)
-    for arguments in (["audit"], ["audit", "--json"], ["lag"], ["offsets", "show"]):
-        assert closed_at_once(*arguments, file) == (CLOSED, "")
+    assert closed_at_once(*arguments, written(config)) == (CLOSED, "")
 
 
 def interrupted(arguments: list[str], number: signal.Signals, after: str) -> tuple[int, str]:

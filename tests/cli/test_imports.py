@@ -77,6 +77,7 @@ def test_managing_connectors_imports_no_engine_and_no_client_of_kafka() -> None:
     assert not heavy & modules
 
 
+@pytest.mark.long
 def test_a_run_that_is_refused_leaves_no_spark_and_imports_no_other_store(file: Path) -> None:
     code, modules, children = ended("run", file, before=IMPATIENT)
     assert code == 3

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,7 +179,7 @@ def test_a_watch_prints_what_changes_and_survives_a_worker_that_starts_again(
         if next(looks, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(connectors.time, "sleep", sleep)
+    monkeypatch.setattr(connectors, "time", SimpleNamespace(sleep=sleep, strftime=time.strftime))
     ended = semel("connectors", "list", "--watch", "--url", serve(answer))
     assert ended.code == 0
     lines = [line.partition(" ")[2] for line in ended.out.splitlines()]

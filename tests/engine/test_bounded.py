@@ -72,7 +72,7 @@ CASES = [
     for place in failpoints.PLACES
     if not (delivery.startswith("transactional") and place == "deliver.between")
 ]
-IN_SHORT = ["task.after_convert", "sink.before_commit", "sink.after_commit"]
+IN_SHORT = ["sink.before_commit"]
 SHORT = [
     (delivery, place)
     for delivery, place in CASES
@@ -239,6 +239,7 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
+@pytest.mark.long
 def test_a_driver_that_was_frozen_in_a_commit_writes_nothing_of_a_topic_created_again_meanwhile(
     kafka: Kafka, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
 ) -> None:
@@ -281,6 +282,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     assert_nothing_lost_nothing_twice(config, range(10))
 
 
+@pytest.mark.long
 def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
     topic: MakeTopic, produce: Produce, lake: Lake, start: Start
 ) -> None:
@@ -301,6 +303,7 @@ def test_the_table_may_be_optimized_and_vacuumed_meanwhile(
     assert_nothing_lost_nothing_twice(config, range(550))
 
 
+@pytest.mark.long
 def test_a_store_that_refuses_mid_commit_is_tried_again_and_then_named(
     topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path, start: Start
 ) -> None:
@@ -333,6 +336,7 @@ def test_a_bad_record_ends_the_connector_after_everything_before_it(
     assert sorted(map(str, left)) == sorted(table(config, source).file_uris())
 
 
+@pytest.mark.long
 def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
     topic: MakeTopic, produce: Produce, lake: Lake, points: Path
 ) -> None:
@@ -368,6 +372,7 @@ def test_a_value_that_does_not_fit_the_table_is_a_bad_record(
     assert letter["offset"] == 10
 
 
+@pytest.mark.long
 def test_topics_and_partitions_that_appear_are_picked_up(
     topic: MakeTopic, produce: Produce, lake: Lake, start: Start, kafka: Kafka
 ) -> None:
@@ -422,6 +427,7 @@ def test_records_that_retention_removed_are_a_hole_or_an_error(
     assert sum(e.records_lost for e in snapshot.entries) == 20
 
 
+@pytest.mark.long
 def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
     topic: MakeTopic, produce: Produce, lake: Lake
 ) -> None:

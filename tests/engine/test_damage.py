@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -45,8 +44,8 @@ LEFT = [*range(40), *range(50, 110)]
 
 
 @pytest.mark.integration
-def test_a_damaged_batch_stops_each_engine_and_with_tolerance_is_passed_over(
-    damaged: Kafka, configure: Configure, lake: Lake, tmp_path: Path
+def test_a_damaged_batch_stops_the_tasks_and_with_tolerance_is_passed_over(
+    damaged: Kafka, configure: Configure
 ) -> None:
     servers = {"bootstrap.servers": damaged.bootstrap_servers}
     tolerant = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
@@ -70,7 +69,13 @@ def test_a_damaged_batch_stops_each_engine_and_with_tolerance_is_passed_over(
     sql(url, f'DELETE FROM "{TOPIC}" WHERE id IN (SELECT id FROM "{TOPIC}" LIMIT 7)')
     assert audit({**config, **tolerant}).lost == 7
 
-    staged = lake(TOPIC, servers)
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_a_damaged_batch_stops_the_driver_and_with_tolerance_is_passed_over(
+    damaged: Kafka, lake: Lake
+) -> None:
+    staged = lake(TOPIC, {"bootstrap.servers": damaged.bootstrap_servers})
     with pytest.raises(BadRecord, match=STOPS):
         caught_up(staged)
     assert positions(staged)[ZERO] == 40
@@ -134,6 +139,7 @@ def test_what_lies_before_damage_of_unknown_extent_is_committed(
         assert positions(config)[at] == 10
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_damage_done_after_a_record_was_written_is_not_held_against_its_row(
     damaged: Kafka, configure: Configure

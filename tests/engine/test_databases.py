@@ -68,7 +68,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
 @pytest.mark.cell(sink="sql_url", mode="direct", delivery="delivery")
 @pytest.mark.parametrize(
     ("sql_url", "delivery"),
-    some(product(SYSTEMS, DELIVERIES), {*product(SYSTEMS, ["transactional"])}),
+    some(product(SYSTEMS, DELIVERIES), {("mariadb", "transactional")}),
     indirect=["sql_url"],
 )
 def test_killed_at_every_place(
@@ -123,7 +123,7 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     ("sql_url", "place"),
     [
         *some(product(SYSTEMS, ["sink.before_commit"]), {("mariadb", "sink.before_commit")}),
-        *some(product(SYSTEMS, ["task.after_convert"]), {("sqlite", "task.after_convert")}),
+        *some(product(SYSTEMS, ["task.after_convert"]), ()),
     ],
     indirect=["sql_url"],
 )
@@ -168,7 +168,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
-@pytest.mark.parametrize("sql_url", some((*IN_FILES, "mariadb"), {"sqlite"}), indirect=True)
+@pytest.mark.parametrize("sql_url", some((*IN_FILES, "mariadb"), ()), indirect=True)
 def test_a_full_disk_is_waited_for_and_loses_nothing(
     disk: Disk,
     topic: MakeTopic,

@@ -39,7 +39,7 @@ SHORT = [
     (delivery, place)
     for delivery, place in CASES
     if place == "deliver.between"
-    or (delivery == "transactional" and place not in {"task.after_poll", "task.before_publish"})
+    or (delivery == "transactional" and place in {"sink.before_commit", "sink.after_commit"})
 ]
 
 

@@ -53,7 +53,7 @@ def test_connections_that_the_server_ends_are_opened_again(
     assert_nothing_lost_nothing_twice(config, range(800))
 
 
-@pytest.mark.parametrize("how", some(["restart", "kill"], {"kill"}))
+@pytest.mark.parametrize("how", some(["restart", "kill"], ()))
 def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     how: str,
     own_postgres: Callable[[], Postgres],
@@ -80,6 +80,7 @@ def test_a_postgresql_that_goes_away_and_comes_back_costs_nothing_but_time(
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
+@pytest.mark.long
 def test_it_gives_up_after_max_retries(
     own_postgres: Callable[[], Postgres],
     topic: MakeTopic,
@@ -125,6 +126,7 @@ def full_disk(own_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
         place.rmdir()
 
 
+@pytest.mark.long
 def test_a_full_disk_is_tried_again_and_leaves_everything_before_committed(
     full_disk: Postgres, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -159,6 +161,7 @@ def test_a_kafka_that_is_away_at_start_is_named_within_bounded_time(
         caught_up(config)
 
 
+@pytest.mark.long
 def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
     own_kafka: Callable[[], Kafka],
     produce: Produce,
@@ -181,6 +184,7 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
     assert_nothing_lost_nothing_twice(config, range(600))
 
 
+@pytest.mark.long
 def test_a_failure_outside_of_a_commit_is_tried_again_too(
     topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:

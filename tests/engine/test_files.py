@@ -62,7 +62,7 @@ KILLED = [
     *(("transactional", p) for p in PLACES),
     *((d, p) for d in ("at-least-once", "at-most-once") for p in IN_BETWEEN),
 ]
-SHORT = {("transactional", p) for p in IN_BETWEEN}
+SHORT = {("transactional", p) for p in IN_BETWEEN if p != "sink.after_commit"}
 
 
 @pytest.fixture
@@ -324,9 +324,7 @@ def test_an_object_store_that_copies_instead_of_renaming(
     assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
 
 
-@pytest.mark.parametrize(
-    "place", some(["sink.before_commit", "files.between_renames"], {"sink.before_commit"})
-)
+@pytest.mark.parametrize("place", some(["sink.before_commit", "files.between_renames"], ()))
 def test_killed_while_it_writes_to_s3(
     place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
 ) -> None:
@@ -343,7 +341,7 @@ def test_killed_while_it_writes_to_s3(
     assert (report.lost, report.duplicated, report.exact) == (0, 0, True)
 
 
-@pytest.mark.parametrize("kind", some(["json", "csv", "avro"], {"json"}))
+@pytest.mark.parametrize("kind", some(["json", "csv", "avro"], ()))
 def test_other_formats_are_exactly_once_too(
     kind: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
 ) -> None:
@@ -452,6 +450,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     assert_nothing_lost_nothing_twice({**named, "topics": f"{first},{second}"}, range(40))
 
 
+@pytest.mark.long
 def test_fields_that_appear_are_in_the_files_that_follow(
     topic: MakeTopic, produce: Produce, files: Files
 ) -> None:

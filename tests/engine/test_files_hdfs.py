@@ -24,12 +24,15 @@ from tests.engine.harness import (
     name,
     positions,
     records,
-    some,
     until_one_is_fenced,
     wait_until,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.usefixtures("small_shares"),
+]
 
 Files = Callable[..., Config]
 
@@ -74,7 +77,7 @@ def ids(config: Config, topic: str) -> list[int]:
     return sorted(table.column("id").to_pylist())
 
 
-@pytest.mark.parametrize("places", some([SHORT, REST], [SHORT]))
+@pytest.mark.parametrize("places", [SHORT, REST])
 def test_killed_at_each_place_of_a_commit(
     places: list[str], topic: MakeTopic, produce: Produce, files: Files, points: Path
 ) -> None:

@@ -132,10 +132,12 @@ def test_rows_that_another_program_has_written_are_not_duplicated(
 KINDS = [
     "lines",
     "postgresql",
-    *(pytest.param(k, marks=pytest.mark.long) for k in ("sqlite", "files")),
+    "sqlite",
+    "files",
 ]
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_written_before_another_program_went_on_is_not_duplicated(

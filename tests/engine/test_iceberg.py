@@ -75,8 +75,8 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
     ("delivery", "place"),
     [
         ("transactional", "sink.before_commit"),
-        ("transactional", "sink.after_commit"),
-        ("transactional+upsert", "task.before_publish"),
+        pytest.param("transactional", "sink.after_commit", marks=pytest.mark.long),
+        pytest.param("transactional+upsert", "task.before_publish", marks=pytest.mark.long),
         pytest.param("at-most-once", "deliver.between", marks=pytest.mark.long),
         pytest.param("at-least-once", "deliver.between", marks=pytest.mark.long),
         pytest.param("idempotent", "deliver.between", marks=pytest.mark.long),
@@ -163,6 +163,7 @@ def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
@@ -247,6 +248,7 @@ def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
     assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
 
 
+@pytest.mark.long
 def test_several_topics_share_a_table(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:

@@ -37,7 +37,11 @@ from tests.hivemetastore import PATIENT, HiveMetastore
 from tests.patience import PATIENCE
 from tests.s3 import Bucket, glue
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.usefixtures("small_shares"),
+]
 
 PREFIX = "iceberg.catalog."
 EVOLVES = {"iceberg.tables.evolve-schema-enabled": "true"}
@@ -81,9 +85,7 @@ def anywhere(request: pytest.FixtureRequest, warehouse: Configure) -> Configure:
     return lambda topics, more=None: warehouse(topics, {**keys, **(more or {})})
 
 
-@pytest.mark.parametrize(
-    "place", some(["sink.before_commit", "sink.after_commit"], {"sink.before_commit"})
-)
+@pytest.mark.parametrize("place", ["sink.before_commit", "sink.after_commit"])
 def test_killed_at(
     place: str, topic: MakeTopic, produce: Produce, behind: Behind, points: Path
 ) -> None:
@@ -117,12 +119,12 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
 @pytest.mark.parametrize(
     ("anywhere", "keys", "place", "skip"),
     [
-        pytest.param("sqlite", {}, "sink.before_commit", 1, marks=pytest.mark.long),
-        pytest.param("sqlite", UPSERT, "sink.before_commit", 1, marks=pytest.mark.long),
+        ("sqlite", {}, "sink.before_commit", 1),
+        ("sqlite", UPSERT, "sink.before_commit", 1),
         ("rest", {}, "sink.before_commit", 1),
-        pytest.param("glue", {}, "sink.before_commit", 1, marks=pytest.mark.long),
+        ("glue", {}, "sink.before_commit", 1),
         # First positions, columns and the first trigger are a commit each.
-        pytest.param("hive", {}, "hive.before_alter", 3, marks=pytest.mark.long),
+        ("hive", {}, "hive.before_alter", 3),
     ],
     indirect=["anywhere"],
     ids=["sqlite", "sqlite-upsert", "rest", "glue", "hive"],

@@ -73,7 +73,7 @@ def assert_each_where_it_belongs_and_once(config: Config, expected: Iterable[int
 
 @pytest.mark.parametrize(
     ("skip", "most"),
-    some([(3, "120"), (4, "35"), (4, "200"), (5, "35")], {(4, "200")}),
+    some([(3, "120"), (4, "35"), (4, "200"), (5, "35")], ()),
 )
 def test_killed_before_the_commit_of_a_table(
     skip: int, most: str, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
@@ -122,7 +122,7 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     assert_each_where_it_belongs_and_once(config, range(sent))
 
 
-@pytest.mark.parametrize("skip", some([3, 4], {4}))
+@pytest.mark.parametrize("skip", some([3, 4], ()))
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     skip: int, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
@@ -142,6 +142,7 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
     assert_each_where_it_belongs_and_once(config, range(COUNT))
 
 
+@pytest.mark.long
 def test_a_topic_that_is_not_read_any_more_holds_up_no_other_one(
     topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_topic_that_is_not_read_any_more_holds_up_no_other_one(
     assert_each_where_it_belongs_and_once(config, range(100))
 
 
+@pytest.mark.long
 def test_what_another_program_has_continued_is_not_written_again(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_bad_record_between_two_tables_commits_is_named(
     assert_each_where_it_belongs_and_once(tolerant, [*range(50), *range(51, 101)])
 
 
+@pytest.mark.long
 def test_an_audit_finds_what_a_table_lacks_or_has_twice(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:
@@ -295,7 +298,7 @@ def test_of_two_drivers_with_tables_that_are_named_nothing_is_duplicated(
     assert_each_in_the_table_it_names_and_once(config, range(sent))
 
 
-@pytest.mark.parametrize(("skip", "most"), some([(4, "50"), (5, "130"), (7, "50")], {(5, "130")}))
+@pytest.mark.parametrize(("skip", "most"), some([(4, "50"), (5, "130"), (7, "50")], ()))
 def test_a_zombie_wakes_up_among_tables_that_are_named(
     skip: int, most: str, topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
 ) -> None:

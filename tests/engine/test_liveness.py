@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from semel.engine.direct import liveness as module
 from semel.engine.direct.liveness import Liveness
 from semel.ledger import TopicPartition
 
@@ -43,7 +46,7 @@ def test_a_look_is_forgotten_after_a_change() -> None:
 
 def test_each_successor_gets_more_time_until_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: clock)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock))
     liveness = Liveness(10.0)
     clock = 30.0
     assert liveness.is_doubtful

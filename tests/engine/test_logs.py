@@ -245,7 +245,7 @@ def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_diverge_if_configure
     assert audit(log.config).lost == 30
 
 
-@pytest.mark.parametrize("store", some(["postgresql", "sqlite"], ["sqlite"]))
+@pytest.mark.parametrize("store", some(["postgresql", "sqlite"], []))
 def test_rows_that_records_replaced_before_they_were_cut_off_are_not_judged(
     store: str, log: Log, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_what_to_set_is_said_of_a_task_that_has_died_without_a_word() -> None:
     assert "task.max.memory.bytes" in first_error(report)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_sample_that_is_too_large_ends_the_process_that_reads_it(
     bomb: str, topic: MakeTopic, produce: Produce, configure: Configure

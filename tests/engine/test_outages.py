@@ -98,6 +98,7 @@ def test_a_store_that_falls_silent_is_left_and_the_commit_judged_anew(
     assert_nothing_lost_nothing_twice({**config, "connection.url": database}, range(60))
 
 
+@pytest.mark.long
 def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
     proxy: Proxy,
     database: str,

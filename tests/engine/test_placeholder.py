@@ -74,6 +74,7 @@ class Runs:
         return [m.group_instance_id for m in found.members] if found else []
 
 
+@pytest.mark.long
 def test_tasks_do_not_wait_for_what_the_placeholder_has_waited_for(
     slow_kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

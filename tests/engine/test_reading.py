@@ -106,6 +106,7 @@ def test_partitions_added_while_it_runs_are_read_from_their_start_even_with_late
     assert ids(config["connection.url"], source) == list(range(10, 25))
 
 
+@pytest.mark.long
 def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_schema_that_evolves_while_records_flow(
     assert '"x"' in rows[2][2]
 
 
+@pytest.mark.long
 def test_an_id_that_the_registry_does_not_know_is_a_bad_record(
     registry: SchemaRegistry,
     topic: MakeTopic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_an_outage_is_reported_once_a_minute_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(retry.time, "monotonic", lambda: now)
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now))
     told: list[str] = []
     some = retries(told)
     until = now + 150

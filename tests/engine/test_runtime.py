@@ -139,6 +139,7 @@ def test_a_task_of_the_bounded_engine_is_restarted_with_the_others(
     assert (state(connector), rows(connector)) == (State.RUNNING, 20)
 
 
+@pytest.mark.long
 def test_a_topic_that_is_missing_at_the_start_is_waited_for(
     runtime: Runtime, kafka: Kafka, produce: Produce, configure: Configure,
     caplog: pytest.LogCaptureFixture,
@@ -304,6 +305,7 @@ def test_restarting_the_failed_tasks_leaves_the_others_alone(
     wait_until(lambda: states(connector) == [State.RUNNING] * 2)
 
 
+@pytest.mark.long
 def test_a_paused_connector_of_a_lake_commits_nothing_until_it_resumes(
     runtime: Runtime, topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path
 ) -> None:

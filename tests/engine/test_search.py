@@ -297,6 +297,7 @@ def test_a_bad_record_stops_the_connector_where_documents_are_left_out_by_choice
     assert_nothing_lost_nothing_twice(config, range(25))
 
 
+@pytest.mark.long
 def test_without_provenance_the_audit_goes_by_counts(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -99,6 +99,7 @@ def test_each_document_has_the_time_of_a_field_or_of_its_record(
     assert audit(config).kept
 
 
+@pytest.mark.long
 def test_a_replay_changes_nothing_until_the_stream_rolls_over(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
 ) -> None:

@@ -191,6 +191,7 @@ def made_clients() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.relative_to(root)}:{node.lineno}", node
 
 
+@pytest.mark.long
 def test_no_client_of_kafka_writes_its_own_lines_to_standard_error() -> None:
     """Without a logger, librdkafka prints ``%3|...|FATAL|`` when it is fenced, at any level."""
     without = [where for where, call in made_clients() if "logger" not in _keys(call)]

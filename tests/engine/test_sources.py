@@ -184,7 +184,7 @@ def test_lines_are_written_once_and_reading_goes_on_after_a_restart(
     "place",
     [
         "sink.before_commit",
-        "sink.after_commit",
+        pytest.param("sink.after_commit", marks=pytest.mark.long),
         pytest.param("task.after_convert", marks=pytest.mark.long),
         pytest.param("sink.after_positions", marks=pytest.mark.long),
     ],
@@ -266,6 +266,7 @@ def test_in_a_cluster_a_source_begins_again_after_a_fence(
     assert seen(config) == written
 
 
+@pytest.mark.long
 def test_in_a_cluster_another_worker_may_be_given_tasks_of_a_source_that_runs(
     tmp_path: Path, source: Callable[..., Config]
 ) -> None:
@@ -331,6 +332,7 @@ def is_fenced(producer: Transactions, topic: str) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_brokers_that_go_away_before_the_source_is_owned_are_waited_for(
     path: Path,
     source: Callable[..., Config],
@@ -362,6 +364,7 @@ def test_brokers_that_go_away_before_the_source_is_owned_are_waited_for(
     assert len(consume(kafka.bootstrap_servers, "lines")) == 2
 
 
+@pytest.mark.long
 def test_fewer_tasks_than_before_fence_those_beyond(
     source: Callable[..., Config],
     offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
@@ -490,6 +493,7 @@ def test_tasks_that_kafka_connect_may_have_had_are_fenced(
     assert is_fenced(producer, connector.originals["topic"])
 
 
+@pytest.mark.long
 def test_of_two_runs_that_begin_at_once_the_one_that_was_replaced_does_not_come_back(
     source: Callable[..., Config],
     offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
@@ -559,6 +563,7 @@ def test_offsets_that_are_gone_while_a_run_lives_stop_it_and_it_says_what_a_star
     assert seen(config) == lines(5)
 
 
+@pytest.mark.long
 def test_a_start_without_offsets_warns_of_records_that_are_in_its_topics_already(
     path: Path,
     source: Callable[..., Config],
@@ -799,6 +804,7 @@ def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
     assert len(found) == 40
 
 
+@pytest.mark.long
 def test_offsets_in_a_table_repeat_after_a_crash_but_lose_nothing(
     path: Path,
     points: Path,
@@ -961,6 +967,7 @@ def test_a_line_that_the_topic_does_not_take_stops_the_connector(
     wait_until(lambda: all(no_transaction_is_open(kafka, *place) for place in places), timeout=30)
 
 
+@pytest.mark.long
 def test_with_tolerance_a_record_that_a_transform_refuses_is_skipped_and_counted(
     path: Path,
     source: Callable[..., Config],
@@ -1114,6 +1121,7 @@ def test_a_transaction_that_the_broker_has_ended_is_begun_again(
     assert seen(config) == lines(60)
 
 
+@pytest.mark.long
 def test_an_audit_counts_what_is_committed_meanwhile_as_neither_lost_nor_duplicated(
     path: Path,
     source: Callable[..., Config],

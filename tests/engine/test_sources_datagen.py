@@ -39,6 +39,7 @@ def config(kafka: Kafka, topic: MakeTopic) -> Config:
     }
 
 
+@pytest.mark.long
 def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
     config: Config, points: Path, start: Start
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
     assert start({**forbidden, **routed}, until_caught_up=True).wait().records == 0
 
 
+@pytest.mark.long
 def test_an_audit_compares_the_table_with_kafka(
     database: str, source: Callable[..., Config], start: Start
 ) -> None:
@@ -166,6 +167,7 @@ def test_an_audit_compares_the_table_with_kafka(
     assert audit_source(plan_source(config)).changed == 1
 
 
+@pytest.mark.long
 def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     database: str, source: Callable[..., Config], start: Start, produce: Produce
 ) -> None:
@@ -197,7 +199,7 @@ def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     assert audit_source(plan_source(config)).lost == 1
 
 
-@pytest.mark.parametrize("in_ranges", [False, True])
+@pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_read(
     database: str,
     source: Callable[..., Config],
@@ -258,6 +260,7 @@ def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     assert offset.keys() == {"incrementing", "timestamp", "timestamp_nanos"}
 
 
+@pytest.mark.long
 def test_a_bulk_query_that_is_killed_comes_once_and_not_again_before_its_time(
     database: str, points: Path, source: Callable[..., Config], start: Start
 ) -> None:

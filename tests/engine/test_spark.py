@@ -103,6 +103,7 @@ def test_it_finishes_what_is_in_hand_and_exits_with_0(
     assert done == sorted(set(done))
 
 
+@pytest.mark.long
 def test_a_killed_python_worker_is_restarted_by_spark(
     topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch, points: Path
 ) -> None:
@@ -290,6 +291,7 @@ def test_workers_import_the_module_of_a_source_or_a_sink(name: str, module: str)
     assert settings[f"spark.executorEnv.{MODULE}"] == module
 
 
+@pytest.mark.long
 def test_a_local_spark_does_not_start_a_thread_for_each_slot() -> None:
     program = """
 import psutil

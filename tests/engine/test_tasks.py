@@ -87,6 +87,7 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
     assert_nothing_lost_nothing_twice(config, range(1000))
 
 
+@pytest.mark.long
 def test_a_connector_that_is_back_with_other_topics_reads_no_others(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -405,10 +406,11 @@ class _BlindTask:
         self._run_task(*arguments)  # type: ignore[operator]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "deaf_for",
     [
-        pytest.param({0, 1}, id="all", marks=pytest.mark.long),
+        pytest.param({0, 1}, id="all"),
         pytest.param({0}, id="one, while others flow"),
     ],
 )

@@ -219,6 +219,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(
     assert sinks.sink_class("sqlite").__module__ == "semel.sinks.sql.sqlite"  # ours stays ours
 
 
+@pytest.mark.long
 def test_the_packages_own_tests(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)]
     run = subprocess.run(

@@ -163,6 +163,7 @@ def _days(produce: Produce, topic: str, origin: int) -> None:
     produce(topic, texts, timestamps=[(n % 3 + 1) * DAY for n in range(40)])
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_router_splits_topics_into_folders_of_files_in_one_commit(
     topic: MakeTopic, produce: Produce, lake: Lake, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -120,7 +121,7 @@ def test_nobody_is_asked_about_topics_whose_ids_brokers_do_not_tell() -> None:
 
 def test_silent_topics_are_asked_about_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now))
     kafka = Kafka(BEFORE, FAILED, NOW)
     found = watching(kafka)
     assert not found.changed()
@@ -138,7 +139,7 @@ def test_a_task_that_rests_asks_once_a_minute_and_holds_no_connection_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now))
     kafka = Kafka(BEFORE, NOW)
     found = watching(kafka)
     now += 6

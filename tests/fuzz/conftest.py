@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-EXAMPLES = 50
+EXAMPLES = 25
 """As many of each kind in one round."""
 Check = Callable[..., None]
 

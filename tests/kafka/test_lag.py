@@ -19,6 +19,7 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.long
 def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
     kafka: Kafka,
     topic: MakeTopic,

@@ -122,6 +122,7 @@ def test_a_login_serves_all_clients(
     assert mechanism != "OAUTHBEARER" or tokens.given
 
 
+@pytest.mark.long
 def test_a_worker_shares_connectors_through_a_kafka_that_asks_for_a_login(
     secured: SecuredKafka, trust_store: Path, tmp_path: Path
 ) -> None:

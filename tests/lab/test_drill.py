@@ -591,16 +591,14 @@ def test_a_driver_may_die_of_its_fault_between_two_looks(struck: bool) -> None:
 
 @pytest.mark.integration
 class TestRun:
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "kinds",
         [
             (Kind.WORKER_KILL, Kind.ZOMBIE),
-            pytest.param(
-                (
-                    *(Kind.DRIVER_KILL, Kind.STORE_KILL, Kind.ERROR),
-                    *(Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE),
-                ),
-                marks=pytest.mark.long,
+            (
+                *(Kind.DRIVER_KILL, Kind.STORE_KILL, Kind.ERROR),
+                *(Kind.BROKER_KILL, Kind.REPLACED_ZOMBIE),
             ),
         ],
         ids=["short", "others"],

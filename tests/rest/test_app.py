@@ -113,6 +113,7 @@ def test_a_connector_lives_and_dies_by_requests(
     ]
 
 
+@pytest.mark.long
 def test_rows_deleted_after_offsets_were_altered_are_lost(
     worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -238,6 +239,7 @@ def test_answers_have_the_warnings_of_a_configuration(
     assert "warnings" not in api.patch(path, json={"insert.mod": None}).json()
 
 
+@pytest.mark.long
 def test_a_null_is_an_error_of_its_key(
     worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:

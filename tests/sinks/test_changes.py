@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.records import KEY, Records
@@ -48,7 +48,6 @@ def _rows(left: Survivors, count: int) -> list[int]:
     return list(range(count)) if left.rows is None else left.rows.tolist()
 
 
-@settings(max_examples=300, deadline=None)
 @pytest.mark.parametrize("kind", some(KEYS, {"text", "bytes"}))
 @given(data=st.data())
 def test_upserts_end_as_if_done_one_by_one(kind: str, data: st.DataObject) -> None:
@@ -82,7 +81,6 @@ def _plain(key: Any, kind: pa.DataType) -> Any:
     return pa.scalar(key, kind).as_py()
 
 
-@settings(max_examples=300, deadline=None)
 @given(done=changes.filter(bool), existing=st.sets(st.integers(0, 3)), data=st.data())
 def test_updates_end_as_if_done_one_by_one(
     done: list[Change], existing: set[int], data: st.DataObject
@@ -105,7 +103,6 @@ def test_updates_end_as_if_done_one_by_one(
     assert found == expected
 
 
-@settings(max_examples=300, deadline=None)
 @given(done=changes.filter(bool), data=st.data())
 def test_inserts_and_deletes_end_as_if_done_one_by_one(
     done: list[Change], data: st.DataObject
@@ -127,7 +124,6 @@ def test_inserts_and_deletes_end_as_if_done_one_by_one(
     assert {k: sorted(v) for k, v in found.items()} == expected
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     keys=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), min_size=1),
     partitions=st.data(),
@@ -156,7 +152,6 @@ def test_ascending_unique_keys_are_left_as_they_are() -> None:
     assert last_of_each(ascending, {}, revives=True).rows is None
 
 
-@settings(max_examples=200, deadline=None)
 @given(done=st.lists(st.tuples(st.sampled_from([b"a", b"b", b""]), st.booleans())))
 def test_a_store_of_keys_and_values_ends_as_if_changed_one_by_one(
     done: list[tuple[bytes, bool]],
@@ -198,7 +193,6 @@ def _one_by_one(
     return last, latest
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     done=st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-1, 5), st.booleans()),

@@ -304,7 +304,7 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, str], Store]] = {
 @pytest.mark.parametrize(
     "keys", [{}, PLAIN, TRANSFORMED], ids=["envelopes", "plain", "transformed"]
 )
-@pytest.mark.parametrize("store", some(STORES, {"sqlite", "delta"}))
+@pytest.mark.parametrize("store", some(STORES, {"sqlite"}))
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_cut_of_a_batch_gives_the_same_rows_and_bad_records(

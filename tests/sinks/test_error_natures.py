@@ -254,6 +254,7 @@ def judged(sink: Sink) -> Nature:
     raise AssertionError("nothing was raised")
 
 
+@pytest.mark.long
 def test_postgresql_raises_each_state_and_each_has_the_nature_of_its_table(
     base: Callable[[str], Database],
 ) -> None:

@@ -23,7 +23,7 @@ def test_a_worker_that_is_back_is_awaited_until_the_group_shows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     none = cast(Any, None)
     leading = Leading(given("127.0.0.1:1"), none, none, none)
     without, whole = Group(frozenset({HERE})), Group(frozenset({HERE, AWAY}))

@@ -158,7 +158,7 @@ def read(node: Node, messages: list[bytes]) -> tuple[list[Any], set[int]]:
     return [values_at.get(n) for n in range(len(messages))], refused
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_columns_are_what_fastavro_reads(data: st.DataObject) -> None:
     schema, values = data.draw(schemas(Names()))
@@ -172,7 +172,7 @@ def test_columns_are_what_fastavro_reads(data: st.DataObject) -> None:
     assert [sorted_maps(node, v) for v in found] == wanted
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damage_is_refused_alone_or_reads_as_it_does_row_by_row(data: st.DataObject) -> None:
     schema, values = data.draw(schemas(Names()))
@@ -215,7 +215,6 @@ def _damaged(draw: st.DrawFn, message: bytes) -> bytes:
     return message[:place] + bytes([draw(st.integers(0, 255))]) + message[place + 1 :]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     values=st.lists(st.lists(LONGS, max_size=9) | st.lists(st.just(1), max_size=700), max_size=6)
 )

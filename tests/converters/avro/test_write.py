@@ -25,7 +25,7 @@ from tests.converters.avro.test_columns import Names, by_fastavro, in_arrow, rea
 from tests.converters.registries import ROW, VALUES, Memory
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_what_was_read_is_written_again_byte_for_byte(data: st.DataObject) -> None:
     """Of schemas that can be written: the union of several types cannot. Maps have no order, and

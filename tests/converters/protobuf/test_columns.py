@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from semel.converters.protobuf import contents, rows
@@ -17,12 +17,6 @@ from semel.converters.protobuf.link import Linked
 from semel.converters.protobuf.schema import Node
 from semel.converters.registry.framing import framed, unframed
 from tests.converters.protobuf.schemas import File, expected, files, filled, with_maps
-
-SLOW = settings(
-    deadline=None,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 def node_of(text: str) -> Node:
@@ -78,7 +72,6 @@ def reordered(like: Any, value: Any) -> Any:
     return value
 
 
-@SLOW
 @given(st.data())
 def test_any_values_of_any_schema(data: st.DataObject) -> None:
     file = data.draw(files())
@@ -87,7 +80,6 @@ def test_any_values_of_any_schema(data: st.DataObject) -> None:
     compare(file, node_of(file.text), [m.SerializeToString() for m in made])
 
 
-@SLOW
 @given(st.data())
 def test_damaged_bytes_are_read_alike_or_refused_alike(data: st.DataObject) -> None:
     file = data.draw(files())
@@ -110,7 +102,6 @@ def test_damaged_bytes_are_read_alike_or_refused_alike(data: st.DataObject) -> N
     compare(file, node_of(file.text), [made, bytes(damaged), other])
 
 
-@SLOW
 @given(st.data())
 def test_columns_and_rows_agree(data: st.DataObject) -> None:
     file = data.draw(files())
@@ -124,7 +115,6 @@ def test_columns_and_rows_agree(data: st.DataObject) -> None:
     assert repr(alone.to_pylist()) == repr(list(found.values()))
 
 
-@SLOW
 @given(files())
 def test_a_schema_reads_alike_as_text_and_serialized(file: File) -> None:
     serialized = base64.b64encode(file.descriptor(maps=True).SerializeToString()).decode()

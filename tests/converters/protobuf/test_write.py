@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.converters import create
@@ -21,12 +21,6 @@ from semel.errors import ConfigError
 from tests.converters.protobuf.schemas import expected, files, filled
 from tests.converters.protobuf.test_columns import decode, node_of, reordered
 from tests.converters.registries import ROW, VALUES, Memory
-
-SLOW = settings(
-    deadline=None,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 def converter(registry: Memory, **more: Any) -> Any:
@@ -49,7 +43,6 @@ def round_trip(values: pa.Array, **more: Any) -> pa.Array:
     return decoded.values
 
 
-@SLOW
 @given(st.data())
 def test_what_was_read_is_written_as_the_library_writes_it(data: st.DataObject) -> None:
     file = data.draw(files())

@@ -73,6 +73,7 @@ def test_at_most_once_loses_no_more_than_the_rows_that_the_database_refuses(
     assert position(query) == 8
 
 
+@pytest.mark.long
 def test_dead_letters_go_to_a_topic(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, kafka: Kafka
 ) -> None:

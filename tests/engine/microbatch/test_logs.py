@@ -81,6 +81,7 @@ def test_records_are_not_confirmed_of_a_log_that_was_cut_while_they_were_read(lo
         pins.known.pin([OffsetRange(*log.tp, 20, 40)])
 
 
+@pytest.mark.long
 def test_records_are_not_confirmed_of_a_topic_created_again_while_they_were_read(
     log: Log,
 ) -> None:
@@ -105,7 +106,8 @@ def test_a_partition_that_appears_in_another_log_than_the_topics_others_is_not_r
         )
 
 
-@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("transform", [None, passing])
 def test_a_cut_log_stops_it_and_is_read_from_where_the_logs_diverge_if_configured(
     log: Log, configure: MakeConfig, query: Query, go: Go, transform: Any
 ) -> None:

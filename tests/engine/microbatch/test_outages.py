@@ -33,7 +33,7 @@ def proxy(database: str) -> Iterator[Proxy]:
         yield made
 
 
-@pytest.mark.parametrize("transform", some([passing, shuffled], [passing]))
+@pytest.mark.parametrize("transform", some([passing, shuffled], []))
 def test_a_store_that_is_silent_away_or_read_only_is_left_and_waited_for(
     transform: Callable[..., Any],
     proxy: Proxy,

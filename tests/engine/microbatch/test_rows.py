@@ -151,6 +151,7 @@ def test_plain_json_makes_the_same_table_through_both_engines(
     assert query("SELECT a::text FROM a ORDER BY i") == query("SELECT b::text FROM b ORDER BY i")
 
 
+@pytest.mark.long
 def test_columns_of_the_target_decide_without_a_transform(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -177,6 +178,7 @@ def test_fields_that_the_sample_lacks_are_found(
     assert query("SELECT id, upper FROM t WHERE late IS NOT NULL") == [(1100, "YES")]
 
 
+@pytest.mark.long
 def test_each_topic_has_its_own_transform_and_table(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

@@ -92,6 +92,7 @@ def test_nothing_of_the_server_runs_after_kill(own_postgres: Callable[[], Postgr
     assert all(wait_gone(process.pid, timeout=0.1) for process in family)
 
 
+@pytest.mark.long
 def test_other_password_than_the_first_is_named(own_postgres: Callable[[], Postgres]) -> None:
     postgres = own_postgres()
     postgres.stop()
@@ -100,11 +101,13 @@ def test_other_password_than_the_first_is_named(own_postgres: Callable[[], Postg
     assert postgres.pid is None
 
 
+@pytest.mark.long
 def test_password_may_hold_any_character(tmp_path: Path) -> None:
     with Postgres(tmp_path, password="a b'@/:%?ü") as postgres:
         assert run(postgres.url, "SELECT current_user") == [("semel",)]
 
 
+@pytest.mark.long
 def test_directory_may_be_too_deep_for_a_socket(tmp_path: Path) -> None:
     with Postgres(tmp_path / ("deep" * 20) / ("er" * 20)) as postgres:
         assert run(postgres.url, "SELECT 1") == [(1,)]

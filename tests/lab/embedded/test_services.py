@@ -46,6 +46,7 @@ def in_another_process(directory: Path, *arguments: str) -> dict[str, dict[str, 
     return answer
 
 
+@pytest.mark.long
 def test_up_status_down_and_up_again(directory: Path) -> None:
     started = in_another_process(directory, "up")
     assert started["kafka"]["running"]

@@ -108,7 +108,11 @@ def directory(hdfs: Hdfs) -> Folder:
 
 
 @pytest.fixture(
-    params=["folder", "bucket", pytest.param("directory", marks=pytest.mark.integration)]
+    params=[
+        "folder",
+        "bucket",
+        pytest.param("directory", marks=[pytest.mark.integration, pytest.mark.long]),
+    ]
 )
 def place(request: pytest.FixtureRequest) -> Folder:
     """Each of them."""

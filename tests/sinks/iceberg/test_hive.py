@@ -148,6 +148,7 @@ def test_a_namespace_that_is_missing_is_not_created(metastore: Warehouse) -> Non
         metastore.sink()
 
 
+@pytest.mark.long
 def test_a_metastore_that_falls_silent_is_left(metastore: Warehouse) -> None:
     metastore.sink().close()
     with Proxy.before(metastore.properties["uri"]) as proxy:

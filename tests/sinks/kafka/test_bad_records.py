@@ -61,6 +61,7 @@ def test_dead_letters_are_in_the_transaction(
     assert_each_once(config, [i for i in range(200) if i % 10])
 
 
+@pytest.mark.long
 def test_an_audit_tells_dead_letters_of_a_former_topic_from_those_of_the_new_one(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

@@ -186,6 +186,7 @@ def test_the_ledger_is_the_groups_offsets_and_counts(
     assert_each_once(config, range(200))
 
 
+@pytest.mark.long
 def test_without_provenance_the_audit_goes_by_counts(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -257,6 +258,7 @@ def test_kept_partitions_need_as_many_in_the_target(topic: MakeTopic, configure:
         caught_up(config)
 
 
+@pytest.mark.long
 def test_another_cluster_holds_the_ledger_and_is_left_alone_by_the_source(
     kafka: Kafka,
     other_kafka: Kafka,

@@ -63,7 +63,7 @@ REPEATS = {"deliver.between", "sink.after_commit"}
 PLACES = [("transactional", p) for p in failpoints.PLACES if p != "deliver.between"]
 PLACES += [("at-least-once", p) for p in sorted(REPEATS)]
 PLACES += [("at-most-once", p) for p in sorted(LOSES)]
-SHORT = [("transactional", "sink.before_commit"), ("transactional", "sink.after_commit")]
+SHORT = [("transactional", "sink.before_commit")]
 
 
 @pytest.mark.cell(sink="kafka", mode="direct", delivery="delivery")
@@ -88,6 +88,7 @@ def test_killed_at(
     assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
 
+@pytest.mark.long
 def test_a_coordinator_that_does_not_know_the_group_yet(
     topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def joined(consumer: Consumer, source: str, partitions: int = 1, *others: Consum
     return Membership(str(consumer.memberid()), given, consumer.consumer_group_metadata())
 
 
+@pytest.mark.long
 def test_a_task_that_has_lost_partitions_without_knowing_it_moves_nothing_in_another_cluster(
     topic: MakeTopic,
     configure: Configure,
@@ -475,6 +477,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_transaction(
     assert_each_once(config, range(600))
 
 
+@pytest.mark.long
 def test_a_transaction_that_has_timed_out_is_started_again(
     kafka: Kafka,
     topic: MakeTopic,
@@ -506,6 +509,7 @@ def test_a_transaction_that_has_timed_out_is_started_again(
     assert_each_once(config, range(200))
 
 
+@pytest.mark.long
 def test_an_error_at_each_place_is_tried_again(
     topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:
@@ -520,6 +524,7 @@ def test_an_error_at_each_place_is_tried_again(
     assert_each_once(config, range(200))
 
 
+@pytest.mark.long
 def test_a_driver_and_all_of_its_tasks_killed_leave_a_transaction_that_the_next_run_aborts(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start, points: Path
 ) -> None:

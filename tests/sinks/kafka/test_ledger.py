@@ -135,6 +135,7 @@ def test_a_ledger_topic_that_is_deleted_is_written_again_from_the_groups_offsets
     assert before[0].records_read + 10 == entry.records_read == entry.rows_written == 50
 
 
+@pytest.mark.long
 def test_a_connector_of_the_earlier_form_is_carried_over(
     admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_process_that_was_frozen_asks_the_ledger_again_before_it_sends(
 ) -> None:
     sink, other = cluster.sink(), cluster.sink()
     clock = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     hit: list[Any] = []
 

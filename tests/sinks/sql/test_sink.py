@@ -58,6 +58,7 @@ def started(sink: SqlSink) -> SqlSink:
 # The ledger
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_rows_and_position_are_committed_together_and_a_replay_changes_nothing(
     make: MakeSink, query: Query
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_gap_or_an_overlap_writes_nothing(
     assert query("SELECT count(*) FROM t") == [(2,)]
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_a_batch_is_applied_as_a_whole_or_conflicts(make: MakeSink, query: Query) -> None:
     sink = make()
     sink.prepare(["t"])
@@ -252,6 +254,7 @@ def test_two_runs_may_be_alive_at_once(make: MakeSink) -> None:
 # Writing
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_upserts_end_as_the_last_change_of_each_key(make: MakeSink, query: Query) -> None:
     sink = make(**UPSERT, delete_enabled="true")
     put(
@@ -275,6 +278,7 @@ def test_keys_of_spaces_and_of_other_letters_are_keys_of_their_own(
     assert query("SELECT k FROM t ORDER BY v") == [(k,) for k in keys]
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_updates_change_what_is_there_and_insert_nothing(make: MakeSink, query: Query) -> None:
     put(make(**UPSERT), records([{"v": 1, "w": 1}], keys=["a"]))
     put(make(**{**UPSERT, "insert_mode": "update"}), records([{"v": 2}, {"v": 2}], keys=["a", "b"]))
@@ -318,6 +322,7 @@ VALUES = {
 }
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 @pytest.mark.parametrize("mode", some(["insert", "upsert", "update"], {"insert", "update"}))
 def test_values_of_every_type_come_back_as_they_were(
     mode: str, make: MakeSink, query: Query
@@ -369,6 +374,7 @@ def test_a_missing_table_is_an_error_unless_it_may_be_created(make: MakeSink) ->
         sink.prepare(["t"])
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_new_fields_become_columns_with_auto_evolve_only(make: MakeSink, query: Query) -> None:
     put(make(), records([{"id": 1}]))
     with pytest.raises(ConfigError, match=r"has no column more.*auto\.evolve=true"):
@@ -465,6 +471,7 @@ def test_names_are_taken_as_they_are(make: MakeSink, query: Query) -> None:
 # Bad rows and dead letters
 
 
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_rows_that_the_database_refuses_are_named_and_the_others_can_be_committed(
     make: MakeSink, query: Query
 ) -> None:

@@ -91,7 +91,7 @@ def read(make: Make, table: str) -> dict[int, str]:
 @pytest.mark.parametrize(
     ("heading", "url"),
     [
-        pytest.param(h, s, marks=[pytest.mark.long] if s == "sqlserver" else [])
+        pytest.param(h, s, marks=[] if s in ("postgresql", "sqlite") else pytest.mark.long)
         for h, s in SYSTEMS.items()
     ],
     indirect=["url"],

@@ -398,6 +398,7 @@ def test_a_time_that_is_infinite_is_refused(
         rows(make(mode="bulk"))
 
 
+@pytest.mark.long
 def test_a_server_that_dies_within_a_query_is_waited_for_and_read_on(
     own_postgres: Callable[[], Postgres],
 ) -> None:
