@@ -16,7 +16,7 @@ from semel.cli.commands import app
 from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
 from semel.config.worker import WorkerConfig
 from semel.connect import insight, plugins
-from semel.engine.base import not_shipped
+from semel.engine.job_errors import not_shipped
 from semel.errors import ConfigError, Unresolvable
 from semel.logformat import TextFormatter
 from semel.planning import plan, plan_any

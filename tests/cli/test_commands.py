@@ -28,7 +28,8 @@ from semel.errors import NothingToAudit, NotKnown, SemelError
 from semel.kafka.groups import Groups
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
-from semel.runtime import Runtime, driving
+from semel.runtime import Runtime
+from semel.runtime import run as runs
 from tests.cli.conftest import NOWHERE, Ended, Write
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written
@@ -47,7 +48,7 @@ def test_an_unexpected_error_is_reported_in_one_line(
     ended = semel("validate", written(NOWHERE))
     assert ended.code == SemelError.exit_code
     assert "error: failed unexpectedly: ZeroDivisionError: nobody [saw] this" in ended.err
-    monkeypatch.setattr(driving, "wait_for_brokers", fails)
+    monkeypatch.setattr(runs, "wait_for_brokers", fails)
     with pytest.raises(SemelError, match="failed unexpectedly: ZeroDivisionError: nobody"):
         run(NOWHERE)
 

@@ -29,9 +29,10 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
         engine="bounded",
         guarantee=Guarantee(Delivery.EXACTLY_ONCE, None, "the test runs it"),
         warnings=(),
+        is_source=False,
+        check_runnable=lambda _transform: None,
         close=lambda: None,
     )
-    monkeypatch.setattr(of_connector, "check_runnable", lambda *_of: None)
     monkeypatch.setattr(of_connector, "plan_any", lambda *_of: made)
     monkeypatch.setattr(of_run, "plan_any", lambda *_of: made)
     return made

@@ -16,12 +16,13 @@ from py4j.protocol import Py4JNetworkError
 from semel import watchdog
 from semel.abandoned import abandoned
 from semel.engine import supervisor as supervising
-from semel.engine.base import Progress, SparkGone
+from semel.engine.base import Progress
 from semel.engine.bounded.engine import BoundedEngine
 from semel.engine.bounded.job import Jobs
 from semel.engine.bounded.task import BoundedSpec
 from semel.engine.control import Address, Report
 from semel.engine.failure import Failure
+from semel.engine.job_errors import SparkGone
 from semel.engine.jobs import TaskJobs
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
@@ -30,7 +31,7 @@ from semel.engine.retry import Backoff, Retries
 from semel.engine.states import State
 from semel.engine.supervisor import Supervisor
 from semel.errors import ConfigError, Fenced, ServiceError, TransientError, Unavailable
-from semel.runtime import driving
+from semel.runtime import run as runs
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -349,18 +350,18 @@ def test_a_run_stops_though_its_store_does_not_answer(
     answer = threading.Event()
     before = len(abandoned())
 
-    def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
+    def works(_plan: Any, _spark: Any, _transform: Any, orders: Orders) -> Progress:
         orders.observe(Progress(rows=7))
         with watchdog.waiting("the store"):
             assert answer.wait(PATIENCE)
         return Progress()
 
     seen: list[int] = []
-    orders = driving.Orders(observe=lambda progress: seen.append(progress.rows))
+    orders = Orders(observe=lambda progress: seen.append(progress.rows))
     orders.stop.set()
-    monkeypatch.setattr(driving, "LEAVE", 0.3)
-    monkeypatch.setattr(driving, "_work", works)
-    assert driving.drive(_plan(), lambda: None, None, orders).rows == 7
+    monkeypatch.setattr(runs, "LEAVE", 0.3)
+    monkeypatch.setattr(runs, "_run_engine", works)
+    assert runs.drive(_plan(), lambda: None, None, orders).rows == 7
     assert set(seen) == {7}
     assert "connector c: its current work does not finish; waiting for the store" in caplog.text
     assert abandoned()[before:] == ["running connector c"]
@@ -378,9 +379,9 @@ def test_a_mistake_about_kafka_does_not_wait_for_a_silent_store(
     def topics(_connector: Any) -> None:
         raise ConfigError("topic t does not exist")
 
-    monkeypatch.setattr(driving, "_topics", topics)
+    monkeypatch.setattr(runs, "_topics", topics)
     with pytest.raises(ConfigError, match="does not exist"):
-        driving._met(planned)
+        runs._prepared(planned, runs.Orders())
     assert not closed.is_set()
     answer.set()
     assert closed.wait(PATIENCE)  # what has connected after all is not left behind
@@ -389,7 +390,7 @@ def test_a_mistake_about_kafka_does_not_wait_for_a_silent_store(
 def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
 
-    def works(_plan: Any, _spark: Any, _transform: Any, orders: driving.Orders) -> Progress:
+    def works(_plan: Any, _spark: Any, _transform: Any, orders: Orders) -> Progress:
         orders.observe(Progress())
         assert orders.stop.wait(PATIENCE)
         ended.set()
@@ -398,7 +399,7 @@ def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
     def fails(_progress: Progress) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driving, "_work", works)
+    monkeypatch.setattr(runs, "_run_engine", works)
     with pytest.raises(KeyboardInterrupt):
-        driving.drive(_plan(), lambda: None, None, driving.Orders(observe=fails))
+        runs.drive(_plan(), lambda: None, None, Orders(observe=fails))
     assert ended.is_set()

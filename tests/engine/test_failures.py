@@ -16,7 +16,7 @@ import pytest
 from semel.errors import ServiceError
 from semel.kafka.contact import wait_for_brokers
 from semel.lab.embedded import Kafka, Postgres
-from semel.runtime import driving
+from semel.runtime import run as runs
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, some, sql
@@ -153,9 +153,7 @@ def test_a_full_disk_is_tried_again_and_leaves_everything_before_committed(
 def test_a_kafka_that_is_away_at_start_is_named_within_bounded_time(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        driving, "wait_for_brokers", functools.partial(wait_for_brokers, timeout=1.0)
-    )
+    monkeypatch.setattr(runs, "wait_for_brokers", functools.partial(wait_for_brokers, timeout=1.0))
     config = configure("anything", {"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1"):
         caught_up(config)

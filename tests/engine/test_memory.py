@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.engine import sampler
-from semel.engine.base import first_error
+from semel.engine.job_errors import first_error
 from semel.errors import SemelError
 from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition

@@ -19,7 +19,7 @@ from semel.engine import supervisor
 from semel.lab.drill.disk import Disk
 from semel.lab.embedded import Kafka
 from semel.lab.embedded.proxy import Proxy
-from semel.runtime import driving
+from semel.runtime import run as runs
 from tests.conftest import MakeTopic, Produce
 from tests.disks import read_only
 from tests.engine.conftest import Configure, Start
@@ -110,7 +110,7 @@ def test_a_run_that_waits_for_a_silent_store_stops_within_seconds(
 ) -> None:
     """It is the silent call that ends, rather than the job around it, or its own time."""
     monkeypatch.setattr(supervisor, "SETTLE", 10 * PATIENCE)
-    monkeypatch.setattr(driving, "LEAVE", 10 * PATIENCE)
+    monkeypatch.setattr(runs, "LEAVE", 10 * PATIENCE)
     source = topic()
     produce(source, records(10))
     hour = {"store.timeout.ms": "3600000"}

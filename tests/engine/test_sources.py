@@ -44,7 +44,8 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
 from semel.lab.embedded import Kafka, Postgres
 from semel.planning import SourcePlan, plan_source
-from semel.runtime import Runtime, driving
+from semel.runtime import Runtime
+from semel.runtime import run as runs
 from semel.runtime.source_positions import set_source_offsets
 from semel.sources.offsets.file import parsed, serialized
 from semel.sources.offsets.owner import own
@@ -298,7 +299,7 @@ def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(
     planned = plan_source(source())
     orders = Orders()
     orders.stop.set()
-    driving.drive(planned, lambda: None, None, orders)
+    runs.drive(planned, lambda: None, None, orders)
     assert stored(dict(planned.connector.originals)).owner == Owner()
 
 

@@ -29,7 +29,6 @@ from semel.ledger import (
     firsts,
 )
 from semel.planning import plan
-from semel.planning.facts import facts_of
 from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
 from semel.sinks.filestream.sink import FileStreamSink
 from tests import matrix
@@ -285,7 +284,7 @@ def test_a_process_that_is_frozen_while_it_writes_is_reported(
 
 
 def test_provenance_is_refused_because_lines_have_no_room_for_it(tmp_path: Path) -> None:
-    assert facts_of(plan(config(tmp_path)))["audit"] == "by counts"
+    assert plan(config(tmp_path)).facts()["audit"] == "by counts"
     with pytest.raises(ConfigError, match=r"provenance=true: .* has no room .*Remove provenance"):
         plan(config(tmp_path, provenance="true"))
 

@@ -11,7 +11,6 @@ from semel.config.checks import VALUE_CONVERTER
 from semel.delivery import Delivery
 from semel.errors import ConfigError
 from semel.planning import plan, plan_any, plan_source
-from semel.planning.facts import facts_of
 
 CONNECTS_OWN = {
     "name": "local-file-source",
@@ -145,7 +144,7 @@ def test_offsets_in_a_file_are_at_least_once_and_described() -> None:
     planned = plan_source({**RAW, "offset.storage.file.filename": "connect.offsets"})
     assert planned.guarantee.delivery is Delivery.AT_LEAST_ONCE
     assert "no Kafka transaction holds" in planned.guarantee.why
-    told = facts_of(planned)["offsets"]
+    told = planned.facts()["offsets"]
     assert told == f"offsets file {Path('connect.offsets').absolute()}, in Kafka Connect's format"
 
 
@@ -154,7 +153,7 @@ def test_offsets_in_a_database_are_at_least_once_and_described() -> None:
     planned = plan_source({**RAW, "offset.storage.jdbc.connection.url": url})
     assert planned.guarantee.delivery is Delivery.AT_LEAST_ONCE
     assert "in a table of a database, which no Kafka transaction holds" in planned.guarantee.why
-    told = facts_of(planned)["offsets"]
+    told = planned.facts()["offsets"]
     assert told.startswith("offsets table semel_source_offsets of ")
     assert "hidden" not in told
 
@@ -190,13 +189,13 @@ def test_without_settings_topics_are_created_as_the_brokers_do() -> None:
     assert group is not None
     assert (group.partitions, group.replication, group.config) == (-1, -1, {})
     assert creation.as_brokers_do
-    assert "if auto.create.topics.enable=true there" in facts_of(planned)["missing topics"]
+    assert "if auto.create.topics.enable=true there" in planned.facts()["missing topics"]
 
 
 def test_topics_must_exist_if_none_may_be_created() -> None:
     bare = plan_source({**RAW, "topic.creation.enable": "false"})
     assert bare.connector.topic_creation.group_of("connect-test") is None
-    assert "stop the connector" in facts_of(bare)["missing topics"]
+    assert "stop the connector" in bare.facts()["missing topics"]
     disabled = {
         "topic.creation.enable": "false",
         "topic.creation.default.partitions": "1",
@@ -216,4 +215,4 @@ def test_dead_letters_are_for_sinks() -> None:
     letters, converter = plan_source({**RAW, **keys}).warnings
     assert letters.startswith("errors.deadletterqueue.topic.name has no effect: dead letters are")
     assert converter.startswith("value.converter")
-    assert "counted and skipped" in facts_of(plan_any({**RAW, **keys}))["bad records"]
+    assert "counted and skipped" in plan_any({**RAW, **keys}).facts()["bad records"]

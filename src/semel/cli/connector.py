@@ -29,7 +29,6 @@ from semel.config import BROKERS, load, with_brokers
 from semel.engine.states import State
 from semel.errors import ConfigError, SemelError, Unresolvable
 from semel.planning import Plan, plan_any
-from semel.planning.facts import facts_of
 from semel.redact import plain
 from semel.runtime import Runtime
 
@@ -216,7 +215,7 @@ def describe(
 
         planned.warnings.extend(sample.warnings(planned.connector, planned.sink))
         planned.close()
-    facts = plain(facts_of(planned))
+    facts = plain(planned.facts())
     if as_json:
         print(json.dumps(facts))
         return

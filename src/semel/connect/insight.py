@@ -12,7 +12,6 @@ from semel.delivery import Guarantee
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.planning import AnyPlan, SourcePlan
-from semel.planning.facts import facts_of
 from semel.planning.refusal import without_references
 from semel.runtime.positions import ledger_facts
 from semel.runtime.source_lag import source_lag
@@ -29,7 +28,7 @@ def guarantee(planned: AnyPlan) -> Answer:
         "mechanism": held.mechanism.value if held.mechanism is not None else None,
         "because": held.why,
         "engine": planned.engine,
-        "facts": {name: _told(planned, fact) for name, fact in facts_of(planned).items()},
+        "facts": {name: _told(planned, fact) for name, fact in planned.facts().items()},
     }
 
 

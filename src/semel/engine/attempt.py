@@ -14,9 +14,9 @@ from typing import Protocol
 from semel import abandoned, watchdog
 from semel.config import CommonConfig
 from semel.engine import memory
-from semel.engine.base import unexpected
 from semel.engine.control import Address, ControlLine, Report
 from semel.engine.failure import Failure
+from semel.engine.job_errors import unexpected
 from semel.errors import Fenced, SemelError
 from semel.logformat import log_of_task
 

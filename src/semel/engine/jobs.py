@@ -18,9 +18,9 @@ from pyspark import SparkContext, TaskContext
 
 from semel.context import kept
 from semel.engine.attempt import TaskSpec, run_task
-from semel.engine.base import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.control import FROZEN, STANDS_STILL, Report, rebuild
 from semel.engine.fences import FencesInARow
+from semel.engine.job_errors import SparkGone, first_error, not_shipped, spark_gone
 from semel.engine.retry import Backoff
 from semel.engine.states import Awaited, State, Status, waiting
 from semel.errors import Fenced, SemelError

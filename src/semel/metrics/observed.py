@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from semel.engine.base import Progress
 from semel.engine.control import Report
 from semel.engine.states import Waiting
-from semel.planning import AnyPlan, SourcePlan
+from semel.planning import AnyPlan
 from semel.runtime import Runtime
 from semel.runtime.run import Tally
 
@@ -39,7 +39,7 @@ class Observed:
     @property
     def is_source(self) -> bool:
         """Whether it is a source connector."""
-        return isinstance(self.planned, SourcePlan)
+        return self.planned.is_source
 
     @property
     def reports(self) -> Mapping[int, Report]:

@@ -22,6 +22,7 @@ __all__ = [
     "source_of",
 ]
 
+
 AnyPlan = Plan | SourcePlan
 
 

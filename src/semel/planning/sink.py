@@ -27,6 +27,7 @@ from semel.delivery import Guarantee
 from semel.engine.triggers import seconds
 from semel.errors import ConfigError, Problem, misconfigured
 from semel.kafka.clients import check_clients
+from semel.planning.base import BasePlan
 from semel.planning.converters import warnings_of, with_assumed
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
@@ -40,18 +41,55 @@ from semel.transforms import Chain
 from semel.transforms.unseen import Known, unseen
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A configuration that has been checked without touching any service."""
+@dataclass(frozen=True)
+class Plan(BasePlan):
+    """The plan of a sink connector."""
 
     connector: ConnectorConfig
     sink: Sink
-    guarantee: Guarantee
-    engine: str
-    warnings: list[str]
+
+    is_source = False
+
+    @property
+    def is_local(self) -> bool:
+        return self.sink.local
+
+    def facts(self) -> dict[str, Any]:
+        connector, guarantee = self.connector, self.guarantee
+        return {
+            "name": connector.name,
+            "reads": list(connector.topics) or [f"topics matching {connector.topics_regex}"],
+            **self.sink.describe(),
+            "group": connector.group_id,
+            "delivery": str(guarantee),
+            "because": guarantee.why,
+            "bad records": _bad_records(connector, guarantee, self.sink),
+            "unknown fields": _UNKNOWN[connector.fields_unknown],
+            "audit": self._audited(),
+            "engine": self.engine,
+            "tasks": connector.tasks_max,
+            "warnings": self.warnings or ["none"],
+        }
+
+    def _audited(self) -> str:
+        if self.connector.provenance:
+            return "record by record, by the provenance of each row"
+        if not self.sink.capabilities.traces:
+            return "by counts"
+        return "by keys or counts; provenance=true makes it exact to the record"
+
+    def check_runnable(self, transform: Callable[..., Any] | None) -> None:
+        """Raises ConfigError: the sink commits on the driver, and the engine in tasks."""
+        lake = isinstance(self.sink, StagingSink)
+        if self.engine == "micro-batch" and lake and transform is None:
+            connector = self.connector
+            raise ConfigError(
+                f"connector {connector.name}: engine=micro-batch without a transform commits in "
+                f"tasks, but connector.class={connector.connector_class} commits on the driver. "
+                "Remove engine"
+            )
 
     def close(self) -> None:
-        """Release what the sink holds."""
         self.sink.close()
 
 
@@ -154,7 +192,7 @@ def _gathered(
         if sink is not None:
             sink.close()
         return None
-    return Plan(connector, sink, guarantee, engine, problems.warnings)
+    return Plan(connector, guarantee, engine, problems.warnings, sink)
 
 
 def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[str]:
@@ -358,3 +396,43 @@ def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any
 def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:
     annotations = getattr(transform, "__annotations__", {})
     return any("DataFrame" in str(a) for a in annotations.values())
+
+
+def _bad_records(connector: ConnectorConfig, guarantee: Guarantee, sink: Sink) -> str:
+    """What becomes of bad records."""
+    if connector.errors_tolerance == "none":
+        return "a bad record stops the connector; everything before it is committed"
+    if connector.dead_letter_table and sink.capabilities.commits_dead_letters_first:
+        return (
+            f"bad records go to table {connector.dead_letter_table}, each once, in a commit of "
+            "their own before the results'"
+        )
+    if connector.dead_letter_table:
+        return (
+            f"bad records go to table {connector.dead_letter_table} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
+            else f"bad records go to table {connector.dead_letter_table} with the results"
+        )
+    if connector.dead_letter_topic and sink.capabilities.takes_dead_letters:
+        return (
+            f"bad records go to topic {connector.dead_letter_topic} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None
+            else f"bad records go to topic {connector.dead_letter_topic} with the results"
+        )
+    if connector.dead_letter_topic:
+        return (
+            f"bad records go to topic {connector.dead_letter_topic} before the commit: at least "
+            "once, because Kafka and the target share no transaction"
+        )
+    return "bad records are counted and dropped (errors.tolerance=all without dead letters)"
+
+
+_UNKNOWN = {
+    None: "stop the connector where values have a schema; otherwise their values are counted",
+    "stop": "stop the connector",
+    "warn": "their values are left out and counted",
+    "ignore": "their values are left out",
+}
+"""What becomes of fields for which the target has no column."""

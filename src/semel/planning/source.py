@@ -30,12 +30,14 @@ from semel.converters import Converter
 from semel.delivery import Delivery, Guarantee, Mechanism, Support
 from semel.errors import ConfigError, Problem
 from semel.kafka.clients import check_clients
+from semel.planning.base import BasePlan
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
 from semel.sinks.sql.files import anchored
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of
+from semel.sources.offsets.store import where as where_stored
 from semel.transforms.unseen import Known, unseen
 
 _TOPICS = "topic.creation."
@@ -56,22 +58,48 @@ _IDEMPOTENT = Support(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePlan:
-    """A configuration that has been checked without touching any service."""
+@dataclass(frozen=True)
+class SourcePlan(BasePlan):
+    """The plan of a source connector."""
 
     connector: SourceConnectorConfig
     source: Source
-    guarantee: Guarantee
-    warnings: list[str]
+
+    is_source = True
 
     @property
-    def engine(self) -> str:
-        """The engine's name, as a sink connector's plan has one."""
-        return "source"
+    def is_local(self) -> bool:
+        return self.source.local
+
+    def facts(self) -> dict[str, Any]:
+        connector, guarantee = self.connector, self.guarantee
+        boundary = connector.transaction_boundary
+        if boundary == "interval":
+            boundary = f"every {connector.transaction_interval_ms:,} ms, or 64 MiB"
+        bad = (
+            "a record that cannot be written stops the connector; everything before it is committed"
+        )
+        if connector.errors_tolerance == "all":
+            bad = (
+                "records that a transform or a converter refuses are counted and skipped "
+                "(errors.tolerance=all); one that a broker refuses stops the connector"
+            )
+        return {
+            "name": connector.name,
+            **self.source.describe(),
+            "offsets": where_stored(connector)
+            + ("" if connector.offsets_url else ", in Kafka Connect's format"),
+            "missing topics": _creation(connector),
+            "delivery": str(guarantee),
+            "because": guarantee.why,
+            "transactions": boundary if guarantee.mechanism else "none",
+            "bad records": bad,
+            "engine": self.engine,
+            "tasks": connector.tasks_max,
+            "warnings": self.warnings or ["none"],
+        }
 
     def close(self) -> None:
-        """Release what the source holds."""
         self.source.close()
 
 
@@ -164,7 +192,7 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
         if source is not None:
             source.close()
         return None
-    return SourcePlan(connector, source, guarantee, warnings)
+    return SourcePlan(connector, guarantee, "source", warnings, source)
 
 
 def _known(source: Source) -> Known:
@@ -251,3 +279,12 @@ def _warnings(raw: Mapping[str, str], found: type[Source] | None) -> list[str]:
     sections = [SourceConnectorConfig, found.section]
     ignored = {**_DEAD_LETTERS, **found.ignored}
     return check_keys(raw, sections, ignored, (*found.prefixes, _TOPICS))
+
+
+def _creation(connector: SourceConnectorConfig) -> str:
+    creation = connector.topic_creation
+    if creation.as_brokers_do:
+        return "created with the brokers' defaults, if auto.create.topics.enable=true there"
+    if not creation.groups:
+        return "stop the connector (topic.creation.enable=false)"
+    return "created as topic.creation.* says"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from semel import watchdog
+from semel.engine.base import Progress
 from semel.engine.orders import Orders, Share
 from semel.engine.states import Awaited, State, Status, Waiting
-from semel.planning import AnyPlan, SourcePlan, plan_any
-from semel.runtime.driving import check_runnable, introduce
+from semel.planning import AnyPlan, plan_any
 from semel.runtime.run import ConnectorRun, Tally
 from semel.runtime.sharing import SharedSpark
 
-if TYPE_CHECKING:
-    from semel.engine.base import Progress
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Connector:
         tasks: Collection[int] | None = None,
         moves: bool = False,
     ) -> None:
-        check_runnable(planned, transform)
+        planned.check_runnable(transform)
         self._first: AnyPlan | None = planned
         self._planned = planned
         self._spark = spark
@@ -210,7 +210,7 @@ class Connector:
                 raise RuntimeError(f"connector {self.name} is running already")
             self._wanted = State.RUNNING
             run = self._next(Orders(stop=stop or threading.Event()))
-        return run.here()
+        return run.run()
 
     @property
     def error(self) -> BaseException | None:
@@ -230,7 +230,7 @@ class Connector:
     def _task_states(self, run: ConnectorRun) -> dict[int, Status]:
         progress = run.progress
         known = progress.states if progress is not None else {}
-        if isinstance(self._planned, SourcePlan):
+        if self._planned.is_source:
             return dict(known)  # there may be fewer source partitions than tasks.max
         return {n: known.get(n, Status(State.UNASSIGNED)) for n in self._numbers()}
 
@@ -258,8 +258,22 @@ class Connector:
             share=self._share,
         )
         self._tally.starts += 1
-        introduce(self._planned)
+        _log_start(self._planned)
         self._run = ConnectorRun(
             self._planned, self._spark, self._transform, orders, self._tally, self._run
         )
         return self._run
+
+
+def _log_start(planned: AnyPlan) -> None:
+    """Log the guarantee, the engine and the warnings of a connector that starts."""
+    name = planned.connector.name
+    for warning in planned.warnings:
+        log.warning("connector %s: %s", name, warning)
+    log.info(
+        "connector %s: %s, %s engine: %s",
+        name,
+        planned.guarantee,
+        planned.engine,
+        planned.guarantee.why,
+    )

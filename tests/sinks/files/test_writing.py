@@ -25,7 +25,6 @@ from semel.lab.drill.stores import store_of
 from semel.ledger import Advance as Moved
 from semel.ledger import OffsetRange, TopicPartition, firsts
 from semel.planning import plan
-from semel.planning.facts import facts_of
 from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
 from semel.sinks.files.config import FilesConfig
 from tests.engine.harness import some
@@ -839,7 +838,7 @@ def test_duckdb_reads_folders_as_columns(folder: Folder) -> None:
 
 def test_what_semel_says_of_dead_letters(folder: Folder) -> None:
     keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
-    bad = facts_of(plan(folder.config(keys=keys)))["bad records"]
+    bad = plan(folder.config(keys=keys)).facts()["bad records"]
     assert bad.startswith("bad records go to table dead in the transaction")
 
 

@@ -13,7 +13,7 @@ from semel.connect.cluster.membership import Group, Membership
 from semel.connect.cluster.records import Assignment, assigned, session_key
 from semel.connect.cluster.store import Store
 from semel.errors import LedgerConflict, SemelError
-from semel.planning import AnyPlan, SourcePlan, plan_any
+from semel.planning import plan_any
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Leading:
         except SemelError:
             return 1
         try:
-            if planned.engine not in _DIVISIBLE or _is_local(planned):
+            if planned.engine not in _DIVISIBLE or planned.is_local:
                 return 1
             return planned.connector.tasks_max
         finally:
@@ -154,7 +154,3 @@ class Leading:
             gone = self._store.statuses.known() - set(self._store.configs.connectors)
             records = [r for name in gone for r in self._store.statuses.forgetting(name)]
         self._store.report(records)
-
-
-def _is_local(planned: AnyPlan) -> bool:
-    return planned.source.local if isinstance(planned, SourcePlan) else planned.sink.local

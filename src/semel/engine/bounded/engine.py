@@ -18,12 +18,7 @@ from pyspark import SparkContext
 
 from semel import failpoints
 from semel.engine import ranges, sample, startup
-from semel.engine.base import (
-    Progress,
-    Run,
-    SparkGone,
-    Stopped,
-)
+from semel.engine.base import Progress, Run, Stopped
 from semel.engine.batch import bad_record, passing_over
 from semel.engine.bounded.job import Jobs
 from semel.engine.bounded.task import BoundedSpec, TaskResult
@@ -31,6 +26,7 @@ from semel.engine.committer import errors_log
 from semel.engine.control import Report
 from semel.engine.deliver import Deliverer
 from semel.engine.epochs import diverged
+from semel.engine.job_errors import SparkGone
 from semel.engine.overdue import Overdue
 from semel.engine.publish import Publisher
 from semel.engine.retry import Retries, retrying

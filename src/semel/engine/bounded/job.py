@@ -13,9 +13,10 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from semel.engine.base import Stopped, first_error, not_shipped, spark_gone
+from semel.engine.base import Stopped
 from semel.engine.bounded.task import BoundedSpec, TaskResult, run_task
 from semel.engine.control import FROZEN
+from semel.engine.job_errors import first_error, not_shipped, spark_gone
 from semel.engine.lines import Lines
 from semel.errors import TransientError
 from semel.ledger import LogId, OffsetRange

@@ -19,9 +19,9 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.engine import memory
-from semel.engine.base import unexpected
 from semel.engine.batch import with_unplaced
 from semel.engine.failure import Failure
+from semel.engine.job_errors import unexpected
 from semel.engine.poll import RawRecords, TopicPoll, by_topic, copied
 from semel.engine.rowtransform import Transform
 from semel.engine.unplaced import Counts

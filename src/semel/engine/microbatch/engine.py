@@ -33,15 +33,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semel.config import ConnectorConfig, under
 from semel.context import CONNECTOR
 from semel.engine import ranges, sampler, startup
-from semel.engine.base import (
-    CRASHED,
-    Progress,
-    Run,
-    Stopped,
-    first_error,
-    not_shipped,
-    spark_gone,
-)
+from semel.engine.base import Progress, Run, Stopped
+from semel.engine.job_errors import CRASHED, first_error, not_shipped, spark_gone
 from semel.engine.lines import Lines
 from semel.engine.microbatch.job import MicroBatches
 from semel.engine.microbatch.plan import FrameTransform, wants_headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.errors import ServiceError, Unavailable
-from semel.runtime import driving
+from semel.runtime import run as runs
 
 
 @pytest.mark.parametrize("end", ["connections?", "refused.", "refused"])
@@ -14,4 +14,4 @@ def test_unreachable_services_are_reported_in_full_sentences(end: str) -> None:
         raise Unavailable(f"no answer: {end}")
 
     with pytest.raises(ServiceError, match=r"[a-z][?.] Check connection\.url, and that"):
-        driving._reached(meets, "connection.url")
+        runs._reach(meets, "connection.url")
