@@ -73,7 +73,7 @@ FIRST = (
     "tests/kafka/test_secured.py",
     "tests/rest/test_spark_cluster.py",
     "tests/rest/test_against_connect.py",
-    "tests/cli/test_demo.py",
+    "tests/lab/test_demo.py",
     "tests/connect/cluster/test_membership.py",
     "tests/rest/test_app.py",
     "files",
