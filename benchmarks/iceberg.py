@@ -21,8 +21,8 @@ from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.systems import JSON, PLAIN, Semel, System
-from semel.lab.embedded.connect import ConnectWorker
-from semel.lab.jars import ICEBERG_CONNECT
+from semel_lab.embedded.connect import ConnectWorker
+from semel_lab.jars import ICEBERG_CONNECT
 
 PARTITIONS = 4
 TRIGGERS = 5

@@ -28,7 +28,7 @@ from benchmarks.records import TABLE
 from benchmarks.report import Column, Figures, count, milliseconds
 from benchmarks.rig import Rig
 from benchmarks.systems import ENVELOPE, Peer, Semel, System, connector
-from semel.lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 TASKS = 2

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
 from semel.jars import SPARK_KAFKA, resolve
-from semel.lab.jars import DELTA_SPARK
+from semel_lab.jars import DELTA_SPARK
 
 SCHEMA = "id long, account long, name string, amount double, active boolean, note string, ts long"
 

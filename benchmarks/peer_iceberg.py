@@ -9,7 +9,7 @@ from contextlib import suppress
 from benchmarks.rig import Rig
 from benchmarks.systems import System
 from semel.errors import ServiceError
-from semel.lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.connect import ConnectWorker
 
 TUNING = {"consumer.override.max.poll.records": "5000"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.report import Column, Figures, count
 from benchmarks.rig import Rig
-from semel.lab.drill.peer.run import compare
+from semel_lab.drill.peer.run import compare
 
 SEED = 1
 

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rig import Rig
-from semel.lab.embedded.java import find_java
-from semel.lab.jars import DEBEZIUM_VERSION, KAFKA_VERSION
+from semel_lab.embedded.java import find_java
+from semel_lab.jars import DEBEZIUM_VERSION, KAFKA_VERSION
 
 
 def text(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import adbc_driver_postgresql.dbapi as adbc
 from rich.console import Console
 
-from semel.lab.embedded import Kafka, Postgres
+from semel_lab.embedded import Kafka, Postgres
 
 BROKER_HEAP = "512m"
 

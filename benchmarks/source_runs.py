@@ -20,7 +20,7 @@ from benchmarks.report import Column, count, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.visible import Warm, records_of, visible
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded.connect import DistributedConnect
+from semel_lab.embedded.connect import DistributedConnect
 
 EVERY = 0.02
 ENDED = 2.0

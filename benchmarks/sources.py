@@ -10,7 +10,7 @@ from benchmarks.records import FIRST_TS, template
 from benchmarks.report import Figures, percent
 from benchmarks.rig import Rig
 from benchmarks.source_runs import TUNED, Contestant, Peer, Semel, columns, compared, take_turns
-from semel.lab.embedded.connect import DistributedConnect
+from semel_lab.embedded.connect import DistributedConnect
 
 BLOCK = 100_000
 PEER = "Kafka Connect"

@@ -19,9 +19,9 @@ from benchmarks.report import Column, Figures
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.systems import ENVELOPE, Semel, connector
 from semel.archives import SWITCH
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.connect import ConnectWorker
 from semel.warmup import warm_up_spark
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.connect import ConnectWorker
 
 RECORDS, PARTITIONS, TASKS = 1000, 4, 2
 IDLE = 3.0

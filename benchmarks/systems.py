@@ -17,8 +17,8 @@ from signal import SIGTERM
 from benchmarks.records import CONNECT_SCHEMA
 from benchmarks.rig import Rig
 from semel.errors import ServiceError
-from semel.lab.embedded.connect import ConnectWorker
-from semel.lab.embedded.process import ServerProcess
+from semel_lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.process import ServerProcess
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 

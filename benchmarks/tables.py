@@ -9,10 +9,10 @@ import adbc_driver_postgresql.dbapi as adbc
 from benchmarks.report import Figures
 from benchmarks.rig import Rig
 from benchmarks.source_runs import TUNED, Contestant, Peer, Semel, columns, compared, take_turns
-from semel.lab.embedded import Postgres
-from semel.lab.embedded.connect import DistributedConnect
-from semel.lab.embedded.process import LOOPBACK
-from semel.lab.jars import DEBEZIUM_POSTGRES
+from semel_lab.embedded import Postgres
+from semel_lab.embedded.connect import DistributedConnect
+from semel_lab.embedded.process import LOOPBACK
+from semel_lab.jars import DEBEZIUM_POSTGRES
 
 DEBEZIUM = "Debezium"
 SEMEL = "semel"

@@ -12,7 +12,7 @@ from benchmarks.records import Workload, produce
 from benchmarks.report import Column, Figures, count, megabytes, ratio, seconds, span
 from benchmarks.rig import Rig
 from benchmarks.systems import ENVELOPE, PLAIN, PLAIN_WITH_SCHEMA, Peer, Semel, System
-from semel.lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.connect import ConnectWorker
 
 PARTITIONS = 4
 

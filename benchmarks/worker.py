@@ -24,10 +24,10 @@ from benchmarks.report import Column, Figures, count, megabytes, milliseconds, t
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.start import DELAYS, Seen
 from benchmarks.systems import ENVELOPE, connector
-from semel.lab.embedded import Kafka, Postgres
-from semel.lab.embedded.connect import ConnectWorker
-from semel.lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
 from semel.warmup import warm_up_spark
+from semel_lab.embedded import Kafka, Postgres
+from semel_lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
 
 RECORDS, PARTITIONS = 1000, 4
 PATIENCE = 300.0

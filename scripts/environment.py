@@ -79,7 +79,7 @@ def megabytes(folder: Path) -> int:
 
 
 def install(folder: Path, requirements: Path, left_out: list[str], progress: Progress) -> None:
-    """Install what a build needs, the requirements, and semel itself, from where it is."""
+    """Install what a build needs, the requirements, and semel with its lab, from where they are."""
     pip(folder, progress, "--require-hashes", "-r", str(BUILD))
     # Not isolated: an isolated build fetches packages that nobody has pinned.
     pinned = ("--require-hashes", "--no-build-isolation", "--no-deps", "-r")
@@ -91,7 +91,8 @@ def install(folder: Path, requirements: Path, left_out: list[str], progress: Pro
         file.unlink()
         for path in (path for pattern in left_out for path in packages.glob(pattern)):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    pip(folder, progress, "--no-build-isolation", "--no-deps", "--editable", str(HOME))
+    editable = ("--editable", str(HOME), "--editable", str(HOME / "lab"))
+    pip(folder, progress, "--no-build-isolation", "--no-deps", *editable)
 
 
 def parts(requirements: Path, first: list[str]) -> list[str]:

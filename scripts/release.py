@@ -24,12 +24,16 @@ DIST = ROOT / "dist"
 CHANGELOG = ROOT / "CHANGELOG.md"
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 TAG = f"v{VERSION}"
-PACKAGED = ("semel/jars.json", "semel/lab/jars.json", "semel/py.typed", "semel/__main__.py")
+PACKAGED = {
+    "semel": ("semel/jars.json", "semel/py.typed", "semel/__main__.py"),
+    "semel_lab": ("semel_lab/jars.json", "semel_lab/py.typed", "semel_lab/embedded/leash.py"),
+}
+"""Distribution -> files that its wheel must have."""
 
 
-def run(*command: str) -> str:
+def run(*command: str, folder: Path = ROOT) -> str:
     """A command's output; ends if it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
     return done.stdout.strip()
@@ -61,33 +65,35 @@ def tag() -> None:
     run("git", "tag", "--annotate", TAG, "--message", f"semel {VERSION}\n\n{notes()}")
 
 
-def build() -> tuple[Path, Path]:
-    """The source distribution and, made from it, the wheel."""
-    shutil.rmtree(DIST, ignore_errors=True)
-    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist")
-    (source,) = DIST.glob("*.tar.gz")
+def build(folder: Path, name: str) -> tuple[Path, Path]:
+    """The source distribution of a folder and, made from it, the wheel."""
+    target = ("--target", "sdist", "--directory", str(DIST))
+    run(sys.executable, "-m", "hatchling", "build", *target, folder=folder)
+    (source,) = DIST.glob(f"{name}-*.tar.gz")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
         *("--wheel-dir", str(DIST), str(source)),
     )
-    (wheel,) = DIST.glob("*.whl")
+    (wheel,) = DIST.glob(f"{name}-*.whl")
     return source, wheel
 
 
-def mistakes(source: Path, wheel: Path) -> list[str]:
+def mistakes(name: str, source: Path, wheel: Path) -> list[str]:
     """What an index, or its users, would stumble over."""
     found = []
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
         (where,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_string(packed.read(where).decode())
-    found += [f"the wheel lacks {name}" for name in PACKAGED if name not in names]
+    found += [f"the wheel lacks {each}" for each in PACKAGED[name] if each not in names]
     with tarfile.open(source) as packed_source:
         files = {name.partition("/")[2] for name in packed_source.getnames()}
-    found += [f"the source lacks {n}" for n in ("CHANGELOG.md", "LICENSE") if n not in files]
+    whole = name == "semel"
+    wanted = ("CHANGELOG.md", "LICENSE", "lab/pyproject.toml") if whole else ("LICENSE",)
+    found += [f"the source lacks {each}" for each in wanted if each not in files]
     if metadata["Version"] != VERSION:
-        found.append(f"the wheel is {metadata['Version']}")
-    if not metadata.get_all("Project-URL"):
+        found.append(f"the wheel of {name} is {metadata['Version']}")
+    if whole and not metadata.get_all("Project-URL"):
         found.append(
             "the package names no repository, and relative links of its readme lead nowhere: "
             "set SEMEL_REPOSITORY, or git's remote origin, to an https address"
@@ -106,10 +112,11 @@ def main() -> None:
     if parser.parse_args().tag:
         tag()
     notes()
-    source, wheel = build()
-    if wrong := mistakes(source, wheel):
-        sys.exit("\n".join(wrong))
-    for file in (source, wheel):
+    shutil.rmtree(DIST, ignore_errors=True)
+    for name, folder in (("semel", ROOT), ("semel_lab", ROOT / "lab")):
+        if wrong := mistakes(name, *build(folder, name)):
+            sys.exit("\n".join(wrong))
+    for file in sorted(DIST.iterdir()):
         print(f"{file.relative_to(ROOT)}  {os.path.getsize(file) / 1e6:.1f} MB")  # noqa: PTH202
     tagged = run("git", "tag", "--list", TAG)
     first = f"git push origin HEAD {TAG}" if tagged else "make release ARGS=--tag"

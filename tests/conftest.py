@@ -16,14 +16,14 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import HealthCheck, settings
 
-from semel.lab.embedded import Kafka, Postgres
-from semel.lab.embedded import mariadb as mariadb_server
-from semel.lab.embedded.hdfs import Hdfs
-from semel.lab.embedded.java import find_java, has_compiler
-from semel.lab.embedded.mariadb import MariaDB
-from semel.lab.embedded.opensearch import Elasticsearch, OpenSearch
-from semel.lab.embedded.process import comes_true
-from semel.lab.embedded.registry import SchemaRegistry
+from semel_lab.embedded import Kafka, Postgres
+from semel_lab.embedded import mariadb as mariadb_server
+from semel_lab.embedded.hdfs import Hdfs
+from semel_lab.embedded.java import find_java, has_compiler
+from semel_lab.embedded.mariadb import MariaDB
+from semel_lab.embedded.opensearch import Elasticsearch, OpenSearch
+from semel_lab.embedded.process import comes_true
+from semel_lab.embedded.registry import SchemaRegistry
 from tests import s3
 from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
 from tests.faults import Faults, apart, before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.lab.drill.disk import Disk
+from semel_lab.drill.disk import Disk
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

@@ -20,7 +20,7 @@ from multiprocessing.managers import BaseManager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from semel.lab.embedded.proxy import Proxy
+from semel_lab.embedded.proxy import Proxy
 
 KINDS = ("refused", "lost", "cut", "twice")
 """The request is not carried out, and answered with 503; is carried out, and answered with 500, or

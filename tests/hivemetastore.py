@@ -20,10 +20,10 @@ from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
 from semel import jars
-from semel.lab.embedded.java import console_logging, find_jdk
-from semel.lab.embedded.process import LOOPBACK, listening
-from semel.lab.embedded.server import Server
-from semel.lab.jars import HIVE_METASTORE
+from semel_lab.embedded.java import console_logging, find_jdk
+from semel_lab.embedded.process import LOOPBACK, listening
+from semel_lab.embedded.server import Server
+from semel_lab.jars import HIVE_METASTORE
 
 PATIENT = {"lock-check-max-wait-time": "0.3", "lock-check-retries": "100"}
 """Properties of a catalog whose commits wait for as long as a lock lasts."""

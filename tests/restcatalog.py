@@ -10,10 +10,10 @@ from __future__ import annotations
 import http.client
 
 from semel import jars
-from semel.lab.embedded.java import find_jdk
-from semel.lab.embedded.process import LOOPBACK, listening
-from semel.lab.embedded.server import Server
-from semel.lab.jars import ICEBERG_REST
+from semel_lab.embedded.java import find_jdk
+from semel_lab.embedded.process import LOOPBACK, listening
+from semel_lab.embedded.server import Server
+from semel_lab.jars import ICEBERG_REST
 
 _SERVER = """\
 import com.fasterxml.jackson.annotation.JsonAutoDetect.Visibility;

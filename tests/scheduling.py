@@ -46,7 +46,7 @@ FIRST = (
     "tests/engine/test_beside_connect.py",
     "tests/rest/test_spark_cluster.py",
     "tests/rest/test_against_connect.py",
-    "tests/cli/test_demo.py",
+    "tests/lab/test_demo.py",
     "tests/engine/test_iceberg_spark.py",
     "tests/lab/embedded/test_services.py",
     "micro-batches",

@@ -16,11 +16,11 @@ from semel.answers import TooLarge, limit_httpx, limit_requests, limit_urllib3
 from semel.config import read
 from semel.converters.registry.client import Registry
 from semel.errors import ServiceError, TransientError, Unavailable
-from semel.lab.embedded.process import LOOPBACK
 from semel.sinks.files.webhdfs import WebHdfsStore
 from semel.sinks.iceberg import rest
 from semel.sinks.search.client import Client
 from semel.sinks.search.config import SearchConfig
+from semel_lab.embedded.process import LOOPBACK
 
 BOMB = gzip.compress(bytes(700_000_000), 1)
 """What is a small answer until it is unpacked."""

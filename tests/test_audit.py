@@ -16,7 +16,7 @@ from semel import failpoints
 from semel.audit import audit
 from semel.errors import ConfigError, NothingToAudit
 from semel.kafka import reader
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, points, start
 from tests.engine.harness import LocalSpark, caught_up, records, some, sql

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from semel.audit.follow import Followed, Judged, follow, follower, loop, settling
 from semel.errors import ConfigError, NothingToAudit
-from semel.lab.embedded import Kafka, Postgres
 from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
+from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, Start, configure, lake, start
 from tests.engine.harness import caught_up, records, recreate, sql, wait_until

@@ -23,10 +23,10 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.kafka.lag import lag
-from semel.lab.embedded import Kafka
 from semel.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition
 from semel.planning import Plan, plan
 from semel.runtime.positions import reset_positions, set_positions
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, configure
 from tests.engine.harness import caught_up, once_let_go, records, recreate, sql, wait_until

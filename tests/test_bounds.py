@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import semel
+import semel_lab
 
 ROOT = Path(__file__).parent
 PROGRAMS = {"run", "call", "check_call", "check_output"}
@@ -115,12 +116,12 @@ def test_no_test_waits_for_a_fixed_time() -> None:
 
 
 def test_no_answer_of_kafka_is_waited_for_without_a_bound() -> None:
-    package = Path(semel.__file__).parent
-    rooms = [package / room for room in ("kafka", "sinks/kafka", "connect", "lab/drill")]
+    package, lab = (Path(each.__file__).parent for each in (semel, semel_lab))
+    rooms = [*(package / room for room in ("kafka", "sinks/kafka", "connect")), lab / "drill"]
     files = [file for room in rooms for file in room.rglob("*.py")]
     assert files
     bare = [
-        f"{file.relative_to(package)}:{node.lineno}"
+        f"{file}:{node.lineno}"
         for file in files
         for node, name, _of in calls(file)
         if name == "result" and not node.args and not node.keywords

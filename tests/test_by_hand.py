@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.patience import PATIENCE
 
 EXAMPLE = Path(__file__).parent.parent / "examples/by_hand.py"

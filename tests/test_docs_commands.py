@@ -104,8 +104,8 @@ def semel(arguments: list[str]) -> None:
     command: Any = typer.main.get_command(app)
     words = list(arguments)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, arguments
-        command = command.commands[words.pop(0)]
+        command = command.get_command(None, words.pop(0))
+        assert command is not None, arguments
     known = {o for parameter in command.params for o in parameter.opts} | {"--help"}
     assert known.issuperset(a for a in words if a.startswith("--")), arguments
 

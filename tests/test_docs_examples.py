@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.opensearch import OpenSearch
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.opensearch import OpenSearch
 from tests.newcomer import Newcomer, blocks, page
 from tests.test_docs import ROOT
 

@@ -23,10 +23,10 @@ import psutil
 import pytest
 
 from semel import jars
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.connect import DistributedConnect
-from semel.lab.embedded.process import LOOPBACK, free_port
-from semel.lab.jars import DEBEZIUM_JDBC
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.connect import DistributedConnect
+from semel_lab.embedded.process import LOOPBACK, free_port
+from semel_lab.jars import DEBEZIUM_JDBC
 from tests.conftest import wait_gone
 from tests.engine.harness import wait_until
 from tests.newcomer import Newcomer, blocks, page
@@ -35,7 +35,7 @@ from tests.sinks.kafka.copying import consume
 from tests.test_docs import PAGES, ROOT, named
 
 LEFT_OUT = {
-    r"make ": "tests/test_packaging.py and tests/cli/test_demo.py run demos; the rest is for tests",
+    r"make ": "tests/test_packaging.py and tests/lab/test_demo.py run demos; the rest is for tests",
     r"(\S*python3 -m venv|\S*pip|\. \.venv|/opt/semel/)": "tests/test_extras_installed.py installs",
     r"apt-get": "installs packages of the system",
     r"semel services up": "its ports may be in use: tests/test_extras_installed.py starts services",

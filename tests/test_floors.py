@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "semel"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "semel"
+LAB = ROOT / "lab" / "src" / "semel_lab"
 
 FLOORS = [
     {"answers", "context", "quoting", "redact", "sizes"},
@@ -40,22 +42,25 @@ FLOORS = [
     {"", "audit", "validation"},
     {"connect", "metrics"},
     {"rest"},
-    {"lab.jars"},
-    {"lab.embedded"},
-    {"lab.demo", "lab.drill"},
     {"cli"},
     {"__main__"},
+    {"semel_lab.jars"},
+    {"semel_lab.embedded"},
+    {"semel_lab.demo", "semel_lab.drill"},
+    {"semel_lab.cli"},
 ]
 """From the ground up. Rooms of one floor do not know each other."""
 
-HOUSES = {"engine", "lab", "sinks", "sources"}
+HOUSES = {"engine", "sinks", "sources"}
 """Folders whose folders are rooms of their own."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+    """The core's modules by their names in semel, and the lab's by their whole names."""
+    for base, package in ((SOURCE, SOURCE), (LAB.parent, LAB)):
+        for path in sorted(package.rglob("*.py")):
+            parts = path.relative_to(base).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 NAMES = {name for name, _ in modules()}
@@ -63,13 +68,12 @@ NAMES = {name for name, _ in modules()}
 
 def room(module: str) -> str:
     first, *rest = module.split(".")
-    if first in HOUSES and rest and (len(rest) > 1 or (SOURCE / first / rest[0]).is_dir()):
-        return f"{first}.{rest[0]}"
-    return f"{first}.{rest[0]}" if first == "lab" and rest else first
+    inside = first in HOUSES and rest and (len(rest) > 1 or (SOURCE / first / rest[0]).is_dir())
+    return f"{first}.{rest[0]}" if inside or (first == LAB.name and rest) else first
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules of semel that a module imports, wherever in it the import is."""
+    """Modules of both packages that a module imports, wherever in it the import is."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -79,14 +83,15 @@ def imported(path: Path) -> Iterator[str]:
             continue
         for name in names:
             head, _, inside = name.partition(".")
-            if head == "semel":
-                yield inside if inside in NAMES else inside.rpartition(".")[0]
+            if head in ("semel", LAB.name):
+                module = inside if head == "semel" else name
+                yield module if module in NAMES else module.rpartition(".")[0]
 
 
 def drawn() -> list[set[str]]:
     """The floors as docs/architecture.md shows them, from the ground up: places, two spaces, and
     what they are. A line that is indented belongs to the one before."""
-    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "architecture.md").read_text()
     picture = page.partition("## The floors")[2].split("```text")[1].partition("```")[0].strip("\n")
     floors: list[set[str]] = []
     for line in picture.splitlines():
@@ -113,7 +118,7 @@ def test_the_picture_of_the_floors_is_true() -> None:
 def test_every_room_has_its_floor() -> None:
     placed = [r for floor in FLOORS for r in floor]
     assert len(placed) == len(set(placed))
-    assert {room(name) for name in NAMES} == set(placed) | {"lab"}
+    assert {room(name) for name in NAMES} == set(placed) | {LAB.name}
 
 
 def test_no_import_goes_up_or_sideways() -> None:
@@ -125,6 +130,13 @@ def test_no_import_goes_up_or_sideways() -> None:
         if room(name) != room(other) and floor_of[room(name)] <= floor_of[room(other)]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_does_not_know_the_lab() -> None:
+    knows = [
+        str(p) for p in SOURCE.rglob("*.*") if p.suffix != ".pyc" and "semel_lab" in p.read_text()
+    ]
+    assert not knows
 
 
 SHARED = 6

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.process import LOOPBACK, free_port
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 from tests.rest.members import answers

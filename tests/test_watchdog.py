@@ -10,8 +10,8 @@ import pytest
 
 from semel import watchdog
 from semel.engine.overdue import Overdue
-from semel.lab.embedded.process import comes_true
 from semel.watchdog import Watchdog, waiting
+from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 
 

@@ -18,8 +18,8 @@ from semel.config.cluster import ClusterConfig
 from semel.config.worker import WorkerConfig
 from semel.errors import ConfigError
 from semel.kafka.clients import worker_client
-from semel.lab.embedded.java import find_java
-from semel.lab.jars import CONNECT
+from semel_lab.embedded.java import find_java
+from semel_lab.jars import CONNECT
 
 NOWHERE = "127.0.0.1:1"
 CLUSTER = {

@@ -222,7 +222,7 @@ def artifact(needed_for: str, coordinate: str) -> Any:
     except ImportError as missing:
         raise ServiceError(
             f"{coordinate}, needed for {needed_for}, is fetched by jgo, which is not installed: "
-            "pip install 'semel[embedded]'"
+            "pip install 'semel[jars]'"
         ) from missing
     settings = GlobalSettings.load()
     context = MavenContext(

@@ -26,10 +26,10 @@ from semel.connect.plugins import definitions_of
 from semel.engine.states import State
 from semel.errors import NothingToAudit, NotKnown, SemelError
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.runtime import Runtime
 from semel.runtime import run as runs
+from semel_lab.embedded import Kafka
 from tests.cli.conftest import NOWHERE, Ended, Write
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start, configure, start, written

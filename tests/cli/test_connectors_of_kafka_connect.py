@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.connect import DistributedConnect
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.connect import DistributedConnect
+from semel_lab.embedded.process import LOOPBACK
 from tests.cli.conftest import Ended
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from semel import errors
 from semel.errors import CLOSED, EXIT_CODES, INTERRUPTED, TERMINATED, SemelError
-from semel.lab.drill.processes import DrillFailed
+from semel_lab.drill.processes import DrillFailed
 from tests.cli.conftest import NOWHERE, Write
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
@@ -173,7 +173,7 @@ def test_a_signal_leaves_no_stack_trace_at_any_moment(
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["typer", "semel.lab.embedded.services"])
+@pytest.mark.parametrize("moment", ["typer", "semel_lab.embedded.services"])
 def test_a_signal_ends_commands_that_start_services_quietly(
     moment: str, number: signal.Signals, tmp_path: Path
 ) -> None:

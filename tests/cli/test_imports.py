@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.lab.embedded.process import free_port
+from semel_lab.embedded.process import free_port
 from tests.conftest import wait_gone
 
 CONFIG = {
@@ -36,7 +36,7 @@ from semel.kafka import contact
 contact.wait_for_brokers.__defaults__ = (5.0, *contact.wait_for_brokers.__defaults__[1:])
 """
 """Waits for brokers no longer than it takes Spark to start."""
-HEAVY = ("deltalake", "pyiceberg", "semel.lab.demo", "semel.lab.drill.run")
+HEAVY = ("deltalake", "pyiceberg", "semel_lab.demo", "semel_lab.drill.run")
 
 
 def ended(*arguments: object, before: str = "") -> tuple[int, set[str], str]:

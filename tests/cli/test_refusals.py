@@ -23,7 +23,7 @@ from pyspark import SparkContext
 from semel.errors import ServiceError
 from semel.gateway import Jvm
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.cli.conftest import Ended, Write
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config

@@ -11,10 +11,10 @@ import pytest
 
 from semel.cli.several import are_several
 from semel.config.environment import of_environment
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.process import LOOPBACK
 from semel.ledger import TopicPartition
 from semel.runtime import Runtime
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK
 from tests.cli.conftest import NOWHERE, Ended
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure

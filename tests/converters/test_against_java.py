@@ -18,9 +18,9 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from semel import jars
 from semel.converters import create
-from semel.lab.embedded.java import find_jdk
-from semel.lab.embedded.registry import SchemaRegistry
-from semel.lab.jars import APICURIO_SERIALIZERS
+from semel_lab.embedded.java import find_jdk
+from semel_lab.embedded.registry import SchemaRegistry
+from semel_lab.jars import APICURIO_SERIALIZERS
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

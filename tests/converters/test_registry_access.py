@@ -16,9 +16,9 @@ from semel.converters.registry.config import RegistryKeys, registry
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.skipped import SkipLog, Skipped
 from semel.errors import ConfigError, ServiceError, Unavailable
-from semel.lab.embedded.process import LOOPBACK
 from semel.planning import plan_source
 from semel.sources.base import source_records
+from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 
 SCHEMA = '"long"'

@@ -14,7 +14,7 @@ import pytest
 from semel.config import read
 from semel.converters.registry.config import RegistryKeys, registry
 from semel.errors import ConfigError
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded.process import LOOPBACK
 from tests.kafka.secured import java_trust_store
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority

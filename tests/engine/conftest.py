@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.engine import triggers
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.engine.harness import Running, name
 
 Config = dict[str, str]

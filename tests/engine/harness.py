@@ -37,10 +37,10 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import Delivery
 from semel.engine.direct.engine import Progress
 from semel.errors import ConfigError, Fenced, SemelError, TransientError
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
 from semel.sinks.postgresql import driver
+from semel_lab.embedded import Kafka
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE

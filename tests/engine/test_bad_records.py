@@ -12,9 +12,9 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from semel import failpoints
 from semel.errors import BadRecord, ConfigError, ServiceError
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure
 from tests.engine.harness import (

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.lab.embedded import Kafka, Postgres
-from semel.lab.embedded.connect import ConnectWorker
 from semel.sinks.jdbc import DEBEZIUM
+from semel_lab.embedded import Kafka, Postgres
+from semel_lab.embedded.connect import ConnectWorker
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, name, sql
 from tests.patience import PATIENCE

@@ -32,9 +32,9 @@ from semel.errors import (
     TransientError,
 )
 from semel.kafka import consumerlog
-from semel.lab.embedded import Kafka, logs
 from semel.ledger import Advance, Hole, OffsetRange, TopicPartition
 from semel.planning import plan
+from semel_lab.embedded import Kafka, logs
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start

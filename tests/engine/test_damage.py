@@ -8,8 +8,8 @@ import pytest
 
 from semel.audit import audit
 from semel.errors import BadRecord
-from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
+from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.conftest import Config, Configure, Lake
 from tests.engine.harness import caught_up, ids, name, positions, records, sql, transaction

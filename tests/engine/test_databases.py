@@ -13,11 +13,11 @@ import pytest
 from semel import failpoints
 from semel.audit import audit
 from semel.errors import ConfigError, Fenced, ServiceError
-from semel.lab.drill.disk import Disk
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.proxy import Proxy
 from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
+from semel_lab.drill.disk import Disk
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
 from tests.engine.conftest import Config, Configure, Start

@@ -15,7 +15,7 @@ import pytest
 
 from semel.errors import ServiceError
 from semel.kafka.contact import wait_for_brokers
-from semel.lab.embedded import Kafka, Postgres
+from semel_lab.embedded import Kafka, Postgres
 from semel.runtime import run as runs
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start

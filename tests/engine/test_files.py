@@ -20,10 +20,10 @@ import pytest
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
-from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
 from semel.planning import plan
 from semel.sinks.files import places
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (

@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from semel import failpoints
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.hdfs import Hdfs
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.hdfs import Hdfs
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (

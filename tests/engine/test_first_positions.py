@@ -13,9 +13,9 @@ from semel.audit import audit
 from semel.engine.publish import is_copy, ledger_of
 from semel.errors import ConfigError, OffsetOutOfRange
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka, Postgres
 from semel.ledger import TopicPartition
 from semel.targets import Target
+from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure
 from tests.engine.harness import caught_up, ids, name, positions, records, sql, wait_until

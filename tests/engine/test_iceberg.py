@@ -17,10 +17,10 @@ from pyiceberg.table import Table
 from semel import failpoints
 from semel.audit import AuditReport, audit
 from semel.errors import OffsetOutOfRange, RolledBack
-from semel.lab.embedded import Kafka
 from semel.ledger import Hole, TopicPartition
 from semel.planning import plan
 from semel.sinks.iceberg.catalog import connect
+from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from semel.jars import resolve
-from semel.lab.jars import ICEBERG_SPARK
 from semel.records import Commit
+from semel_lab.jars import ICEBERG_SPARK
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import advance, changes

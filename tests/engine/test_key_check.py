@@ -10,9 +10,9 @@ from semel.engine.key_check import check_keys
 from semel.errors import ConfigError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 
 pytestmark = pytest.mark.integration

@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 
 from semel.audit import audit
 from semel.errors import OffsetOutOfRange
-from semel.lab.embedded import Kafka, logs
 from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.planning import plan
+from semel_lab.embedded import Kafka, logs
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (

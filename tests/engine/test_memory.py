@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from semel.engine import sampler
 from semel.engine.job_errors import first_error
 from semel.errors import SemelError
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import LocalSpark, ids, records, sql, wait_until

@@ -18,7 +18,7 @@ from semel.engine.direct import placeholder as placeholders
 from semel.engine.direct.placeholder import Placeholder, placeholder_config
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.engine.harness import plan, wait_until
 from tests.patience import PATIENCE
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.registry import SchemaRegistry
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.converters.protobuf.test_converter import inside, number
 from tests.engine.conftest import Configure

@@ -16,9 +16,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from semel.converters import create
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.registry import SchemaRegistry
 from semel.planning import plan
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, name, sql
 from tests.engine.test_beside_connect import change, enveloped, of_key

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.patience import PATIENCE
 from tests.sinks.kafka.copying import consume
 from tests.sources.jdbc.conftest import executed

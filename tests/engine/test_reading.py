@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 from semel.audit import audit
 from semel.errors import OffsetOutOfRange, SemelError
 from semel.kafka.reader import read_ranges
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (

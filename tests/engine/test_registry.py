@@ -17,8 +17,8 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from semel.errors import BadRecord, ServiceError
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.registry import SchemaRegistry
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import Running, caught_up, name, some, sql, wait_until

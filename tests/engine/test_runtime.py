@@ -13,9 +13,9 @@ import pytest
 from semel.engine import startup
 from semel.engine.states import State
 from semel.errors import BadRecord, ConfigError, ServiceError
-from semel.lab.embedded import Kafka
 from semel.ledger import UNKNOWN_LOG, TopicPartition, first
 from semel.runtime import Connector, Runtime, topics
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Lake
 from tests.engine.harness import (

@@ -17,9 +17,9 @@ import pytest
 from semel import failpoints
 from semel.audit import audit
 from semel.errors import BadRecord, Fenced
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.opensearch import OpenSearch
 from semel.planning import plan
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.opensearch import OpenSearch
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start

@@ -16,8 +16,8 @@ import pytest
 from semel import failpoints
 from semel.audit import audit
 from semel.errors import ConfigError
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.opensearch import OpenSearch
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.opensearch import OpenSearch
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import LocalSpark, caught_up, name, records, wait_until

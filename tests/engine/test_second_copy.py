@@ -17,8 +17,8 @@ from semel import context
 from semel.engine import publish
 from semel.engine.direct import engine as direct
 from semel.errors import Fenced
-from semel.lab.embedded import Kafka
 from semel.sources.offsets import owner
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import name, records, wait_until
@@ -179,11 +179,9 @@ def test_a_run_of_this_machine_whose_process_has_ended_is_over() -> None:
 
 
 def made_clients() -> Iterator[tuple[str, ast.Call]]:
-    """Where the package makes a client of librdkafka; its laboratory is left out."""
+    """Where the package makes a client of librdkafka."""
     root = Path(semel.__file__).parent
     for path in root.rglob("*.py"):
-        if path.is_relative_to(root / "lab"):
-            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue

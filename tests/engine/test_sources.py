@@ -42,7 +42,6 @@ from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.lab.embedded import Kafka, Postgres
 from semel.planning import SourcePlan, plan_source
 from semel.runtime import Runtime
 from semel.runtime import run as runs
@@ -51,6 +50,7 @@ from semel.sources.offsets.file import parsed, serialized
 from semel.sources.offsets.owner import own
 from semel.sources.offsets.owner import producer as owner_producer
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
+from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import (

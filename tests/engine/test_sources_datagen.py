@@ -10,8 +10,8 @@ import pytest
 
 from semel import failpoints
 from semel.audit import audit_source
-from semel.lab.embedded import Kafka
 from semel.planning import plan_source
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import LocalSpark, drive, name

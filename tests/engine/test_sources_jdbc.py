@@ -17,12 +17,12 @@ from semel.errors import BadRecord, ConfigError, SemelError
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
 from semel.sources.base import SourceBatch
 from semel.sources.jdbc.source import JdbcSource
 from semel.sources.offsets.store import SourceOffsets
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.mariadb import MariaDB
 from tests.conftest import MakeTopic, Produce
 from tests.databases import query
 from tests.engine.conftest import Config, Start

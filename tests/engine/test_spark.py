@@ -19,8 +19,8 @@ from semel import failpoints, spark
 from semel.audit import audit
 from semel.config import CommonConfig, read
 from semel.jars import resolve
-from semel.lab.jars import DELTA_SPARK
 from semel.sinks import MODULE
+from semel_lab.jars import DELTA_SPARK
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake
 from tests.engine.harness import (

@@ -24,10 +24,10 @@ from semel.engine.direct.subscription import Assigned, Lost, Revoked, Subscripti
 from semel.errors import Displaced, ServiceError
 from semel.kafka.consumer import fenced, translated
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
 from semel.sinks.protocols import Membership
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
 from tests.engine.harness import wait_until

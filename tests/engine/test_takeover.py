@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.connect import ConnectorFailed, ConnectWorker, DistributedConnect
 from semel.ledger import TopicPartition
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.connect import ConnectorFailed, ConnectWorker, DistributedConnect
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config, Start
 from tests.engine.harness import name, wait_until

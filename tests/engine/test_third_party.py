@@ -17,11 +17,11 @@ from semel import failpoints, sinks
 from semel.audit import audit
 from semel.cli.commands import app
 from semel.errors import ConfigError
-from semel.lab.drill.stage import Stage
-from semel.lab.drill.stores import store_of
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.planning import plan
+from semel_lab.drill.stage import Stage
+from semel_lab.drill.stores import store_of
+from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config

@@ -16,10 +16,10 @@ from pyiceberg.catalog import load_catalog
 from semel import run
 from semel.audit import audit, audit_source
 from semel.errors import ConfigError
-from semel.lab.embedded import Kafka
 from semel.planning import plan, plan_source
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.files.sink import FilesSink
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Lake
 from tests.sinks.kafka.copying import consume

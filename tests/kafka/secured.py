@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority
 

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient
 
 from semel.kafka import answers
 from semel.kafka.cluster import Cluster, admin_client
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.proxy import Proxy
 from semel.ledger import TopicPartition
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE

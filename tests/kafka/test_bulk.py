@@ -14,7 +14,7 @@ from semel.errors import ServiceError, TransientError
 from semel.kafka import bulk
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import RecordsRefused, Transactions
-from semel.lab.embedded.kafka import Kafka
+from semel_lab.embedded.kafka import Kafka
 from tests.patience import PATIENCE
 
 KEYS = [b"a", None, b"", b"key"]

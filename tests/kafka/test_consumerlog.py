@@ -16,9 +16,9 @@ from semel.kafka.clients import QUIET
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import Poll, consumer_config
 from semel.kafka.consumerlog import ConsumerLog, logged_consumer
-from semel.lab.embedded import Kafka
 from semel.ledger import LogId
 from semel.sizes import Sizes
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records, recreate, wait_until
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from semel.kafka import followed
 from semel.kafka.cluster import Cluster
 from semel.kafka.followed import FollowedTopic
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE

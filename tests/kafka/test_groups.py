@@ -15,9 +15,9 @@ from semel.errors import SemelError, TransientError
 from semel.kafka import groups as groups_module
 from semel.kafka.groups import Groups
 from semel.kafka.transactions import LEFT_BEHIND, Report, Transactions
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
 from semel.sinks.kafka.offsets import nonmember
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE

@@ -10,7 +10,7 @@ import pytest
 from semel.engine import supervisor
 from semel.errors import SemelError, ServiceError
 from semel.kafka.lag import lag, published
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start, configure, start
 from tests.engine.harness import caught_up, positions, records, wait_until

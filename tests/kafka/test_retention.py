@@ -8,8 +8,8 @@ import pytest
 
 from semel.kafka.cluster import Cluster
 from semel.kafka.retention import create_dead_letter_topic, of_copy, of_dead_letters
-from semel.lab.embedded import Kafka
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.harness import name
 

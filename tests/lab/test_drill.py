@@ -23,20 +23,20 @@ from semel.engine import attempt
 from semel.engine.control import Report
 from semel.errors import ConfigError, Fenced
 from semel.failpoints import OF_FILES, OF_STAGING, PLACES
-from semel.lab.drill import run as drill
-from semel.lab.drill.faults import Injector
-from semel.lab.drill.plan import ANY_MOMENT, MEANING, Fault, Kind, plan
-from semel.lab.drill.processes import DrillFailed
-from semel.lab.drill.stage import BUILT_IN, Stage
-from semel.lab.drill.stores import store_of
-from semel.lab.drill.traffic import Shape
-from semel.lab.embedded import Postgres, mariadb
-from semel.lab.embedded.hdfs import Hdfs
-from semel.lab.embedded.mariadb import MariaDB
-from semel.lab.embedded.server import Server
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.search.config import SearchConfig
+from semel_lab.drill import run as drill
+from semel_lab.drill.faults import Injector
+from semel_lab.drill.plan import ANY_MOMENT, MEANING, Fault, Kind, plan
+from semel_lab.drill.processes import DrillFailed
+from semel_lab.drill.stage import BUILT_IN, Stage
+from semel_lab.drill.stores import store_of
+from semel_lab.drill.traffic import Shape
+from semel_lab.embedded import Postgres, mariadb
+from semel_lab.embedded.hdfs import Hdfs
+from semel_lab.embedded.mariadb import MariaDB
+from semel_lab.embedded.server import Server
 from tests.patience import PATIENCE
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from semel.errors import ConfigError
-from semel.lab.drill.cluster.run import drill_cluster
-from semel.lab.drill.plan import OF_CLUSTERS, Kind
+from semel_lab.drill.cluster.run import drill_cluster
+from semel_lab.drill.plan import OF_CLUSTERS, Kind
 
 
 def test_faults_that_hit_no_cluster_are_refused() -> None:

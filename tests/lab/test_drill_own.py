@@ -16,10 +16,10 @@ from pyiceberg.catalog import load_catalog
 
 from semel.audit import AuditReport, PartitionAudit
 from semel.errors import ConfigError, ServiceError
-from semel.lab.drill.own import check_empty, without_letters
-from semel.lab.drill.stage import BUILT_IN, Stage
 from semel.ledger import TRUNCATED, Hole, TopicPartition, firsts
 from semel.planning import plan
+from semel_lab.drill.own import check_empty, without_letters
+from semel_lab.drill.stage import BUILT_IN, Stage
 
 COMMON = {
     **{k: v for k, v in BUILT_IN.items() if not k.startswith("connection.")},
@@ -179,7 +179,7 @@ class TestStage:
         found = PartitionAudit("t", 0, kafka=9, rows=3, lost=0, duplicated=0, unknown=unknown)
         hole = Hole("t", 0, 0, 5, TRUNCATED)
         report = AuditReport("c", "", True, [found], False, ("x",), gaps=("x",), holes=(hole,))
-        monkeypatch.setattr("semel.lab.drill.stage.audit", lambda *_, **__: report)
+        monkeypatch.setattr("semel_lab.drill.stage.audit", lambda *_, **__: report)
         assert Stage(BUILT_IN, tmp_path / "drill").audit().kept is kept
 
     @pytest.mark.parametrize("own", [True, False])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from adbc_driver_postgresql import dbapi
 
-from semel.lab.drill.peer.checker import OFFSET, PARTITION, TABLE, Checker, Findings
-from semel.lab.drill.peer.run import KINDS, compare
-from semel.lab.drill.peer.systems import KafkaConnect, Semel
-from semel.lab.drill.plan import Kind
+from semel_lab.drill.peer.checker import OFFSET, PARTITION, TABLE, Checker, Findings
+from semel_lab.drill.peer.run import KINDS, compare
+from semel_lab.drill.peer.systems import KafkaConnect, Semel
+from semel_lab.drill.plan import Kind
 
 SERVERS = "127.0.0.1:1"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.lab.drill.process import Process, handles
+from semel_lab.drill.process import Process, handles
 from tests.patience import PATIENCE
 
 _CHILD = "import sys; print(flush=True); sys.stdin.read()"

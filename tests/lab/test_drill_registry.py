@@ -11,10 +11,10 @@ import pytest
 
 from semel.config import ConnectorConfig, load, read
 from semel.converters.registry.converter import RegistryConverter
-from semel.lab.drill import run as drill
-from semel.lab.drill.plan import Kind
-from semel.lab.drill.stage import BUILT_IN, Stage
-from semel.lab.drill.traffic import Shape, Traffic
+from semel_lab.drill import run as drill
+from semel_lab.drill.plan import Kind
+from semel_lab.drill.stage import BUILT_IN, Stage
+from semel_lab.drill.traffic import Shape, Traffic
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
 TRANSFORMS = "org.apache.kafka.connect.transforms."

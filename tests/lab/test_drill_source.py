@@ -14,18 +14,18 @@ from semel.delivery import Delivery, Guarantee, Mechanism
 from semel.engine.source.encoder import Encoder
 from semel.errors import ConfigError
 from semel.failpoints import OF_SOURCES
-from semel.lab.drill.plan import ANY_MOMENT, Kind, plan
-from semel.lab.drill.processes import without_place
-from semel.lab.drill.source.folder import Folder
-from semel.lab.drill.source.generator import Made
-from semel.lab.drill.source.rows import Rows
-from semel.lab.drill.source.run import drill_source
-from semel.lab.drill.source.stage import BUILT_IN, SourceStage
-from semel.lab.drill.source.system import File, system_of
-from semel.lab.drill.source.tally import Tally
 from semel.planning import plan_source
 from semel.sources.datagen.source import DatagenSource
 from semel.sources.directory.source import DirectorySource
+from semel_lab.drill.plan import ANY_MOMENT, Kind, plan
+from semel_lab.drill.processes import without_place
+from semel_lab.drill.source.folder import Folder
+from semel_lab.drill.source.generator import Made
+from semel_lab.drill.source.rows import Rows
+from semel_lab.drill.source.run import drill_source
+from semel_lab.drill.source.stage import BUILT_IN, SourceStage
+from semel_lab.drill.source.system import File, system_of
+from semel_lab.drill.source.tally import Tally
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 JSON = {

@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
-from semel.lab.drill.disk import Disk
-from semel.lab.drill.lakes import DeltaLake, IcebergLake
+from semel_lab.drill.disk import Disk
+from semel_lab.drill.lakes import DeltaLake, IcebergLake
 
 ROWS = pa.table({"id": [1, 2, 3], "kind": ["a", "b", None]})
 

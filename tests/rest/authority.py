@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded.process import LOOPBACK
 
 Key = ec.EllipticCurvePrivateKey
 

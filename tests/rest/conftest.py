@@ -14,10 +14,10 @@ from semel.config.worker import WorkerConfig
 from semel.connect.alone import StandaloneHerder
 from semel.kafka.clients import worker_client
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.process import LOOPBACK
 from semel.rest.listening import serving
 from semel.runtime import Runtime
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK
 from tests.engine.conftest import configure  # noqa: F401
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE

@@ -21,9 +21,9 @@ from semel.connect.cluster.membership import described
 from semel.connect.cluster.worker import ClusterWorker
 from semel.kafka.clients import worker_client
 from semel.kafka.cluster import Cluster, admin_client
-from semel.lab.embedded.process import LOOPBACK, free_port
 from semel.rest.listening import serving
 from semel.runtime import Runtime
+from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE
 

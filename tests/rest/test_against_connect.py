@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from semel.lab.embedded import Kafka, Postgres
-from semel.lab.embedded.connect import ConnectWorker
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded import Kafka, Postgres
+from semel_lab.embedded.connect import ConnectWorker
+from semel_lab.embedded.process import LOOPBACK
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import wait_until
 from tests.rest.asks import ASKED, FILE, JDBC, SINK, Ask

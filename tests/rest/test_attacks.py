@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 
 POSTGRES = {

@@ -19,10 +19,10 @@ from semel.connect.cluster import herder
 from semel.connect.cluster.membership import Group, Membership
 from semel.connect.cluster.records import StateRecord, configured
 from semel.errors import ConfigError
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.proxy import Proxy
 from semel.planning import plan_source
 from semel.rest.token import VARIABLE
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import (

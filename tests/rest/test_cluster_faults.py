@@ -18,8 +18,8 @@ import pytest
 from semel.audit.source import audit_source
 from semel.config import read
 from semel.config.cluster import ClusterConfig
-from semel.lab.embedded import Kafka
 from semel.planning import plan_source
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until

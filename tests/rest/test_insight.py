@@ -12,8 +12,8 @@ import pytest
 from httpx import Client
 
 from semel.connect import audits
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.proxy import Proxy
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import records, wait_until

@@ -22,12 +22,12 @@ from semel.config.worker import WorkerConfig
 from semel.connect.alone import StandaloneHerder
 from semel.connect.secrets import kept, shown
 from semel.errors import ConfigError
-from semel.lab.embedded.process import LOOPBACK
 from semel.rest.guard import Hosts
 from semel.rest.listening import serving
 from semel.rest.tls import client_context
 from semel.rest.token import VARIABLE, token_for
 from semel.runtime import Runtime
+from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority

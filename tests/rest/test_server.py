@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.lab.embedded.process import LOOPBACK
 from semel.rest import server
 from semel.rest.server import RestServer, Site, _bound
+from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority

@@ -17,9 +17,9 @@ import psutil
 import pyspark
 import pytest
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.java import find_java
-from semel.lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.java import find_java
+from semel_lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import assert_nothing_lost_nothing_twice, records, wait_until

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from semel.lab.embedded import Kafka, Postgres
-from semel.lab.embedded.connect import ConnectorFailed, DistributedConnect
-from semel.lab.embedded.process import LOOPBACK
-from semel.lab.jars import DEBEZIUM_JDBC
+from semel_lab.embedded import Kafka, Postgres
+from semel_lab.embedded.connect import ConnectorFailed, DistributedConnect
+from semel_lab.embedded.process import LOOPBACK
+from semel_lab.jars import DEBEZIUM_JDBC
 from tests.cli.conftest import Ended, semel  # noqa: F401
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure

@@ -14,7 +14,7 @@ import pytest
 
 from semel.connect import herder
 from semel.connect.alone import StandaloneHerder
-from semel.lab.embedded.process import LOOPBACK, free_port
+from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.engine.conftest import Configure
 from tests.patience import PATIENCE
 from tests.rest.conftest import Worker

@@ -17,7 +17,6 @@ from semel import failpoints
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
-from semel.lab.embedded import Kafka
 from semel.ledger import (
     TAKEN_OVER,
     Advance,
@@ -31,6 +30,7 @@ from semel.ledger import (
 from semel.planning import plan
 from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
 from semel.sinks.filestream.sink import FileStreamSink
+from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import points  # noqa: F401

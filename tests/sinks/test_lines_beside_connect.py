@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.connect import ConnectWorker
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.connect import ConnectWorker
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, name, wait_until
 

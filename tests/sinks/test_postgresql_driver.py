@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from adbc_driver_manager import Error
 
-from semel.lab.embedded import Postgres
 from semel.sinks.postgresql import driver, silence
 from semel.sinks.postgresql.connection import Connection
+from semel_lab.embedded import Postgres
 
 pytestmark = pytest.mark.integration
 

@@ -17,13 +17,13 @@ import pytest
 from semel import failpoints
 from semel.config import read
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
-from semel.lab.embedded import Postgres
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import PostgresConfig
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri, shown
+from semel_lab.embedded import Postgres
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.target import Target, advance, found_running, put, records

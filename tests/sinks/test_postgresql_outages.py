@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import TransientError, Unavailable
-from semel.lab.embedded import Postgres
-from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
+from semel_lab.embedded import Postgres
+from semel_lab.embedded.proxy import Proxy
 from tests.engine.harness import wait_until
 from tests.sinks.target import Target, advance, records
 

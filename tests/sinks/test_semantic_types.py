@@ -24,8 +24,6 @@ from semel.converters.json.envelope import PayloadReader
 from semel.converters.semantic import DECIMAL, TYPES, Described, semantic_facts
 from semel.engine.pipeline import Pipeline
 from semel.jars import resolve
-from semel.lab.embedded.mariadb import MariaDB
-from semel.lab.jars import DEBEZIUM_POSTGRES
 from semel.records import Commit, RowsRejected, one_array
 from semel.sinks import create
 from semel.sinks.delta.convert import column_type as delta_type
@@ -38,6 +36,8 @@ from semel.sinks.sql.mysql.types import new_type as mysql_type
 from semel.sinks.sql.semantic import formed, new_type, stored
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlserver.types import new_type as sqlserver_type
+from semel_lab.embedded.mariadb import MariaDB
+from semel_lab.jars import DEBEZIUM_POSTGRES
 from tests import databases
 from tests.sinks.iceberg.conftest import Warehouse
 

@@ -14,10 +14,10 @@ from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import PlainProducer
-from semel.lab.drill.disk import Disk
-from semel.lab.embedded.mariadb import MariaDB
 from semel.planning import plan_source
 from semel.sources.offsets.store import Owner, SourceOffsets
+from semel_lab.drill.disk import Disk
+from semel_lab.embedded.mariadb import MariaDB
 from tests.databases import Given
 from tests.disks import read_only
 from tests.sources.jdbc.conftest import executed

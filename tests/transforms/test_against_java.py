@@ -21,10 +21,10 @@ import pytest
 from semel import jars
 from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
-from semel.lab.embedded.java import find_jdk
-from semel.lab.jars import CONNECT as CONNECT_JARS
 from semel.transforms import chain_of
 from semel.transforms.base import Batch
+from semel_lab.embedded.java import find_jdk
+from semel_lab.jars import CONNECT as CONNECT_JARS
 from tests.transforms.records import KAFKA, STAMP, batch
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]

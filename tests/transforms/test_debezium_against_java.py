@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from semel.converters.json.converter import JsonConverter
-from semel.lab.jars import CONNECT, DEBEZIUM_JDBC
 from semel.transforms import chain_of
+from semel_lab.jars import CONNECT, DEBEZIUM_JDBC
 from tests.transforms.records import STAMP, batch
 from tests.transforms.test_against_java import answers, maybe, same, shown
 from tests.transforms.test_debezium import DEBEZIUM, ENVELOPE

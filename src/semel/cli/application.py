@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 import warnings
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +20,14 @@ from semel.cli.console import console
 from semel.cli.logs import json_line
 from semel.context import logs_json
 from semel.errors import EXIT_CODES, INTERRUPTED, ConfigError, SemelError, ServiceError
+from semel.extras import entries
 from semel.redact import redacted
+
+GROUP = "semel.commands"
+"""The entry point group of commands that other packages add: name -> a function that adds it to a
+:class:`typer.Typer`. It is called when the command or the help is asked for."""
+
+_OF_THE_LAB = frozenset({"demo", "drill", "services"})
 
 _EXIT_CODES = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
 
@@ -35,7 +42,19 @@ def _show_version(wanted: bool) -> None:
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands. The library takes any closed connection for a closed standard output."""
+    """semel's commands, and those of other packages.
+
+    The library takes any closed connection for a closed standard output.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """See :class:`click.Group`."""
+        own = super().list_commands(ctx)
+        return [*own, *sorted({*entries(GROUP), *_OF_THE_LAB} - {*own})]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """See :class:`click.Group`."""
+        return super().get_command(ctx, cmd_name) or _added(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         """See :class:`click.Group`."""
@@ -43,6 +62,37 @@ class _Commands(typer.core.TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise ServiceError(f"a connection was closed: {error}") from error
+
+
+def _added(name: str) -> Any:
+    """A command of another package; one that cannot be had only says why. None if there is none of
+    this name."""
+    entry = entries(GROUP).get(name)
+    if entry is None:
+        return _unavailable(name, _NO_LAB) if name in _OF_THE_LAB else None
+    made = typer.Typer()
+    made.callback()(options)  # with one, a single command stays below its name
+    try:
+        EntryPoint(name, entry, GROUP).load()(made)
+        return typer.main.get_group(made).commands[name]
+    except Exception as error:  # whatever another package raises: other commands must work
+        return _unavailable(name, f"cannot load {entry}: {type(error).__name__}: {error}")
+
+
+_NO_LAB = "needs the package semel-lab: pip install 'semel[lab]' (in a clone: pip install ./lab)"
+
+
+def _unavailable(name: str, why: str) -> Any:
+    """A command that takes any arguments, and says why it cannot run."""
+
+    from rich.markup import escape
+
+    def refuse() -> None:
+        raise ConfigError(f"semel {name} {why}")
+
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    shown = escape(why[0].upper() + why[1:])
+    return typer.core.TyperCommand(name, context_settings=anything, callback=refuse, help=shown)
 
 
 app = typer.Typer(

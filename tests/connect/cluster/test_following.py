@@ -25,8 +25,8 @@ from semel.connect.cluster.records import (
 from semel.connect.cluster.store import known_tasks
 from semel.engine.states import State, Status
 from semel.errors import ConfigError, TransientError
-from semel.lab.embedded.process import comes_true
 from semel.runtime.connector import ConnectorStatus
+from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 
 URL = "http://a:8083"

@@ -12,8 +12,8 @@ import pytest
 from semel.connect.cluster.hosted import Hosted, Wanted
 from semel.engine.states import State, Status
 from semel.errors import ConfigError
-from semel.lab.embedded.process import comes_true
 from semel.runtime.connector import ConnectorStatus
+from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 
 CONFIG = {"name": "orders"}

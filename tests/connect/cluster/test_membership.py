@@ -13,8 +13,8 @@ from semel.config.cluster import ClusterConfig
 from semel.connect.cluster import membership as module
 from semel.connect.cluster.membership import Group, Membership
 from semel.errors import ServiceError
-from semel.lab.drill.cluster.reached import Reached
-from semel.lab.embedded.process import LOOPBACK
+from semel_lab.drill.cluster.reached import Reached
+from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until
 
 URL = f"http://{LOOPBACK}:8083"

@@ -17,10 +17,10 @@ import semel
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.engine.base import Progress
-from semel.lab.embedded import Kafka
 from semel.sinks.postgresql import driver
 from semel.spark import micro_batch_session
 from semel.spark import stop as stop_session
+from semel_lab.embedded import Kafka
 from tests.patience import PATIENCE
 
 Config = dict[str, str]

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from semel.errors import BadRecord
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, position

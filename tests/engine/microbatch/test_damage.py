@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from semel.errors import BadRecord
-from semel.lab.embedded import Kafka, logs
 from semel.ledger import TopicPartition
+from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.harness import transaction
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS

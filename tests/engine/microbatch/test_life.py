@@ -25,9 +25,9 @@ from semel.engine.microbatch import task as microtask
 from semel.engine.microbatch.commit import SideOutput
 from semel.engine.states import State
 from semel.errors import OffsetOutOfRange, ServiceError
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.process import LOOPBACK
 from semel.runtime import Connector, Runtime
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some, wait_until
 from tests.engine.microbatch.conftest import (

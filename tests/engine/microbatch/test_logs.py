@@ -10,8 +10,8 @@ import pytest
 from semel.engine.microbatch.logs import KnownLogs
 from semel.errors import LogChanged, OffsetOutOfRange
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka, logs
 from semel.ledger import LogId, OffsetRange, TopicPartition, first
+from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.harness import name, recreate
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, Running

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.microbatch.conftest import Query
 from tests.patience import PATIENCE

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import adbc_driver_postgresql.dbapi as adbc
 import pytest
 
-from semel.lab.embedded.proxy import Proxy
+from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (
     assert_nothing_lost_nothing_twice,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from semel.audit import audit
-from semel.lab.embedded.opensearch import OpenSearch
+from semel_lab.embedded.opensearch import OpenSearch
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import ids, records, some

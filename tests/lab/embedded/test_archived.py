@@ -12,9 +12,9 @@ import pytest
 from semel import archives
 from semel.archives import Archive
 from semel.errors import ServiceError
-from semel.lab.embedded import Kafka, archived, training
-from semel.lab.embedded.registry import SchemaRegistry
-from semel.lab.embedded.server import Server
+from semel_lab.embedded import Kafka, archived, training
+from semel_lab.embedded.registry import SchemaRegistry
+from semel_lab.embedded.server import Server
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration

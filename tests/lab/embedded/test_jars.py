@@ -13,10 +13,10 @@ from types import ModuleType
 import pyspark
 import pytest
 
-import semel.lab.jars
+import semel_lab.jars
 from semel import jars
 from semel.errors import ServiceError
-from semel.lab.jars import KAFKA, KAFKA_VERSION
+from semel_lab.jars import KAFKA, KAFKA_VERSION
 from tests.patience import PATIENCE
 
 
@@ -84,7 +84,7 @@ def test_missing_jar_is_named() -> None:
 def test_missing_jgo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jgo.config", None)
-    with pytest.raises(ServiceError, match=r"pip install 'semel\[embedded\]'"):
+    with pytest.raises(ServiceError, match=r"pip install 'semel\[jars\]'"):
         jars.resolve(KAFKA)
 
 
@@ -127,7 +127,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_never_loaded(
     assert not jars.is_resolved(jars.SPARK_KAFKA)
 
 
-@pytest.mark.parametrize("module", [jars, semel.lab.jars])
+@pytest.mark.parametrize("module", [jars, semel_lab.jars])
 def test_every_set_is_pinned_as_it_is_declared(module: ModuleType) -> None:
     sets = [each for each in vars(module).values() if isinstance(each, jars.JarSet)]
     for each in sets:

@@ -21,10 +21,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from semel.errors import ServiceError
-from semel.lab.embedded import Kafka
-from semel.lab.embedded.java import find_java, java_release
-from semel.lab.embedded.kafka import Broker
-from semel.lab.embedded.process import comes_true
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.java import find_java, java_release
+from semel_lab.embedded.kafka import Broker
+from semel_lab.embedded.process import comes_true
 from tests.conftest import MakeTopic, Produce, wait_ended, wait_gone
 from tests.patience import PATIENCE
 
@@ -212,7 +212,7 @@ def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_broker_is_gone_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from semel.lab.embedded import Kafka\n"
+        "import sys, time; from pathlib import Path; from semel_lab.embedded import Kafka\n"
         "print(Kafka(Path(sys.argv[1]), heap='256m').start().pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen(

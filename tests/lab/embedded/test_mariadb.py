@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from semel.errors import ServiceError
-from semel.lab.embedded import mariadb
-from semel.lab.embedded.mariadb import DATABASE, MariaDB
+from semel_lab.embedded import mariadb
+from semel_lab.embedded.mariadb import DATABASE, MariaDB
 
 
 def test_without_it_the_user_is_told_what_to_install(

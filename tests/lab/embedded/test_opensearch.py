@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from semel.errors import ServiceError
-from semel.lab.embedded import java
-from semel.lab.embedded.opensearch import OpenSearch
+from semel_lab.embedded import java
+from semel_lab.embedded.opensearch import OpenSearch
 from tests.engine.harness import some
 
 

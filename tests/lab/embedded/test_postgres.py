@@ -17,7 +17,7 @@ from adbc_driver_manager import Error
 from adbc_driver_postgresql import dbapi
 
 from semel.errors import ServiceError
-from semel.lab.embedded import Postgres
+from semel_lab.embedded import Postgres
 from tests.conftest import wait_ended, wait_gone
 
 pytestmark = pytest.mark.integration
@@ -126,7 +126,7 @@ def test_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 
 def test_server_and_backends_are_gone_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from semel.lab.embedded import Postgres\n"
+        "import sys, time; from pathlib import Path; from semel_lab.embedded import Postgres\n"
         "p = Postgres(Path(sys.argv[1])).start()\n"
         "print(p.pid, p.url, flush=True); time.sleep(600)"
     )

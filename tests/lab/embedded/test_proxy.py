@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.lab.embedded.proxy import Proxy
+from semel_lab.embedded.proxy import Proxy
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from semel.cli.services import app
 from semel.errors import ServiceError
-from semel.lab.embedded import Kafka, Postgres, Services
+from semel_lab.cli.services import app
+from semel_lab.embedded import Kafka, Postgres, Services
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
 
@@ -33,7 +33,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def in_another_process(directory: Path, *arguments: str) -> dict[str, dict[str, object]]:
-    command = [sys.executable, "-c", "from semel.cli.services import app; app()", *arguments]
+    command = [sys.executable, "-c", "from semel_lab.cli.services import app; app()", *arguments]
     done = subprocess.run(
         [*command, "--dir", str(directory), "--json"],
         capture_output=True,

@@ -12,12 +12,12 @@ import fsspec
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.lab.embedded.hdfs import Hdfs
 from semel.ledger import TopicPartition, firsts
 from semel.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files import places
 from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink
+from semel_lab.embedded.hdfs import Hdfs
 
 FIRST = TopicPartition("t", 0)
 

@@ -22,12 +22,12 @@ import urllib3
 from fsspec.implementations.webhdfs import WebHDFS
 
 from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.lab.embedded.hdfs import Hdfs
 from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.files.webhdfs import WebHdfsStore
+from semel_lab.embedded.hdfs import Hdfs
 from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before
 from tests.patience import PATIENCE

@@ -10,12 +10,12 @@ import pytest
 from pyiceberg.catalog.glue import GlueCatalog
 
 from semel.errors import LedgerConflict, TransientError
-from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome
 from semel.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import CommitConflict
+from semel_lab.embedded.proxy import Proxy
 from tests.engine.harness import some
 from tests.faults import KINDS, Fault, Faults
 from tests.sinks.iceberg.conftest import Warehouse, glue_warehouse

@@ -9,11 +9,11 @@ import pytest
 from thrift.transport.TTransport import TTransportException
 
 from semel.errors import ConfigError, TransientError
-from semel.lab.embedded.proxy import Proxy
 from semel.ledger import Outcome, firsts
 from semel.records import Commit
 from semel.sinks.iceberg import hive
 from semel.sinks.iceberg.hive import LOCKS
+from semel_lab.embedded.proxy import Proxy
 from tests.engine.harness import some
 from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE

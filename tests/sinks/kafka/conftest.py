@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semel.lab.embedded import Kafka
+from semel_lab.embedded import Kafka
 from tests.engine.harness import Running, name
 
 Config = dict[str, str]

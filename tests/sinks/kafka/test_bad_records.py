@@ -10,9 +10,9 @@ from semel import failpoints
 from semel.audit import audit
 from semel.errors import BadRecord, ConfigError
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka
 from semel.ledger import TopicPartition, firsts
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (
     LocalSpark,

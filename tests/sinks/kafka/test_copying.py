@@ -13,8 +13,8 @@ from semel.engine import supervisor
 from semel.errors import ConfigError, OffsetOutOfRange
 from semel.kafka.groups import Groups
 from semel.kafka.lag import published
-from semel.lab.embedded import Kafka
 from semel.planning import plan
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, positions, records, recreate, wait_until
 from tests.patience import PATIENCE

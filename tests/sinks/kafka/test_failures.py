@@ -21,7 +21,6 @@ from semel.audit import audit
 from semel.errors import ConfigError, Fenced, LedgerConflict, NotAssigned
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka
 from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
 from semel.planning import plan
 from semel.records import Commit
@@ -29,6 +28,7 @@ from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.group import Group
 from semel.sinks.kafka.ledger import Ledger
 from semel.sinks.protocols import Membership
+from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (

@@ -18,11 +18,11 @@ from semel.config import group_of
 from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka import presence
 from semel.kafka.cluster import Cluster
-from semel.lab.embedded import Kafka
 from semel.ledger import Advance, LedgerEntry, OffsetRange
 from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.storage import LedgerTopic
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records
 from tests.patience import PATIENCE

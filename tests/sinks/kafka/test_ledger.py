@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.lab.embedded import Kafka
 from semel.ledger import (
     RETENTION,
     TAKEN_OVER,
@@ -29,6 +28,7 @@ from semel.ledger import (
 from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.entries import entry_of, facts_of
+from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, records, wait_until
 from tests.patience import PATIENCE

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from semel.errors import Unavailable
-from semel.lab.drill.disk import Disk
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.duckdb import Duckdb
 from semel.sinks.sql.duckdb_config import DuckdbConfig
 from semel.sinks.sql.files import LockFile
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlite_config import SqliteConfig
+from semel_lab.drill.disk import Disk
 from tests.disks import read_only
 from tests.patience import PATIENCE
 

@@ -12,11 +12,11 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.errors import ServiceError
-from semel.lab.embedded.mariadb import MariaDB
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.sql import grants
+from semel_lab.embedded.mariadb import MariaDB
 from tests import databases
 from tests.newcomer import blocks, page
 from tests.sinks.target import Target, advance, records

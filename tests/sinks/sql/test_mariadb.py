@@ -19,13 +19,13 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.errors import ConfigError, ServiceError, TransientError
-from semel.lab.embedded.mariadb import MariaDB
 from semel.ledger import Outcome, TopicPartition, firsts
 from semel.records import Commit, RowsRejected
 from semel.sinks import jdbc
 from semel.sinks.sql.mysql import claims
 from semel.sinks.sql.mysql.dialect import Mysql
 from semel.sinks.sql.mysql.sink import MysqlSink
+from semel_lab.embedded.mariadb import MariaDB
 from tests.engine.harness import some
 from tests.patience import PATIENCE
 from tests.sinks.sql.test_sink import VALUES

@@ -8,11 +8,11 @@ from contextlib import closing
 import pytest
 
 from semel.errors import Unavailable
-from semel.lab.embedded.mariadb import MariaDB
-from semel.lab.embedded.process import LOOPBACK, free_port
-from semel.lab.embedded.proxy import Proxy
 from semel.sinks.sql.mysql.config import MysqlConfig
 from semel.sinks.sql.mysql.dialect import Mysql
+from semel_lab.embedded.mariadb import MariaDB
+from semel_lab.embedded.process import LOOPBACK, free_port
+from semel_lab.embedded.proxy import Proxy
 from tests import databases
 from tests.engine.harness import wait_until
 

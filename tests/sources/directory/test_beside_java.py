@@ -16,13 +16,13 @@ import pytest
 
 from semel import jars
 from semel.config import read
-from semel.lab.embedded.java import find_jdk
-from semel.lab.jars import CONNECT
 from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.texts import Broken
+from semel_lab.embedded.java import find_jdk
+from semel_lab.jars import CONNECT
 
 Values = tuple[list[str], bool]
 """The values of a file, and whether it is broken after them."""

@@ -13,14 +13,14 @@ import pytest
 
 from semel import jars
 from semel.config import read
-from semel.lab.embedded.java import find_jdk
-from semel.lab.jars import OPENCSV
 from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.opencsv import Default, Dialect, Row, lines_of
 from semel.sources.directory.texts import Broken
+from semel_lab.embedded.java import find_jdk
+from semel_lab.jars import OPENCSV
 from tests.sources.directory.test_formats import schema
 
 NULLS = ("neither", "empty_separators", "empty_quotes", "both")

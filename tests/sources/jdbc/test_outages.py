@@ -8,10 +8,10 @@ import pytest
 from adbc_driver_postgresql import dbapi as adbc
 
 from semel.errors import TransientError, Unavailable
-from semel.lab.embedded.proxy import Proxy
 from semel.planning import plan_source
 from semel.sources.jdbc.postgresql import Postgresql
 from semel.sources.jdbc.source import JdbcSource
+from semel_lab.embedded.proxy import Proxy
 from tests.sources.jdbc.conftest import rows
 
 pytestmark = pytest.mark.integration

@@ -16,13 +16,13 @@ import pytest
 
 from semel.config import read
 from semel.errors import BadRecord, ConfigError, TransientError
-from semel.lab.embedded import Postgres
 from semel.planning import plan_source
 from semel.sources.base import Measurable, Source, SourceBatch
 from semel.sources.jdbc import sqlite
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Query, shape
+from semel_lab.embedded import Postgres
 from tests.engine.harness import some
 from tests.sources.jdbc.conftest import Execute, Make, executed, rows, taken, values
 

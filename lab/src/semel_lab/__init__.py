@@ -1,0 +1,1 @@
+"""What a developer needs besides semel: embedded servers, the demonstrations, and the drill."""

@@ -1,0 +1,107 @@
+"""Runs the drill of a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semel.config import load
+from semel.errors import ConfigError
+from semel_lab.drill.cluster.faults import ClusterInjector
+from semel_lab.drill.cluster.stage import ClusterStage
+from semel_lab.drill.plan import OF_CLUSTERS, Kind, plan
+from semel_lab.drill.processes import DrillFailed, located, workplace
+from semel_lab.drill.report import RECORDS_PER_FAULT, Audited, DrillReport, FaultResult, Observer
+from semel_lab.drill.run import traffic_of
+from semel_lab.drill.stage import BUILT_IN
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """The findings of the audits of the sink and of the source."""
+
+    records: int
+    lost: int
+    duplicated: int
+    kept: bool
+
+
+def drill_cluster(
+    source: str | Path | Mapping[str, Any] | None,
+    faults: int = 50,
+    seed: int = 1,
+    *,
+    workers: int = 3,
+    kinds: Collection[Kind] = OF_CLUSTERS,
+    keep: bool = False,
+    directory: Path | None = None,
+    observe: Observer = lambda _fault, _result: None,
+) -> DrillReport:
+    """Run a sink and a source on several workers under faults, and audit both after each.
+
+    Args are otherwise those of :func:`semel_lab.drill.run.drill`.
+
+    Raises:
+        DrillFailed: the connectors did not recover.
+        semel.errors.SemelError: the configuration or a service.
+    """
+    wrong = [kind.value for kind in kinds if kind not in OF_CLUSTERS]
+    if wrong:
+        known = ", ".join(kind.value for kind in OF_CLUSTERS)
+        raise ConfigError(f"--only {wrong[0]} does not hit a cluster. Choose from {known}")
+    if workers < 2:
+        raise ConfigError(f"--cluster {workers} must be at least 2: others take the work over")
+    started = time.monotonic()
+    with workplace(seed, directory, keep=keep) as where:
+        stage = ClusterStage(load(BUILT_IN if source is None else source), where, workers)
+        with closing(stage):
+            report = _drilled(stage, faults, seed, kinds, observe)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _drilled(
+    stage: ClusterStage, faults: int, seed: int, kinds: Collection[Kind], observe: Observer
+) -> DrillReport:
+    planned = stage.planned
+    report = DrillReport(
+        planned.connector.name, str(planned.guarantee), planned.connector.provenance, seed
+    )
+    with located(stage, "while the cluster started"):
+        stage.open()
+    with traffic_of(stage, seed) as traffic:
+        injector = ClusterInjector(stage, traffic, seed)
+        with located(stage, "before the first fault"):
+            injector.wait_for_progress()
+        for fault in plan(faults, seed, planned.guarantee, kinds):
+            observe(fault, None)
+            traffic.allow(RECORDS_PER_FAULT)
+            where = f"fault {fault.number} of {faults} ({fault.kind.value}; seed {seed})"
+            with located(stage, where):
+                seconds = injector.inject(fault)
+                with injector.settled():
+                    found = _audited(stage)
+            report.results.append(
+                FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
+            )
+            observe(fault, report.results[-1])
+        observe(None, None)
+        if not traffic.stop():
+            raise DrillFailed(f"records could not be sent: {traffic.trouble}")
+        with located(stage, f"after all faults (seed {seed})"), injector.settled():
+            report.final = _audited(stage)
+    return report
+
+
+def _audited(stage: ClusterStage) -> Audited:
+    sink, source = stage.audit(), stage.audit_made()
+    return Both(
+        sink.records + source.records,
+        sink.lost + source.lost,
+        sink.duplicated + source.duplicated,
+        sink.kept and not source.broken,
+    )

@@ -1,0 +1,170 @@
+"""Runs a drill: sets up the stage, injects one fault after another, and audits after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from semel.config import load
+from semel.delivery import Mechanism
+from semel_lab.drill.faults import Injector
+from semel_lab.drill.plan import Fault, Kind, plan
+from semel_lab.drill.processes import DrillFailed, located, workplace
+from semel_lab.drill.report import RECORDS_PER_FAULT, DrillReport, FaultResult, Observer
+from semel_lab.drill.stage import BUILT_IN, Stage
+from semel_lab.drill.traffic import Shape, Traffic
+
+
+def drill(
+    source: str | Path | Mapping[str, Any] | None,
+    faults: int,
+    seed: int,
+    *,
+    kinds: Collection[Kind] = tuple(Kind),
+    own_store: bool = False,
+    keep: bool = False,
+    directory: Path | None = None,
+    observe: Observer = lambda _fault, _result: None,
+) -> DrillReport:
+    """Inject faults and audit after each.
+
+    Args:
+        source: the connector's configuration; None for a built-in one.
+        faults: the number of faults.
+        seed: seeds the faults, their places and moments, and the records.
+        kinds: the kinds of faults to choose from.
+        own_store: write to the configured store, which must be empty. No fault hits the store.
+        keep: keep the directory with all logs.
+        directory: the directory for logs and data; a temporary one if None.
+        observe: see :data:`Observer`.
+
+    Raises:
+        DrillFailed: a fault could not be injected, or the connector did not recover. The message
+            names the seed, the fault and the logs.
+        semel.errors.SemelError: the configuration or a service.
+    """
+    started = time.monotonic()
+    with _stage(source, seed, keep, directory, kinds, own_store=own_store) as stage:
+        report = _report(stage, seed)
+        with traffic_of(stage, seed) as traffic:
+            injector = Injector(stage, traffic, seed)
+            store, promised = stage.store, stage.planned.guarantee
+            for fault in plan(
+                faults, seed, promised, stage.kinds, store.places, brokers=store.brokers
+            ):
+                observe(fault, None)
+                traffic.allow(RECORDS_PER_FAULT)
+                where = f"{fault.kind.value}, {fault.place}; seed {seed}"
+                with located(stage, f"fault {fault.number} of {faults} ({where})"):
+                    report.results.append(_one(stage, injector, fault))
+                observe(fault, report.results[-1])
+            observe(None, None)
+            with located(stage, f"after all faults (seed {seed})"):
+                _finish(stage, injector, traffic, report)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
+    if stage.process is None or fault.needs_executors != stage.on_executors:
+        before = injector.mark()
+        stage.switch(fault.needs_executors)
+        injector.wait_past(before)
+    seconds = injector.inject(fault)
+    apart = stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL
+    with injector.settled() if apart else nullcontext():
+        found = stage.audit()
+    return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
+
+
+def _finish(stage: Stage, injector: Injector, traffic: Traffic, report: DrillReport) -> None:
+    """Let the connector read everything and audit once more."""
+    if not traffic.stop():
+        raise DrillFailed(f"records could not be sent: {traffic.trouble}")
+    with injector.settled():
+        report.final = stage.audit()
+
+
+def two_drivers(
+    source: str | Path | Mapping[str, Any] | None,
+    seconds: float,
+    seed: int = 1,
+    *,
+    own_store: bool = False,
+    keep: bool = False,
+    directory: Path | None = None,
+    observe: Callable[[int], None] = lambda _fenced: None,
+) -> DrillReport:
+    """Keep two drivers of one connector running. Whichever is fenced is started again.
+
+    Raises:
+        DrillFailed: neither was fenced, or the fenced one does not say so.
+    """
+    started = time.monotonic()
+    with _stage(source, seed, keep, directory, own_store=own_store) as stage:
+        report = _report(stage, seed)
+        with traffic_of(stage, seed) as traffic, located(stage, f"two drivers (seed {seed})"):
+            injector = Injector(stage, traffic, seed)
+            before = injector.mark()
+            stage.start()
+            injector.wait_past(before)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                stage.remember()
+                traffic.allow(RECORDS_PER_FAULT)
+                injector.one_is_fenced(stage.running, stage.launch())
+                report.fenced += 1
+                observe(report.fenced)
+                injector.wait_past(injector.mark())
+            _finish(stage, injector, traffic, report)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _report(stage: Stage, seed: int) -> DrillReport:
+    planned = stage.planned
+    return DrillReport(
+        planned.connector.name, str(planned.guarantee), planned.connector.provenance, seed
+    )
+
+
+@contextmanager
+def _stage(
+    source: str | Path | Mapping[str, Any] | None,
+    seed: int,
+    keep: bool,
+    directory: Path | None,
+    kinds: Collection[Kind] = (),
+    *,
+    own_store: bool = False,
+) -> Iterator[Stage]:
+    raw = load(BUILT_IN if source is None else source)
+    with workplace(seed, directory, keep=keep) as where:
+        stage = Stage(raw, where, kinds, own_store=own_store)
+        with closing(stage):
+            stage.open()
+            yield stage
+
+
+@contextmanager
+def traffic_of(stage: Stage, seed: int) -> Iterator[Traffic]:
+    planned = stage.planned
+    shape = Shape(
+        planned.connector,
+        planned.sink.capabilities.replaces,
+        tombstones=planned.sink.capabilities.takes_tombstones,
+    )
+    traffic = Traffic(
+        stage.kafka.bootstrap_servers,
+        stage.topics,
+        shape,
+        seed,
+    )
+    traffic.start()
+    try:
+        yield traffic
+    finally:
+        traffic.stop(timeout=5)

@@ -1,0 +1,82 @@
+"""Runs the drill of a source connector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from semel.config import load
+from semel.delivery import Delivery
+from semel.failpoints import OF_SOURCES
+from semel_lab.drill.plan import Fault, Kind, plan
+from semel_lab.drill.processes import DrillFailed, located, workplace
+from semel_lab.drill.report import RECORDS_PER_FAULT, DrillReport, FaultResult, Observer
+from semel_lab.drill.source.faults import SourceInjector
+from semel_lab.drill.source.stage import SourceStage
+
+_OF_TRANSACTIONS = ("source.after_records", "sink.after_positions")
+
+
+def drill_source(
+    source: str | Path | Mapping[str, Any],
+    faults: int,
+    seed: int,
+    *,
+    kinds: Collection[Kind] = tuple(Kind),
+    keep: bool = False,
+    directory: Path | None = None,
+    observe: Observer = lambda _fault, _result: None,
+) -> DrillReport:
+    """Inject faults, and check after each what a ``read_committed`` consumer has seen.
+
+    Args and errors are those of :func:`semel_lab.drill.run.drill`.
+    """
+    started = time.monotonic()
+    with workplace(seed, directory, keep=keep) as place:
+        stage = SourceStage(load(source), place, kinds, seed)
+        with closing(stage):
+            stage.open()
+            planned = stage.planned
+            name = planned.connector.name
+            report = DrillReport(name, str(planned.guarantee), True, seed)
+            stage.writer.start()
+            injector = SourceInjector(stage, seed)
+            transactions = planned.guarantee.delivery is Delivery.EXACTLY_ONCE
+            chosen = plan(
+                *(faults, seed, planned.guarantee, stage.kinds),
+                brokers=1 + len(stage.kafka.others) if transactions else 1,
+                common=[p for p in OF_SOURCES if transactions or p not in _OF_TRANSACTIONS],
+            )
+            try:
+                for fault in chosen:
+                    observe(fault, None)
+                    stage.writer.allow(RECORDS_PER_FAULT)
+                    where = f"{fault.kind.value}, {fault.place}; seed {seed}"
+                    with located(stage, f"fault {fault.number} of {faults} ({where})"):
+                        report.results.append(_one(stage, injector, fault))
+                    observe(fault, report.results[-1])
+                observe(None, None)
+                with located(stage, f"after all faults (seed {seed})"), injector.settled():
+                    report.final = stage.read_again()
+            finally:
+                stage.writer.stop(timeout=5)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _one(stage: SourceStage, injector: SourceInjector, fault: Fault) -> FaultResult:
+    if stage.process is None or fault.needs_executors != stage.on_executors:
+        before = injector.mark()
+        stage.switch(fault.needs_executors)
+        injector.wait_past(before)
+    seconds = injector.inject(fault)
+    with injector.settled():
+        found = stage.findings()
+    if stage.writer.trouble:
+        raise DrillFailed(f"records could not be written: {stage.writer.trouble}")
+    return FaultResult(
+        *(fault, seconds, found.records, found.lost, found.duplicated, found.kept), found.reason
+    )

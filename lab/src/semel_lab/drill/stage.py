@@ -1,0 +1,264 @@
+"""The stage of a sink's drill: services, the connector, and what can be observed of both."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from semel import converters, sinks
+from semel.audit import AuditReport, audit, holes
+from semel.converters.registry.converter import RegistryConverter
+from semel.errors import ConfigError, SemelError, TransientError
+from semel.kafka.answers import UNBOUNDED, coordinators_answer
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.ledger import TopicPartition
+from semel.planning import plan
+from semel.validation import keys_of
+from semel_lab.drill import own
+from semel_lab.drill.disk import Disk
+from semel_lab.drill.lakes import Lake
+from semel_lab.drill.plan import Kind
+from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place
+from semel_lab.drill.stores import SESSION, store_of
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.proxy import Proxy
+from semel_lab.embedded.registry import SchemaRegistry
+from semel_lab.embedded.server import Server
+
+BUILT_IN = {
+    "name": "drill",
+    "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector",
+    "connection.url": "jdbc:postgresql://localhost/drill",
+    "tasks.max": "2",
+    "topics": "drill",
+    "insert.mode": "insert",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+    "provenance": "true",
+}
+"""The connector of a drill without a file: inserts without a key, which show every duplicate."""
+
+PARTITIONS = 4
+
+_QUICK = {
+    **QUICK,
+    "auto.create": "true",
+    "provenance": "true",  # without it an audit could only count
+    "errors.deadletterqueue.topic.replication.factor": "1",
+    "consumer.override.session.timeout.ms": str(int(SESSION * 1000)),
+    "consumer.override.heartbeat.interval.ms": "500",
+    "consumer.override.metadata.max.age.ms": "2000",
+    "consumer.override.reconnect.backoff.ms": "50",
+    "consumer.override.reconnect.backoff.max.ms": "500",
+    "store.timeout.ms": "3000",
+}
+
+_AUDITS, _PAUSE = 20, 0.5
+_ASKED_IN = 5.0
+_CONVERTERS = ("key.converter", "value.converter")
+
+
+def _known(keys: Mapping[str, str], raw: Mapping[str, str]) -> dict[str, str]:
+    """Those of these keys that the connector's class has: a third party's sink may have no
+    ``auto.create``. Client settings are every connector's."""
+    name = raw.get("connector.class", "")
+    if sinks.is_built_in(name):
+        return dict(keys)
+    known = {key.name for key in keys_of(name)}
+    return {k: v for k, v in keys.items() if k in known or ".override." in k}
+
+
+class Stage(Processes):
+    """The services and the connector of one drill, in one directory, for these ``kinds`` of faults.
+
+    With ``own_store`` the results go to the configured store, which must be empty.
+    """
+
+    def __init__(
+        self,
+        raw: Mapping[str, str],
+        directory: Path,
+        kinds: Collection[Kind] = (),
+        *,
+        own_store: bool = False,
+    ) -> None:
+        super().__init__(directory)
+        self.own_store = own_store
+        self.store = store_of(raw, directory, own=own_store)
+        self.kafka = self._kafka()
+        registered = [where for where in _CONVERTERS if _is_registered(raw, where)]
+        self.registry = SchemaRegistry(directory / "registry") if registered else None
+        self._registered = registered
+        self.kinds = self.store.possible(kinds, raw.get("name", ""))
+        self.raw = self._adapted(raw)
+        self.planned = plan(self.raw)
+        connector = self.planned.connector
+        self.client = client_config(connector, "admin")
+        """The configuration of Kafka admin clients."""
+        self.cluster = Cluster(self.client)
+        self.tasks = connector.tasks_max
+        self.topics = dict.fromkeys(connector.topics, PARTITIONS)
+        self.direct = self.planned.engine == "direct"
+        self.proxy = self._proxy()
+
+    def _kafka(self) -> Kafka:
+        return Kafka(self.directory / "kafka", brokers=self.store.brokers, session=BROKERS)
+
+    def _proxy(self) -> Proxy | None:
+        """The proxy between the connector and its store's server. The drill itself bypasses it."""
+        silent = Kind.STORE_SILENT in self.kinds and self.store.server is not None
+        return Proxy.before(self.raw["connection.url"]) if silent else None
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The current partitions of the topics."""
+        return [TopicPartition(t, p) for t, n in self.topics.items() for p in range(n)]
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether other tasks take over the partitions of a frozen task."""
+        return self.direct and self.tasks > 1 and not self.store.one_writer
+
+    def open(self) -> None:
+        """Start the services and create the topics."""
+        if self.own_store:
+            own.check_empty(self.raw, self.topics)
+        if self.store.disk is not None:
+            self.store.disk.open(mount=Kind.DISK_FULL in self.kinds)
+        if self.store.server is not None:
+            self.store.server.start()
+        self.kafka.start()
+        if self.registry is not None:
+            self.registry.start()
+        for topic, partitions in self.topics.items():
+            self.kafka.create_topic(topic, partitions)
+
+    def _adapted(self, raw: Mapping[str, str]) -> dict[str, str]:
+        """The connector's configuration, with this stage's services and short timeouts."""
+        name = raw.get("name", "")
+        if self.own_store:
+            raw = own.without_letters(raw)
+        if raw.get("topics.regex"):
+            raise ConfigError(f"connector {name}: set topics for a drill, which cannot guess "
+                              "names from topics.regex")  # fmt: skip
+        of_store = ("connection.username", "storage.options.", "iceberg.catalog.")
+        kept = {
+            k: v
+            for k, v in without_place(
+                raw,
+                "iceberg.control.commit.interval-ms",
+                *("topic.auto.create", "auto.create.indices.at.start"),  # also auto.create
+            ).items()
+            if self.own_store or not k.startswith(of_store)
+        }
+        servers = {"bootstrap.servers": self.kafka.bootstrap_servers}
+        if self.registry is not None:
+            kept = _without_registry(kept)
+            servers |= {f"{w}.schema.registry.url": self.registry.url for w in self._registered}
+        quick = _known({**_QUICK, **self.store.keys}, raw)
+        return {**kept, **quick, **servers, **(self.store.where or {})}
+
+    @property
+    def server(self) -> Server:
+        """The server that the connector writes to. Only such stores get faults of servers."""
+        assert self.store.server is not None
+        return self.store.server
+
+    @property
+    def lake(self) -> Lake:
+        """The lake whose tables the connector writes. Only such stores get faults of lakes."""
+        assert self.store.lake is not None
+        return self.store.lake
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that the connector writes to. Only such stores get faults of disks."""
+        assert self.store.disk is not None
+        return self.store.disk
+
+    def settings(self) -> dict[str, str]:
+        if self.proxy is None:
+            return self.raw
+        return {**self.raw, "connection.url": self.proxy.url(self.raw["connection.url"])}
+
+    def close(self) -> None:
+        """End all processes and services."""
+        self.end()
+        with contextlib.ExitStack() as ending:  # ends the rest even if one fails
+            if self.store.disk is not None:
+                ending.callback(self.store.disk.close)
+            if self.store.server is not None:
+                ending.callback(self.store.server.kill)
+            if self.proxy is not None:
+                ending.callback(self.proxy.close)
+            if self.registry is not None:
+                ending.callback(self.registry.kill)
+            ending.callback(self.kafka.kill)
+            ending.callback(self.planned.sink.close)
+
+    # Observing
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The ledger's positions; empty while the store cannot be reached."""
+        try:
+            return {e.topic_partition: e.position for e in self.planned.sink.entries()}
+        except SemelError:
+            self.planned.sink.close()
+            return {}
+
+    def latest(self) -> dict[TopicPartition, int]:
+        """The offsets at which Kafka's committed records end."""
+        return self.cluster.latest(self.partitions)
+
+    def group_is_whole(self) -> bool:
+        """Whether every task is a member of the consumer group, and no rebalance is under way."""
+        group = self.planned.connector.group_id
+        # A new client each time: an old one may not recover from a broker's restart.
+        admin = AdminClient({**self.client, "log_level": 0})
+        try:
+            answer = admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)
+            found = coordinators_answer(admin, answer[group], _ASKED_IN)
+        except KafkaException:
+            return False
+        return found.state is ConsumerGroupState.STABLE and len(found.members) == self.tasks
+
+    def audit(self) -> AuditReport:
+        """Audit. Try again if the store is not back yet or has ended a slow session."""
+        for _ in range(_AUDITS - 1):
+            try:
+                return self._audited()
+            except TransientError:
+                self.planned.sink.close()
+                time.sleep(_PAUSE)
+        return self._audited()
+
+    def _audited(self) -> AuditReport:
+        """An audit without the holes that the drill itself makes the connector leave."""
+        found = audit(None, planned=self.planned)
+        left = [line for line in found.not_judged if line not in found.gaps]
+        wants = self.planned.sink.capabilities
+        certain = found.exact and not (wants.replaces or wants.only_updates or found.expired)
+        if certain and found.unknown > holes.extent(found.holes):
+            left.append(f"{found.unknown} records or rows, more than the drill has made doubtful")
+        return replace(found, not_judged=tuple(left))
+
+
+def _is_registered(raw: Mapping[str, str], where: str) -> bool:
+    """Whether the converter's schemas are in a registry."""
+    given = raw.get(where, "").strip()
+    return bool(given) and issubclass(converters.find(given, where=where), RegistryConverter)
+
+
+def _without_registry(raw: Mapping[str, str]) -> dict[str, str]:
+    """The configuration without the user's registry: its address, login and certificates."""
+    theirs = ("schema.registry.", "apicurio.registry.url", "basic.auth.", "bearer.auth.", "proxy.")
+    foreign = tuple(f"{where}.{begin}" for where in _CONVERTERS for begin in theirs)
+    return {k: v for k, v in raw.items() if not k.startswith(foreign)}

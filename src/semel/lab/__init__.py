@@ -1,1 +1,0 @@
-"""What a developer needs besides the product: embedded services, the demo, and the drill."""
