@@ -61,6 +61,11 @@ _TYPES = {
 Kinds = Mapping[str, Kind]
 
 
+def tells_type(kind: Kind) -> bool:
+    """Whether a kind says what a column may hold: null does not, and neither does ``[]``."""
+    return kind != NULL and (kind.item is None or tells_type(kind.item))
+
+
 def join(one: Kind, other: Kind) -> Kind:
     """The narrowest kind that holds both."""
     if other in (one, NULL):
