@@ -30,7 +30,8 @@ FACTS, SCHEMA = b"semel.semantic", b"semel.connect"
 """Metadata of a field: its schema's name and parameters, or those of a list's items, as JSON; and
 Kafka Connect's whole schema."""
 
-WRITTEN = (DECIMAL, *(CONNECT + n for n in ("Date", "Time", "Timestamp")), DEBEZIUM + "data.Json")
+JSON_NAME = DEBEZIUM + "data.Json"
+WRITTEN = (DECIMAL, *(CONNECT + n for n in ("Date", "Time", "Timestamp")), JSON_NAME)
 """The names that their Arrow types stand for."""
 
 PRIMITIVES = {

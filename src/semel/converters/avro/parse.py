@@ -26,7 +26,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.schema_sizes import check_size
-from semel.converters.semantic import DECIMAL, WRITTEN, semantic, semantic_facts
+from semel.converters.semantic import DECIMAL, JSON_NAME, WRITTEN, semantic, semantic_facts
 from semel.records import Facts
 
 log = logging.getLogger(__name__)
@@ -226,7 +226,12 @@ def _connect(node: Node) -> Mapping[str, Any]:
 
 def _said(schema: Mapping[str, Any], name: str | None) -> Facts | None:
     """What a schema says of itself beyond its Arrow type: its name, if it has one of its own."""
-    if not name or name in WRITTEN or name == f"{NAMESPACE}.{NAME}" or name.endswith(".MapEntry"):
+    if (
+        not name
+        or (name in WRITTEN and name != JSON_NAME)
+        or name == f"{NAMESPACE}.{NAME}"
+        or name.endswith(".MapEntry")
+    ):
         return None
     given = {"version": schema.get("connect.version"), "parameters": schema.get(_PARAMETERS)}
     return {"name": name, **{n: fact for n, fact in given.items() if fact is not None}}

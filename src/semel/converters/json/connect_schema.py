@@ -132,7 +132,7 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: b
 def _beyond(schema: Mapping[str, Any], wanted: pa.DataType) -> Mapping[str, Any] | None:
     """What a schema says beyond the Arrow type, if anything."""
     facts = facts_of(schema)
-    own = pa.types.is_decimal(wanted) or facts.get("name") in WRITTEN
+    own = pa.types.is_decimal(wanted) or (facts.get("name") in WRITTEN and wanted != JSON)
     precise = "connect.decimal.precision" in facts.get("parameters", ())
     if own and not precise and not facts.keys() & {"doc", "default"}:
         facts = {}
