@@ -262,3 +262,104 @@ def test_a_value_that_is_none_of_its_type_is_refused_alone_by_each_converter() -
         assert [f.index for f in found.failures] == [1]
         assert "field v: " in found.failures[0].message
         assert found.values.to_pylist()[::2] == [{"v": "0.5"}] * 2
+
+
+def converters_of(schema: Mapping[str, Any], value: Any) -> dict[str, tuple[Converter, bytes]]:
+    """The converters that read and write with schemas, each with a value that it reads."""
+    registry = Memory()
+    described = in_avro(schema)
+    bare = json.loads(json.dumps(described).replace('"logicalType": "decimal", ', ""))
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(bare), raw(schema, value))
+    number = registry.add("AVRO", json.dumps(described))
+    text = json.dumps(json_value(schema, value)).encode()
+    other = registry.add("JSON", json.dumps(in_json_schema(schema)))
+    envelope = json.dumps({"schema": schema, "payload": value}).encode()
+    where = "value.converter"
+    return {
+        "json": (JsonConverter(), envelope),
+        "avro": (AvroConverter(registry, where), framed(number, out.getvalue())),  # type: ignore[arg-type]
+        "json schema": (JsonSchemaConverter(registry, where), framed(other, text)),  # type: ignore[arg-type]
+    }
+
+
+WRITABLE = [c for c in CASES if c.name == DECIMAL or not TYPES[c.name].told]
+WRITABLE += [c for c in CASES if c not in WRITABLE and TYPES[c.name].wire == TYPES[c.name].type]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["fields", "whole"])
+@pytest.mark.parametrize("kind", ["json", "avro", "json schema"])
+def test_what_a_transform_leaves_alone_is_written_as_it_was_sent(kind: str, whole: bool) -> None:
+    for case in WRITABLE:
+        schema, value = {**schema_of(case.name), "optional": False}, case.sent
+        if not whole:
+            items = {"type": "array", "items": schema}
+            schema = struct({"v": schema_of(case.name), "n": schema_of(case.name), "l": items})
+            value = {"v": case.sent, "n": None, "l": [case.sent]}
+            if kind_of(case.name) in ("array", "struct"):  # lists of them are JSON
+                schema["fields"].pop()
+                del value["l"]
+        converter, sent = converters_of(schema, value)[kind]
+        read = converter.decode(pa.array([sent]))
+        assert not read.failures
+        plain = read.values.storage if isinstance(read.values.type, Described) else read.values
+        facts = {**getattr(read.values.type, "facts", {}), **read.facts}
+        written = converter.describing(facts).for_topic("t").encode(plain)
+        again = converter.decode(written)
+        assert not again.failures, case.name
+        assert shown(again.values) == shown(read.values), case.name
+        assert again.facts.get("name") == read.facts.get("name"), case.name
+
+
+def test_names_of_nested_records_are_written() -> None:
+    point = schema_of("io.debezium.data.geometry.Point")
+    described = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": "db.t",
+        "fields": [
+            {
+                "name": "before",
+                "type": [
+                    "null",
+                    {
+                        "type": "record",
+                        "name": "Value",
+                        "fields": [
+                            {
+                                "name": "p",
+                                "type": ["null", in_avro({**point, "optional": False}, "Point")],
+                            }
+                        ],
+                    },
+                ],
+            },
+            {"name": "after", "type": ["null", "Value"]},
+        ],
+    }
+    registry = Memory()
+    number = registry.add("AVRO", json.dumps(described))
+    out = io.BytesIO()
+    point_value = {"x": 1.0, "y": 2.0, "wkb": None, "srid": None}
+    parsed = fastavro.parse_schema(described)
+    fastavro.schemaless_writer(out, parsed, {"before": None, "after": {"p": point_value}})
+    converter = AvroConverter(registry, "value.converter")  # type: ignore[arg-type]
+    read = converter.decode(pa.array([framed(number, out.getvalue())]))
+    assert read.facts["name"] == "db.t.Envelope"
+    converter.describing(read.facts).for_topic("t").encode(read.values)
+    written = json.loads(registry.subjects["t-value"][0].text)
+    after, before = (f["type"][1] for f in written["fields"][::-1])
+    assert (written["connect.name"], before["connect.name"], after) == (
+        "db.t.Envelope",
+        "db.t.Value",
+        "db.t.Value",
+    )
+    assert before["fields"][0]["type"][1]["connect.name"] == "io.debezium.data.geometry.Point"
+    (text,) = JsonConverter().describing(read.facts).encode(read.values).to_pylist()
+    schema = json.loads(text)["schema"]
+    assert [schema["name"], *(f["name"] for f in schema["fields"])] == [
+        "db.t.Envelope",
+        "db.t.Value",
+        "db.t.Value",
+    ]
+    assert schema["fields"][1]["fields"][0]["name"] == "io.debezium.data.geometry.Point"

@@ -36,6 +36,12 @@ from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import Target
 
 ID = {"field": "id", "type": "int64"}
+
+
+def listed(kind: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": kind, "optional": True}}
+
+
 FIELDS: dict[str, Sequence[tuple[Mapping[str, Any], Any]]] = {
     "n": [
         ({"type": "int64"}, 7),
@@ -65,11 +71,25 @@ FIELDS: dict[str, Sequence[tuple[Mapping[str, Any], Any]]] = {
         ({"type": "string"}, None),
         ({"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}, {"a": 1}),
     ],
+    "list": [
+        (listed("int64"), [1]),
+        (listed("int64"), []),
+        (listed("int64"), None),
+        (listed("string"), ["x"]),
+        (listed("string"), ["2", None]),
+        ({"type": "array", "items": listed("int32")}, [[1, 2], [3, 4]]),
+        ({"type": "array", "items": listed("int32")}, [[1, 2], [3]]),
+        ({"type": "array", "items": listed("int64")}, []),
+        ({"type": "array", "items": listed("int64")}, None),
+        ({"type": "int64"}, 5),
+        ({"type": "struct", "fields": [{"field": "a", "type": "int32"}]}, {"a": 1}),
+    ],
 }
 FOUNDER = {
     "n": ({"type": "double"}, 1.5),
     "at": ({"type": "int64"}, 7),
     "words": ({"type": "string"}, "x"),
+    "list": (listed("int64"), [7]),
 }
 
 
@@ -155,10 +175,10 @@ TRANSFORMED = {
     "transforms.x.exclude": "nothing",
 }
 COLUMNS = {
-    "sqlite": "id BIGINT, n DECIMAL(10, 2), at TIMESTAMP, words TEXT",
-    "duckdb": 'id BIGINT, n DECIMAL(10, 2), "at" TIMESTAMPTZ, words VARCHAR',
-    "postgresql": "id bigint, n numeric, at timestamp, words text",
-    "mariadb": "id BIGINT, n DECIMAL(10, 2), at DATETIME(6), words TEXT",
+    "sqlite": "id BIGINT, n DECIMAL(10, 2), at TIMESTAMP, words TEXT, list JSON",
+    "duckdb": 'id BIGINT, n DECIMAL(10, 2), "at" TIMESTAMPTZ, words VARCHAR, list BIGINT[]',
+    "postgresql": "id bigint, n numeric, at timestamp, words text, list bigint[]",
+    "mariadb": "id BIGINT, n DECIMAL(10, 2), at DATETIME(6), words TEXT, list JSON",
 }
 ARROW = pa.schema(
     [
@@ -166,6 +186,7 @@ ARROW = pa.schema(
         pa.field("n", pa.decimal128(10, 2)),
         pa.field("at", pa.timestamp("us", "UTC")),
         pa.field("words", pa.string()),
+        pa.field("list", pa.list_(pa.int64())),
     ]
 )
 _fresh = itertools.count()
@@ -185,7 +206,7 @@ def sql(request: pytest.FixtureRequest, kind: str) -> Store:
 
     def rows() -> list[Any]:
         moment = '"at"' if kind == "duckdb" else "at"  # AT is a word of DuckDB's
-        statement = f"SELECT id, n, CAST({moment} AS CHAR(40)), words FROM {name} ORDER BY id"
+        statement = f"SELECT id, n, CAST({moment} AS CHAR(40)), words, list FROM {name} ORDER BY id"
         if kind != "postgresql":
             return databases.query(url, statement)
         with closing(Target(url)) as target:
@@ -265,6 +286,7 @@ def search(request: pytest.FixtureRequest, kind: str) -> Store:
         "n": {"type": "double"},
         "at": {"type": "date"},
         "words": {"type": "text"},
+        "list": {"type": "long"},
     }
     server.request("PUT", f"/{index}", {"mappings": {"properties": properties}})
     config = {
@@ -349,19 +371,39 @@ def test_nulls_of_any_type_fit_every_column(kind: pa.DataType) -> None:
     assert as_type(nulls, pa.timestamp("us")).null_count == 2
 
 
-@pytest.mark.parametrize("kind", some(["sqlite", "duckdb", "delta", "parquet"], {"sqlite"}))
+def created(kind: str, path: Path) -> dict[str, str]:
+    """The configuration of a sink for plain JSON that makes its target."""
+    config = {
+        "sqlite": {"connector.class": kind, "connection.url": f"jdbc:{kind}:{path}/db"},
+        "duckdb": {"connector.class": kind, "connection.url": f"jdbc:{kind}:{path}/db"},
+        "delta": {"connector.class": kind, "delta.table.path": str(path)},
+        "parquet": {"connector.class": "files", "path": str(path)},
+    }[kind]
+    return {**BASE, **PLAIN, "auto.create": "true", **config}
+
+
+CREATED = ["sqlite", "duckdb", "delta", "parquet"]
+
+
+@pytest.mark.parametrize("kind", some(CREATED, {"sqlite"}))
 def test_records_without_fields_are_refused_while_there_is_no_column(
     kind: str, tmp_path: Path
 ) -> None:
-    config = {
-        "sqlite": {"connector.class": kind, "connection.url": f"jdbc:{kind}:{tmp_path}/db"},
-        "duckdb": {"connector.class": kind, "connection.url": f"jdbc:{kind}:{tmp_path}/db"},
-        "delta": {"connector.class": kind, "delta.table.path": str(tmp_path)},
-        "parquet": {"connector.class": "files", "path": str(tmp_path)},
-    }[kind]
     given_ = [b"{}", b'{"id": 1}', b"{}"]
-    keys = {**BASE, **PLAIN, "auto.create": "true", **config}
-    assert committed(keys, given_, [[0], [1], [2]]) == {0}
+    assert committed(created(kind, tmp_path), given_, [[0], [1], [2]]) == {0}
+
+
+@pytest.mark.parametrize("kind", some(CREATED, {"duckdb"}))
+def test_a_list_without_items_gives_no_column_a_type_that_others_do_not_fit(
+    kind: str, tmp_path: Path
+) -> None:
+    lists = ["[]", "[null]", "[1]", '["x"]', "[[2]]", '[{"a": 3}]']
+    given_ = [f'{{"id": {n}, "list": {text}}}'.encode() for n, text in enumerate(lists)]
+    config = created(kind, tmp_path)
+    assert committed(config, given_, [[n] for n in range(len(given_))]) == set()
+    if kind == "duckdb":
+        found = databases.query(config["connection.url"], "SELECT list FROM t ORDER BY id")
+        assert [json.loads(text) for (text,) in found] == [json.loads(text) for text in lists]
 
 
 @pytest.mark.parametrize("store", some(STORES, {"sqlite"}))

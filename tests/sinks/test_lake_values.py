@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -40,6 +42,7 @@ from semel.sinks.base import Sink
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import records
+from tests.sinks.test_semantic_types import written
 from tests.sinks.test_values import (
     EITHER,
     FIXED,
@@ -57,6 +60,14 @@ from tests.sinks.test_values import (
 )
 
 UTC = pa.timestamp("us", "UTC")
+
+
+def on_the_wall(text: str) -> Any:
+    """A time without its zone: so does Iceberg's own sink."""
+    zone = r'([T ]\d\d:\d\d[:.\d]*)(Z|[+-](0\d|1[0-8])(:?[0-5]\d)?)"$'
+    return timestamp(re.sub(zone, r'\1"', text))
+
+
 DELTA = [
     (pa.int8(), whole(-128, 127)),
     (pa.int16(), whole(-(2**15), 2**15 - 1)),
@@ -83,7 +94,7 @@ ICEBERG: list[tuple[IcebergType, Any]] = [
     (StringType(), string()),
     (DateType(), date),
     (TimeType(), time),
-    (TimestampType(), timestamp),
+    (TimestampType(), on_the_wall),
     (TimestamptzType(), timestamp),
 ]
 
@@ -383,3 +394,21 @@ def test_a_time_that_python_does_not_have_is_kept_or_refused_alone(
     scale = 1000 if pa.types.is_timestamp(kind) and kind.unit == "ms" else 1
     assert {0, 4} <= there.keys()
     assert there == {n: v and v * scale for n, v in enumerate(numbers) if n in there}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_what_a_schema_says_of_a_field_is_the_comment_of_its_column(
+    kind: str, tmp_path: Path
+) -> None:
+    warehouse = Warehouse(tmp_path)
+    lake = {"connector.class": "delta", "delta.table.path": str(tmp_path)}
+    said = {"field": "v", "type": "int32", "optional": True, "doc": "what it's for \\ ä"}
+    fields = [{"field": "id", "type": "int64"}, said, {**said, "field": "w", "doc": "JSON"}]
+    value = {"schema": {"type": "struct", "fields": fields}, "payload": {"id": 1, "v": 2, "w": 3}}
+    config = lake if kind == "delta" else warehouse.config()
+    assert written(config, [json.dumps(value).encode()]) == {}
+    if kind == "delta":
+        found = [f.metadata.get("comment") for f in DeltaTable(str(tmp_path / "t")).schema().fields]
+    else:
+        found = [f.doc for f in warehouse.catalog.load_table("db.t").schema().fields]
+    assert found == [None, said["doc"], None]  # "JSON" would say that a text holds JSON

@@ -128,6 +128,15 @@ def test_a_required_column_is_not_null_and_is_refused_where_rows_are(target: Tar
     assert [tuple(r) for r in target.query("SELECT id, text, other FROM t")] == [(3, "b", 1)]
 
 
+def test_a_required_column_whose_default_sql_cannot_write_is_refused_where_rows_are(
+    target: Target,
+) -> None:
+    target.put(ID, payload={"id": 1})
+    ratio = {"field": "ratio", "type": "double", "optional": False, "default": "NaN"}
+    with pytest.raises(ConfigError, match="field ratio of topic t is required and has no default"):
+        target.put(ID, ratio, payload={"id": 2, "ratio": 0.5})
+
+
 COMMENTS = {
     "postgresql": "SELECT col_description('t'::regclass, 2)",
     "mariadb": "SELECT column_comment FROM information_schema.columns WHERE column_name = 'text'",

@@ -671,3 +671,38 @@ def test_maps_go_to_hstore(database: str) -> None:
         (None, False, None, None, None),
         (None, False, None, None, "y"),
     ]
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        {},
+        {"v": {"type": "HoistField$Value", "field": "value"}},
+        {
+            "k": {"type": "HoistField$Key", "field": "k"},
+            "v": {"type": "ReplaceField$Key", "exclude": "none"},
+        },
+    ],
+    ids=["alone", "hoisted", "hoisted key"],
+)
+def test_whole_keys_and_values_keep_their_semantic_type_behind_a_transform(
+    transforms: Mapping[str, Mapping[str, str]], tmp_path: Path
+) -> None:
+    url = f"jdbc:duckdb:{tmp_path / 'db'}"
+    config = {
+        "connector.class": "duckdb",
+        "connection.url": url,
+        "insert.mode": "upsert",
+        "pk.mode": "record_key",
+        "pk.fields": "k",
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "transforms": ",".join(transforms),
+    }
+    for alias, keys in transforms.items():
+        config |= {f"transforms.{alias}.{name}": text for name, text in keys.items()}
+    key = {"schema": schema_of("io.debezium.data.Uuid"), "payload": UUID}
+    value = {"schema": schema_of("io.debezium.data.Bits"), "payload": b64(b"\2\1")}
+    texts = [json.dumps(each).encode() for each in (value, key)]
+    assert written(config, texts[:1], texts[1:]) == {}
+    found = databases.query(url, "SELECT typeof(k), typeof(value), CAST(value AS VARCHAR) FROM t")
+    assert found == [("UUID", "BIT", "0000000100000010")]

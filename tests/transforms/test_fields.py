@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -330,3 +331,30 @@ class TestSetSchemaMetadata:
         assert why.endswith("Schema required for [updating schema metadata]")
         with pytest.raises(ConfigError, match="Neither schema name nor version configured"):
             chain_of(stage("SetSchemaMetadata$Value"))
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        (stage("Flatten$Value"), {"n.i": '{"a": 1}'}),
+        (stage("ExtractField$Value", field="n.i", field_syntax_version="V2"), '{"a": 1}'),
+        (
+            {
+                "transforms": "f,t",
+                "transforms.f.type": KAFKA + "Flatten$Value",
+                "transforms.t.type": KAFKA + "Cast$Value",
+                "transforms.t.spec": "n.i:string",
+            },
+            {"n.i": '{"a": 1}'},
+        ),
+    ],
+    ids=["Flatten", "ExtractField", "Cast"],
+)
+def test_a_text_that_holds_json_is_a_text(config: dict[str, str], found: Any) -> None:
+    inner = {"field": "i", "type": "string", "name": "io.debezium.data.Json"}
+    fields = [{"field": "n", "type": "struct", "fields": [inner]}]
+    value = {"schema": {"type": "struct", "fields": fields}, "payload": {"n": {"i": '{"a": 1}'}}}
+    given = JsonConverter().decode(pa.array([json.dumps(value).encode()])).values
+    outcome = applied(config, batch(given, has_schema=True))
+    assert outcome.refused == []
+    assert outcome.batch.values.array.to_pylist() == [found]

@@ -21,13 +21,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import list_offsets
+from semel.records import list_offsets, lists_like
 
 CONNECT = "org.apache.kafka.connect.data."
 DEBEZIUM = "io.debezium."
 DECIMAL = CONNECT + "Decimal"
-FACTS = b"semel.semantic"
-"""Metadata of a field: its schema's name and parameters, or those of a list's items, as JSON."""
+FACTS, SCHEMA = b"semel.semantic", b"semel.connect"
+"""Metadata of a field: its schema's name and parameters, or those of a list's items, as JSON; and
+Kafka Connect's whole schema."""
+
+JSON_NAME = DEBEZIUM + "data.Json"
+WRITTEN = (DECIMAL, *(CONNECT + n for n in ("Date", "Time", "Timestamp")), JSON_NAME)
+"""The names that their Arrow types stand for."""
 
 PRIMITIVES = {
     "int8": pa.int8(),
@@ -265,6 +270,66 @@ def semantic_facts(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {"items": inner} if inner else None
 
 
+def facts_for(kind: pa.DataType, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The same for values that have been read already, as ``kind``."""
+    known = TYPES.get(str(schema.get("name")))
+    if known is None or not known.told or known.type != kind:
+        return None
+    return {"name": schema["name"], "parameters": schema.get("parameters") or {}}
+
+
+def suits(name: object, kind: pa.DataType) -> bool:
+    """Whether a schema of this type may have this name: not that of a semantic type which is sent
+    as another type."""
+    known = TYPES.get(str(name))
+    return known is None or _sent_as(kind, known.wire)
+
+
+def sent_as(kind: pa.DataType, schema: Mapping[str, Any]) -> pa.DataType:
+    """The type that values of a schema are sent as, which have been read as ``kind``."""
+    known = TYPES.get(str(schema.get("name")))
+    return known.wire if known is not None and known.type == kind else kind
+
+
+def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
+    """Values as they were sent, by their schema in Kafka Connect's form: times as its numbers or
+    texts. What a transform has made of another type stays as it is."""
+    kind = values.type
+    wire = kind if schema.get("name") in WRITTEN else sent_as(kind, schema)
+    if pa.types.is_temporal(kind) and wire != kind:
+        return _iso(values, wire) if wire == pa.string() else _count(values).cast(wire)
+    if pa.types.is_list(kind) and isinstance(schema.get("items"), Mapping):
+        items = values.flatten()
+        sent = as_sent(items, schema["items"])
+        return values if sent is items else lists_like(values, sent)
+    if not pa.types.is_struct(kind):
+        return values
+    given = values.flatten()
+    each = [
+        as_sent(array, json.loads((f.metadata or {}).get(SCHEMA, b"{}")))
+        for f, array in zip(kind, given, strict=True)
+    ]
+    if all(sent is array for sent, array in zip(each, given, strict=True)):
+        return values
+    fields = [f.with_type(sent.type) for f, sent in zip(kind, each, strict=True)]
+    mask = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(each, fields=fields, mask=mask)
+
+
+def _count(values: pa.Array) -> pa.Array:
+    return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+
+
+def _iso(values: pa.Array, wire: pa.DataType) -> pa.Array:
+    """ISO 8601, in UTC, with as few digits as Java writes."""
+    if pa.types.is_timestamp(values.type):
+        values = pc.strftime(values, format="%Y-%m-%dT%H:%M:%S")
+    text = values.cast(wire)
+    if not pa.types.is_date(values.type):
+        text = pc.replace_substring_regex(text, r"\.?0+$", "")
+    return pc.binary_join_element_wise(text, "Z", "")
+
+
 def _wire(schema: Mapping[str, Any]) -> pa.DataType:
     """The Arrow type of a schema in Kafka Connect's form, as far as it matters here."""
     kind = schema.get("type")
@@ -313,6 +378,11 @@ class Described(pa.ExtensionType):  # type: ignore[misc]
     @property
     def _facts(self) -> Mapping[str, Any]:
         return _parsed(self.serialized)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the schema says of itself; nothing for a list of described items."""
+        return {n: fact for n, fact in self._facts.items() if n != "items" and fact}
 
     @property
     def name(self) -> str:

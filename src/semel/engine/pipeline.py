@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from semel import converters, records, transforms
 from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Decoded, Failure
-from semel.converters.semantic import plain
+from semel.converters.semantic import Described, plain
 from semel.engine.chains import by_topic, chained
 from semel.engine.rowtransform import Failed, Transform, transformed
 from semel.engine.unplaced import Counts, Unplaced, sum_of
-from semel.records import ConnectRecords, Records, one_array
+from semel.records import ConnectRecords, Facts, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
 from semel.sinks.flatten import VALUE, flattened
@@ -303,11 +303,10 @@ class Pipeline:
             origin[records.TIMESTAMP] = raw.column("timestamp")
         headers = one_array(raw.column("headers")) if self.wants_headers else None
         key, value = keys.values, values.values
+        facts = [{**_facts(whole.values), **whole.facts} for whole in (keys, values)]
         if self._transforms or self._wants.takes_text:  # they know fields that are described only
             key, value = plain(key), plain(value)
-        made = ConnectRecords(
-            topic, pa.table(origin), key, value, headers, keys.facts, values.facts
-        )
+        made = ConnectRecords(topic, pa.table(origin), key, value, headers, *facts)
         return made, apart
 
     def _converter(self, topic: str, *, is_key: bool) -> Converter:
@@ -378,6 +377,10 @@ class Pipeline:
             failed[f.index] = Failed(f.index, "VALUE_CONVERTER", f.exception, f.message)
         unread.update(decoded.unread)
         return decoded
+
+
+def _facts(values: pa.Array) -> Facts:
+    return values.type.facts if isinstance(values.type, Described) else {}
 
 
 def _rows_of(failed: Mapping[int, Failed], column: pa.Array) -> pa.Array:

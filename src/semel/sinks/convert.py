@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.converters.json.block import Unreadable
+from semel.converters.json.facts import facts_in
 from semel.converters.json.nested import Nested, nested_as
 from semel.records import list_offsets, one_array
 from semel.sinks import fitting
@@ -47,8 +48,12 @@ _SAYS_JSON = {b"comment": b"JSON", b"doc": b"JSON", HOLDS_JSON: b"1"}
 
 
 def text_column(field: pa.Field, comment: str) -> dict[str, str] | None:
-    """The metadata of a new column for this field; ``comment`` is the lake's name for comments."""
-    return {comment: JSON_TEXT} if isinstance(field.type, pa.JsonType) else None
+    """The metadata of a new column for this field: that it holds JSON, or what its schema's ``doc``
+    says. ``comment`` is the lake's name for comments."""
+    if isinstance(field.type, pa.JsonType):
+        return {comment: JSON_TEXT}
+    doc = facts_in(field).get("doc")
+    return {comment: str(doc)} if doc and doc != JSON_TEXT else None
 
 
 def holds_json(field: pa.Field) -> bool:

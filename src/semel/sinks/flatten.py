@@ -7,7 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from semel.records import HEADERS, KEY, METADATA, ConnectRecords, Records, one_array, value_columns
+from semel.converters import semantic
+from semel.records import (
+    HEADERS,
+    KEY,
+    METADATA,
+    ConnectRecords,
+    Facts,
+    Records,
+    one_array,
+    value_columns,
+)
 from semel.sinks.layout import provenance_conflict
 
 VALUE = "value"
@@ -37,9 +47,10 @@ def flattened(
         # What is known about a field's JSON is in the field's metadata.
         known = {f.name: f.metadata for f in values.type}
     else:
-        columns, known = {VALUE: values}, {}
-    metadata = _metadata(present)
-    rows = pa.table(columns | dict(zip(metadata.column_names, metadata.columns, strict=True)))
+        columns, known = {VALUE: values}, {VALUE: _known(values, records.value_facts)}
+    own = _metadata(present)
+    known |= {f.name: f.metadata for f in own.schema}
+    rows = pa.table(columns | dict(zip(own.column_names, own.columns, strict=True)))
     fields = [f.with_metadata(known.get(f.name)) for f in rows.schema]
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
     return Records(
@@ -74,7 +85,15 @@ def _metadata(records: ConnectRecords) -> pa.Table:
     found = records.origin
     if records.headers is not None:
         found = found.append_column(HEADERS, records.headers)
-    return found.append_column(KEY, records.keys)
+    keys = records.keys
+    return found.append_column(
+        pa.field(KEY, keys.type, True, _known(keys, records.key_facts)), keys
+    )
+
+
+def _known(whole: pa.Array, facts: Facts) -> Mapping[bytes, bytes] | None:
+    """The metadata of a column that holds whole keys or values."""
+    return semantic.metadata(semantic.facts_for(whole.type, facts))
 
 
 def _refuse_overwriting(columns: Mapping[str, pa.Array], provenance: Mapping[str, str]) -> None:

@@ -95,7 +95,7 @@ class Layout:
             inside = None if name in self.key else self.nested.get(name)
             kind = values.type if inside is None else inside.type
             if not pa.types.is_null(kind):
-                found.append(pa.field(name, kind, nullable=name not in self.key))
+                found.append(self.field(name, kind).with_nullable(name not in self.key))
         return found
 
 
@@ -229,7 +229,7 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
             f"pk.mode=record_key: keys of topic {topic} are of type {keys.type}, so pk.fields must "
             f"name exactly one column; it is {','.join(config.pk_fields)!r}"
         )
-    return {config.pk_fields[0]: keys}
+    return {config.pk_fields[0]: described(keys, source.schema.field(KEY))}
 
 
 def _header_columns(names: Sequence[str], headers: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:

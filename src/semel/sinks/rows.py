@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.converters.json.columns import WALL, without_zone
 from semel.errors import ConfigError
 from semel.records import (
     OFFSET,
@@ -18,7 +19,7 @@ from semel.records import (
     some_rejected,
 )
 from semel.sinks import rereading
-from semel.sinks.casts import named
+from semel.sinks.casts import is_text, named
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, column_type, convert, holds_json, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
@@ -157,6 +158,8 @@ def fitted(
             what = "of the key is null" if field.name in key else "must not be null"
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
                 problems.setdefault(index, f"column {field.name} {what}")
+        if WALL in (field.metadata or {}):
+            values = _on_the_wall(values)
         as_json = holds_json(field)
         try:
             fitted.append(convert(values, field.type, nested, as_json=as_json))
@@ -171,6 +174,14 @@ def fitted(
     if problems:
         raise some_rejected(source, problems)
     return pa.Table.from_arrays(fitted, schema=columns)
+
+
+def _on_the_wall(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if isinstance(values.type, pa.JsonType):
+        texts = [without_zone(c.storage) for c in values.chunks]
+        made = [pa.ExtensionArray.from_storage(values.type, each) for each in texts]
+        return pa.chunked_array(made, values.type)
+    return without_zone(values) if is_text(values.type) else values
 
 
 def places(found: pa.Table, topic: str) -> pa.Table:

@@ -148,6 +148,7 @@ def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
     Raises:
         Refused: names the records whose values that type cannot hold.
     """
+    array = array.storage if array.type == JSON else array  # text that is said to hold JSON
     kind, kinds = array.type, pa.types
     if kinds.is_null(kind):
         return array.cast(wanted)

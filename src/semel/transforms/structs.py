@@ -124,6 +124,8 @@ def connect_type(found: Column, *, has_schema: bool) -> str | None:
         known = schema_in(found.field)
         if known.get("type") in ("struct", "array", "map"):
             return str(known["type"]).upper()
+        if known:
+            return None  # text that holds JSON
         text = pc.ascii_ltrim_whitespace(found.array.storage.drop_null()[:1])
         return "ARRAY" if pc.any(pc.starts_with(text, "[")).as_py() else "MAP"
     if pa.types.is_list(found.type):

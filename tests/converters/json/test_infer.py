@@ -30,7 +30,7 @@ from tests.converters.json.test_plain import messages, plain, rows
         ([[1, 2], [None], []], pa.list_(pa.int64())),
         ([[1], [2.5]], pa.list_(pa.float64())),
         ([["a"], None], pa.list_(pa.string())),
-        ([[]], pa.list_(pa.string())),
+        ([[]], pa.json_()),
         ([{"a": 1}], pa.json_()),
         ([{}], pa.json_()),
         ([[{"a": 1}]], pa.json_()),

@@ -125,8 +125,7 @@ class AvroConverter(RegistryConverter):
 
     def describing(self, facts: Facts) -> Converter:
         made = copy.copy(self)
-        name, version = facts.get("name") or "", facts.get("version")
-        made._writing = replace(self._writing, name=name, version=version)
+        made._facts, made._writing = facts, replace(self._writing, facts=facts)
         made._writers, made._topics = {}, {}
         return made
 
@@ -149,6 +148,7 @@ def contents(node: Node, framed: Framed) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
     found = mixed.contents(framed, in_columns, partial(rows.read, node))
+    found = replace(found, facts=node.connect or {})
     if not node.facts:
         return found
     kind = Described(node.type, node.facts.encode())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.semantic import CONNECT, DEBEZIUM
+from semel.converters.json.connect_schema import schema_in
+from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, suits
+from semel.records import Facts
 
 NAMESPACE, NAME = "io.confluent.connect.avro", "ConnectDefault"
 ENTRY = "MapEntry"
@@ -18,18 +20,18 @@ _VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INVALID = re.compile(r"[^A-Za-z0-9_]")
 
 Schema = Any
+_NOTHING: Facts = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How schemas are written: with Kafka Connect's own properties (``connect.meta.data``), and
-    with valid names in place of those that Avro does not allow (``scrub.invalid.names``). ``name``
-    and ``version`` are the top-level schema's."""
+    with valid names in place of those that Avro does not allow (``scrub.invalid.names``).
+    ``facts`` is what the top-level schema says of itself."""
 
     connect_properties: bool = True
     scrub: bool = False
-    name: str = ""
-    version: int | None = None
+    facts: Facts = field(default_factory=dict)
 
 
 class Unnamed(ValueError):
@@ -42,15 +44,17 @@ def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
     Raises:
         ValueError: Avro has no such type, or allows no such name.
     """
-    if not pa.types.is_struct(kind) or not (writing.name or writing.version is not None):
-        return _Writer(writing).of(kind)
-    writer = _Writer(writing)
-    namespace, _, name = writing.name.rpartition(".")
-    made = writer.record(list(kind), name, namespace) if writing.name else writer.of(kind)
-    known = {"connect.version": writing.version, "connect.name": writing.name or None}
-    if writing.connect_properties:
-        made |= {k: v for k, v in known.items() if v is not None}
-    return made
+    name = writing.facts.get("name") or ""
+    if pa.types.is_struct(kind) and name and not _is_name(name):
+        raise Unnamed(
+            f"schema name {name}: Avro allows letters, digits and underscores between dots only. "
+            "Set another in SetSchemaMetadata"
+        )
+    return _Writer(writing).of(kind, writing.facts)
+
+
+def _is_name(full: str) -> bool:
+    return all(_VALID.fullmatch(part) for part in full.split("."))
 
 
 def scrubbed(name: str) -> str:
@@ -63,48 +67,67 @@ class _Writer:
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
         self._records = 0
+        self._written: dict[str, pa.StructType] = {}
 
-    def of(self, kind: pa.DataType) -> Schema:
+    def of(self, kind: pa.DataType, known: Facts = _NOTHING) -> Schema:
+        """The schema of a type; ``known`` is what Kafka Connect's schema says of itself."""
         if pa.types.is_struct(kind):
-            return self._record(list(kind))
+            return self._record(kind, known)
         if pa.types.is_map(kind):
             value = self._optional(kind.item_type)
             if pa.types.is_string(kind.key_type):
                 return {"type": "map", "values": value}
             return self._entries(kind.key_type, value)
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            return {"type": "array", "items": self._optional(kind.value_type)}
+            items = self._optional(kind.value_type, known.get("items", _NOTHING))
+            return {"type": "array", "items": items, **self._facts(kind, known)}
         if pa.types.is_dictionary(kind):
-            return self.of(kind.value_type)
-        return self._plain(kind)
+            return self.of(kind.value_type, known)
+        made, facts = self._plain(kind), self._facts(kind, known)
+        if not facts:
+            return made
+        return {**(made if isinstance(made, dict) else {"type": made}), **facts}
 
-    def _optional(self, kind: pa.DataType) -> Schema:
-        return ["null", self.of(kind)]
+    def _facts(self, kind: pa.DataType, known: Facts) -> Facts:
+        """Kafka Connect's properties of a schema, unless the type itself has a name."""
+        name = known.get("name")
+        if not self._with_properties or name in WRITTEN or not suits(name, kind):
+            return _NOTHING
+        parts = {"version": known.get("version"), "parameters": known.get("parameters")}
+        parts["name"] = name
+        return {f"connect.{n}": part for n, part in parts.items() if part}
 
-    def _record(self, fields: Sequence[pa.Field]) -> Schema:
-        self._records += 1
-        name = NAME if self._records == 1 else f"{NAME}{self._records}"
-        return self.record(fields, name, NAMESPACE)
+    def _optional(self, kind: pa.DataType, known: Facts = _NOTHING) -> Schema:
+        return ["null", self.of(kind, known)]
 
-    def record(self, fields: Sequence[pa.Field], name: str, namespace: str) -> Schema:
-        """A record of this name."""
-        if not all(_VALID.fullmatch(part) for part in (name, *filter(None, namespace.split(".")))):
-            raise Unnamed(
-                f"schema name {namespace}.{name}: Avro allows letters, digits and underscores "
-                "between dots only. Set another in SetSchemaMetadata"
-            )
+    def _record(self, kind: pa.StructType, known: Facts) -> Schema:
+        """A record of its schema's name, which Avro defines once."""
+        full = known.get("name") or ""
+        nested = bool(self._written)
+        if nested and not ("." in full and _is_name(full)):
+            full = ""
+        if full in self._written:
+            if self._written[full].equals(kind, check_metadata=True):
+                return full
+            full = ""
+        if not full:
+            self._records += 1
+            full = f"{NAMESPACE}.{NAME}{self._records if self._records > 1 else ''}"
+        self._written[full] = kind
+        namespace, _, name = full.rpartition(".")
         return {
             "type": "record",
             "name": name,
             **({"namespace": namespace} if namespace else {}),
-            "fields": [self._field(field) for field in fields],
+            "fields": [self._field(field) for field in kind],
+            **self._facts(kind, known),
         }
 
     def _field(self, field: pa.Field) -> Schema:
-        name = self._name(field.name)
+        name, known = self._name(field.name), schema_in(field)
         if field.nullable:
-            return {"name": name, "type": self._optional(field.type), "default": None}
-        return {"name": name, "type": self.of(field.type)}
+            return {"name": name, "type": self._optional(field.type, known), "default": None}
+        return {"name": name, "type": self.of(field.type, known)}
 
     def _name(self, name: str) -> str:
         if _VALID.fullmatch(name):

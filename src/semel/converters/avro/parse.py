@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.converters.avro.derive import NAME, NAMESPACE
 from semel.converters.avro.schema import (
     PRIMITIVES,
     Array,
@@ -25,10 +26,12 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.schema_sizes import check_size
-from semel.converters.semantic import DECIMAL, semantic, semantic_facts
+from semel.converters.semantic import DECIMAL, JSON_NAME, WRITTEN, semantic, semantic_facts
+from semel.records import Facts
 
 log = logging.getLogger(__name__)
 
+_PARAMETERS = "connect.parameters"
 _NAMED = ("record", "error", "enum", "fixed")
 _AVROS = {"date": pa.date32(), "time-millis": pa.time32("ms")}
 _AVROS |= {"timestamp-millis": pa.timestamp("ms", "UTC")}
@@ -100,7 +103,12 @@ class _Parser:
             return _primitive(kind, schema)
         if kind == "array":
             items = self.node(schema["items"], space)
-            return Array(items, _facts(schema, {"type": "array", "items": _connect(items)}))
+            inner = _connect(items)
+            said = dict(_said(schema, schema.get("connect.name")) or {})
+            if items.connect and "type" in inner:
+                said["items"] = {**inner, "optional": isinstance(items, Union), **items.connect}
+            facts = _facts(schema, {"type": "array", "items": inner})
+            return Array(items, facts, said or None)
         if kind == "map":
             return Map(self.node(schema["values"], space))
         if kind in _NAMED:
@@ -143,7 +151,7 @@ class _Parser:
             known = semantic(name, pa.struct([(n, pa.null()) for n in names]))
             described = {"type": "struct", "fields": [{"field": n} for n in names]}
             facts = _facts({**schema, "connect.name": name}, described)
-            node = Record(full, fields, entry, known, facts)
+            node = Record(full, fields, entry, known, facts, _said(schema, name))
         self._named[full] = node
         return node
 
@@ -191,15 +199,17 @@ def _primitive(kind: str, schema: Mapping[str, Any]) -> Node:
     if decimal is not None:
         return decimal
     known, facts = semantic(name, PRIMITIVES[kind]), _facts(schema, {"type": _CONNECT[kind]})
+    said = _said(schema, name)
     if known is not None and known.wire == PRIMITIVES[kind]:
-        return Primitive(kind, None if known.type == known.wire else known.type, known, facts)
+        logical_type = None if known.type == known.wire else known.type
+        return Primitive(kind, logical_type, known, facts, said)
     if kind in _WIDTHS:
         found = _AVROS.get(logical or "")
         if found is not None and found.bit_width == _WIDTHS[kind].bit_width:
             return Primitive(kind, found)
         if kind == "int" and schema.get("connect.type") in _NARROW:
-            return Primitive(kind, _NARROW[schema["connect.type"]])
-    return Primitive(kind)
+            return Primitive(kind, _NARROW[schema["connect.type"]], connect=said)
+    return Primitive(kind, connect=said)
 
 
 _CONNECT = {"int": "int32", "long": "int64", "float": "float32", "double": "float64"}
@@ -209,19 +219,33 @@ _CONNECT |= {kind: kind for kind in ("boolean", "bytes", "string", "null")}
 def _connect(node: Node) -> Mapping[str, Any]:
     """As much of Kafka Connect's schema of a node as its semantic type may need."""
     own = json.loads(node.facts) if node.facts else {}
-    kind = _CONNECT[node.kind] if isinstance(node, Primitive) else ""
-    return {"type": kind, **own}
+    inner = node.branches[node.values[0]] if isinstance(node, Union) and node.values else node
+    kind = "struct" if isinstance(inner, Record) else ""
+    return {"type": _CONNECT[inner.kind] if isinstance(inner, Primitive) else kind, **own}
+
+
+def _said(schema: Mapping[str, Any], name: str | None) -> Facts | None:
+    """What a schema says of itself beyond its Arrow type: its name, if it has one of its own."""
+    if (
+        not name
+        or (name in WRITTEN and name != JSON_NAME)
+        or name == f"{NAMESPACE}.{NAME}"
+        or name.endswith(".MapEntry")
+    ):
+        return None
+    given = {"version": schema.get("connect.version"), "parameters": schema.get(_PARAMETERS)}
+    return {"name": name, **{n: fact for n, fact in given.items() if fact is not None}}
 
 
 def _facts(schema: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     """The facts of a schema with this type, as JSON."""
-    name, parameters = schema.get("connect.name"), schema.get("connect.parameters")
+    name, parameters = schema.get("connect.name"), schema.get(_PARAMETERS)
     found = semantic_facts({**described, "name": name, "parameters": parameters})
     return "" if found is None or "name" not in found else json.dumps(found)
 
 
 def _decimal(schema: Mapping[str, Any], size: int | None) -> Decimal | None:
-    parameters = schema.get("connect.parameters") or {}
+    parameters = schema.get(_PARAMETERS) or {}
     if schema.get("connect.name") != DECIMAL and schema.get("logicalType") != "decimal":
         return None
     scale = schema.get("scale", parameters.get("scale", 0))

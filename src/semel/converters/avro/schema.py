@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, with_default
 from semel.converters.semantic import FACTS, Semantic
+from semel.records import Facts
 
 PRIMITIVES = {
     "null": pa.null(),
@@ -56,6 +57,11 @@ class Node:
         :mod:`semel.converters.semantic`."""
         return ""
 
+    @property
+    def connect(self) -> Facts | None:
+        """What Kafka Connect's schema says beyond the Arrow type, if anything."""
+        return None
+
     @cached_property
     def columnar(self) -> bool:
         """Whether values can be read in columns: not those of recursive types."""
@@ -71,6 +77,7 @@ class Primitive(Node):
     logical: pa.DataType | None = None
     known: Semantic | None = None
     facts: str = ""
+    connect: Facts | None = field(default=None, hash=False)
 
     @property
     def type(self) -> pa.DataType:
@@ -178,8 +185,11 @@ class Field:
     def arrow(self) -> pa.Field:
         kind = self.node.type
         made = pa.field(self.name, kind, isinstance(self.node, Union) or pa.types.is_null(kind))
-        if self.doc and not (pa.types.is_nested(kind) or pa.types.is_null(kind)):
-            made = described(made, {"doc": self.doc})
+        said = dict(self.node.connect or {})
+        if self.doc and (pa.types.is_struct(kind) or not pa.types.is_nested(kind)):
+            said["doc"] = self.doc
+        if said and not pa.types.is_null(kind):
+            made = described(made, said)
         with suppress(ValueError):  # a default that does not fit matters to writers only
             if self.written_default is not None:
                 made = with_default(made, self.written_default)
@@ -203,6 +213,7 @@ class Record(Node):
     is_entry: bool = False
     known: Semantic | None = None
     facts: str = ""
+    connect: Facts | None = field(default=None, hash=False)
 
     @cached_property
     def type(self) -> pa.DataType:
@@ -227,6 +238,7 @@ class Array(Node):
 
     item: Node
     known_as: str = ""
+    connect: Facts | None = field(default=None, hash=False)
 
     @property
     def facts(self) -> str:
@@ -303,6 +315,10 @@ class Union(Node):
     @property
     def facts(self) -> str:
         return self.branches[self.values[0]].facts if len(self.values) == 1 else ""
+
+    @property
+    def connect(self) -> Facts | None:
+        return self.branches[self.values[0]].connect if len(self.values) == 1 else None
 
 
 @dataclass(frozen=True)

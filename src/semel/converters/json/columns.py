@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json import duck
-from semel.converters.semantic import time_of_day, without_nanoseconds
+from semel.converters.semantic import SCHEMA, time_of_day, without_nanoseconds
 
 JSON = pa.json_()
+Texts = TypeVar("Texts", pa.Array, pa.ChunkedArray)
 
-ARROW, CONNECT = b"semel.arrow", b"semel.connect"
+ARROW, CONNECT = b"semel.arrow", SCHEMA
 """Metadata of a field. ``CONNECT`` is Kafka Connect's schema, if that says more than the Arrow
 type: what is inside JSON, a name, a default. ``ARROW`` is the type of what is inside JSON."""
+WALL = b"semel.wall"
+"""Metadata of a column of times without a zone that leaves out the zone of a text, instead of
+converting it to UTC."""
 
 _WHOLE = r"-?\d+\Z"
 _NUMBER = r"-?\d|NaN|-?Inf"
@@ -26,6 +31,7 @@ _BOOLEAN = r"true|false"
 _ISO = r'"(\d{4}-\d\d-\d\d|[^"]*\\)(?![^"]*\.\d{7})'
 _ISO_NANOSECONDS = r'"\d{4}-\d\d-\d\d[^"]*\.\d{7}'
 _ISO_ANY = r'"(\d{4}-\d\d-\d\d|[^"]*\\)'
+_ZONE = r"""([T ]\d\d(?::\d\d){0,2}[.,\d]*)(?:Z|[+-](?:0\d|1[0-8])(?::?[0-5]\d)?)("?)$"""
 _LIST = r"\[\s*((null\s*,\s*)*(null\s*)?\]|(null\s*,\s*)*({item}))"
 
 
@@ -97,6 +103,28 @@ def column(
     if not ways and pa.types.is_nested(wanted):
         nested = {ARROW: pa.schema([(name, wanted)]).serialize().to_pybytes()}
     return Column(name, kept, ways, required, default, nested)
+
+
+def column_of(field: pa.Field, *, required: bool = False) -> Column:
+    """The column for a field that a sink wants."""
+    made = column(field.name, field.type, required=required)
+    if WALL not in (field.metadata or {}):
+        return made
+    text = Reading(pa.string(), lambda a: _wall_times(without_zone(a), field.type), _STRING)
+    return replace(made, readings=(text, *made.readings[1:2]))
+
+
+def without_zone(values: Texts) -> Texts:
+    """Times in ISO 8601, also as JSON, without their zone."""
+    return pc.replace_substring_regex(values, _ZONE, r"\1\2")
+
+
+def _wall_times(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Digits finer than a microsecond are cut off."""
+    try:
+        return text.cast(pa.timestamp("us")).cast(wanted)
+    except pa.ArrowInvalid:
+        return without_nanoseconds(text.cast(pa.timestamp("ns"))).cast(wanted)
 
 
 def readings(wanted: pa.DataType) -> tuple[Reading, ...]:

@@ -14,10 +14,9 @@ from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
 from semel.converters.json.columns import JSON, Column, Reading, column
 from semel.converters.semantic import (
-    CONNECT,
-    DEBEZIUM,
     DECIMAL,
     PRIMITIVES,
+    WRITTEN,
     Semantic,
     decimal_type,
     metadata,
@@ -26,9 +25,6 @@ from semel.converters.semantic import (
     semantic_struct,
 )
 from semel.records import list_offsets
-
-_WRITTEN = (CONNECT + "Date", CONNECT + "Time", CONNECT + "Timestamp", DEBEZIUM + "data.Json")
-"""The names that their Arrow types stand for."""
 
 
 class SchemaError(ValueError):
@@ -136,8 +132,9 @@ def _column(name: str, schema: Mapping[str, Any], *, required: bool, defaults: b
 def _beyond(schema: Mapping[str, Any], wanted: pa.DataType) -> Mapping[str, Any] | None:
     """What a schema says beyond the Arrow type, if anything."""
     facts = facts_of(schema)
-    own = pa.types.is_decimal(wanted) or facts.get("name") in _WRITTEN
-    if own and not facts.keys() & {"doc", "default"}:
+    own = pa.types.is_decimal(wanted) or (facts.get("name") in WRITTEN and wanted != JSON)
+    precise = "connect.decimal.precision" in facts.get("parameters", ())
+    if own and not precise and not facts.keys() & {"doc", "default"}:
         facts = {}
     if pa.types.is_list(wanted) and schema["items"].get("optional") is not True:
         facts["items"] = schema["items"]

@@ -12,6 +12,7 @@ from semel.converters.json.columns import CONNECT, JSON
 from semel.converters.json.connect_schema import SchemaError, facts_of, schema_in, struct_columns
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.write import Writer, type_of
+from semel.converters.semantic import as_sent, facts_for, metadata, sent_as
 from semel.records import Facts
 
 
@@ -27,11 +28,14 @@ def facts_as_whole(field: pa.Field) -> Facts:
 
 def described(field: pa.Field, facts: Facts) -> pa.Field:
     """A field whose schema says this of itself."""
-    facts = facts_of(facts)
+    items = {"items": facts["items"]} if "items" in facts and pa.types.is_list(field.type) else {}
+    facts = {**facts_of(facts), **items}
     if not facts:
         return field.remove_metadata()
-    kind = {"type": "struct"} if pa.types.is_struct(field.type) else type_of("", field.type)
-    return field.with_metadata({CONNECT: json.dumps({**kind, **facts})})
+    wire = sent_as(field.type, facts)
+    kind = {"type": "struct"} if pa.types.is_struct(wire) else type_of("", wire)
+    known = metadata(facts_for(field.type, facts)) or {}
+    return field.with_metadata({CONNECT: json.dumps({**kind, **facts}), **known})
 
 
 def renamed(field: pa.Field, name: str) -> pa.Field:
@@ -53,7 +57,8 @@ def default_of(field: pa.Field) -> pa.Scalar | None:
 def with_default(field: pa.Field, default: pa.Scalar) -> pa.Field:
     """A field with a default of its type."""
     writer = Writer(embedded=True, numeric=False)
-    text = writer.texts(pa.array([default.as_py()], field.type))[0].as_py()
+    values = as_sent(pa.array([default], field.type), schema_in(field))
+    text = writer.texts(values)[0].as_py()
     return described(field, {**facts_in(field), "default": json.loads(text)})
 
 

@@ -8,6 +8,7 @@ text                                  string
 ISO 8601 dates, all ``YYYY-MM-DD``    date32
 ISO 8601 timestamps (or dates)        timestamp[us, UTC]
 lists of one of these                 list
+lists without items, or only of null  JSON
 objects, lists of objects or lists    JSON
 values of different types             JSON, so that nothing is lost
 whole numbers beyond int64            JSON
@@ -25,6 +26,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON, Column, Reading, column
@@ -59,6 +61,11 @@ _TYPES = {
 }
 
 Kinds = Mapping[str, Kind]
+
+
+def tells_type(kind: Kind) -> bool:
+    """Whether a kind says what a column may hold: null does not, and neither does ``[]``."""
+    return kind != NULL and (kind.item is None or tells_type(kind.item))
 
 
 def join(one: Kind, other: Kind) -> Kind:
@@ -183,17 +190,26 @@ def _deep(text: str) -> dict[str, Any]:
 
 def arrow_type(kind: Kind) -> pa.DataType:
     """The column type of a kind."""
-    if kind.item is not None:
-        return pa.list_(arrow_type(kind.item))
-    return _TYPES[kind]
+    if kind.item is None:
+        return _TYPES[kind]
+    return pa.list_(arrow_type(kind.item)) if tells_type(kind) else JSON
 
 
 def as_column(name: str, kind: Kind) -> Column:
     """The column to read a field of this kind with.
 
-    A field that has only been null accepts nothing else, so that its first value is noticed.
+    A field that has only been null accepts nothing else, so that its first value is noticed, and
+    one that has only been a list without items accepts no other list.
     """
     if kind == NULL:
         only_null = Reading(pa.null(), lambda array: array.cast(pa.string()), "null")
         return Column(name, pa.string(), (only_null,))
+    if not tells_type(kind):
+        return Column(name, JSON, (Reading(pa.list_(pa.null()), _lists_of_null, r"\["),))
     return column(name, arrow_type(kind))
+
+
+def _lists_of_null(lists: pa.Array) -> pa.Array:
+    items = pc.binary_repeat("null,", pc.list_value_length(lists))
+    text = pc.binary_join_element_wise("[", pc.ascii_rtrim(items, characters=","), "]", "")
+    return pa.ExtensionArray.from_storage(JSON, text)

@@ -95,7 +95,9 @@ def _agree(known: pa.DataType, kind: pa.DataType) -> bool:
 def _same_values(one: pa.Field, other: pa.Field) -> bool:
     ours, theirs = one.metadata or {}, other.metadata or {}
     if CONNECT in ours and CONNECT in theirs and ours != theirs:
-        return _same_schema(json.loads(ours[CONNECT]), json.loads(theirs[CONNECT]))
+        schemas = json.loads(ours[CONNECT]), json.loads(theirs[CONNECT])
+        if not _same_schema(*schemas):
+            return False
     return ours.get(FACTS) == theirs.get(FACTS) and _same_types(one.type, other.type)
 
 
@@ -123,12 +125,13 @@ def _same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     if kind != other.get("type"):
         return False
     if kind == "struct":
-        fields = {f["field"]: f for f in one["fields"]}
-        both = [(fields[f["field"]], f) for f in other["fields"] if f["field"] in fields]
+        fields = {f["field"]: f for f in one.get("fields", ())}
+        others = other.get("fields", ())
+        both = [(fields[f["field"]], f) for f in others if f["field"] in fields]
         return all(_same_schema(*each) for each in both)
     inner = {"array": "items", "map": "values"}.get(kind or "")
     if inner:
-        return _same_schema(one[inner], other[inner])
+        return _same_schema(one.get(inner, {}), other.get(inner, {}))
     return all(one.get(fact) == other.get(fact) for fact in ("name", "default"))
 
 
@@ -160,7 +163,8 @@ def _nested(one: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None
     if ours == theirs or CONNECT not in ours or CONNECT not in theirs:
         return ours if ours == theirs else None
     schemas = json.loads(ours[CONNECT]), json.loads(theirs[CONNECT])
-    return {CONNECT: json.dumps(_united(*schemas)).encode()}
+    known = {FACTS: ours[FACTS]} if FACTS in ours and ours[FACTS] == theirs.get(FACTS) else {}
+    return {CONNECT: json.dumps(_united(*schemas)).encode(), **known}
 
 
 def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,15 +172,16 @@ def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, An
     one."""
     if one.get("type") != other.get("type"):
         return one
-    if one.get("type") == "struct":
+    if one.get("type") == "struct" and "fields" in one and "fields" in other:
         ours = {f["field"]: f for f in one["fields"]}
         theirs = {f["field"]: f for f in other["fields"]}
         common = {n: _united(f, theirs[n]) for n, f in ours.items() if n in theirs}
         names = ours | theirs
         fields = [common.get(n) or {**f, "optional": True} for n, f in names.items()]
         return {**one, "fields": fields}
-    inner = {"array": "items", "map": "values"}.get(one.get("type", ""))
-    return {**one, inner: _united(one[inner], other[inner])} if inner else one
+    inner = {"array": "items", "map": "values"}.get(one.get("type", ""), "")
+    both = inner in one and inner in other
+    return {**one, inner: _united(one[inner], other[inner])} if both else one
 
 
 def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.block import ObjectReader, Unreadable
-from semel.converters.json.columns import ARROW, CONNECT, JSON, Column, column
+from semel.converters.json.columns import ARROW, CONNECT, JSON, Column, column, column_of
 from semel.converters.json.connect_schema import (
     KEEPS_NULLS,
     SchemaError,
@@ -166,7 +166,7 @@ def nested_as(wanted: pa.DataType) -> Nested | None:
 def _of_arrow(serialized: bytes) -> Nested | None:
     wanted = pa.ipc.read_schema(pa.py_buffer(serialized)).field(0).type
     if pa.types.is_struct(wanted):
-        return _struct([column(f.name, f.type, required=not f.nullable) for f in wanted])
+        return _struct([column_of(f, required=not f.nullable) for f in wanted])
     if pa.types.is_map(wanted):
         item = _inner(column(NAME, wanted.item_type))
         return None if item is None else _Map(wanted.key_type, item)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from semel.converters.base import Failure
 from semel.converters.json import duck
 from semel.converters.json.block import ObjectReader
-from semel.converters.json.columns import column
+from semel.converters.json.columns import column_of
 from semel.converters.json.infer import (
     ANY,
     BOOL,
@@ -23,6 +23,7 @@ from semel.converters.json.infer import (
     fits,
     join,
     kinds,
+    tells_type,
     widen,
     without_dates,
 )
@@ -104,7 +105,7 @@ class PlainReader:
             self._found = {}  # before there was a target; now it says which fields are wanted
         fields = [] if base is None else list(base)
         enforced = base is self._declared
-        columns = [column(f.name, f.type, required=enforced and not f.nullable) for f in fields]
+        columns = [column_of(f, required=enforced and not f.nullable) for f in fields]
         names = {f.name for f in fields}
         self._ignored -= names
         self._others, self._hopeless = {}, False
@@ -146,7 +147,7 @@ class PlainReader:
         known = {f.name: f.type for f in block.type}
         rows = [f.index for f in failures]
         texts = text.take(pa.array(rows)).to_pylist()
-        given = [{n: k for n, k in self._kinds([t]).items() if k != NULL} for t in texts]
+        given = [{n: k for n, k in self._kinds([t]).items() if tells_type(k)} for t in texts]
         unfit = [{n for n, k in g.items() if n in known and not fits(k, known[n])} for g in given]
         strange = set().union(*unfit)
         labels = np.zeros(len(text), np.int64)

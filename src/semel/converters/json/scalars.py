@@ -23,6 +23,7 @@ from semel.converters.json.infer import (
     as_column,
     join,
     kind_of,
+    tells_type,
 )
 from semel.converters.json.text import syntax_error
 from semel.converters.semantic import FACTS, Described
@@ -99,7 +100,8 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
         if kind == ANY or not len(rows):
             left.append(rows)
         elif kind != NULL:
-            values, failures = ScalarReader(as_column(NAME, kind)).read(written.filter(mine))
+            known = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
+            values, failures = ScalarReader(as_column(NAME, known)).read(written.filter(mine))
             unread = pa.array([f.index for f in failures], pa.int64())
             read = np.delete(np.arange(len(rows)), unread)
             left.append(rows.take(unread))

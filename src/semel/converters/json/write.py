@@ -21,7 +21,7 @@ from semel.converters.bytestrings import unscaled
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of, schema_in
-from semel.converters.semantic import TYPES
+from semel.converters.semantic import WRITTEN, as_sent, suits
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
@@ -66,9 +66,14 @@ def encode(
         numeric: decimals are numbers, see :class:`Writer`.
         facts: what the schema says of itself.
     """
+    facts = facts or {}
+    if envelope:
+        values = as_sent(values, facts)
     text = Writer(embedded=not envelope, numeric=numeric).texts(values)
     if envelope:
-        schema = {**type_of("value", values.type), "optional": False, **(facts or {})}
+        if facts.get("name") not in WRITTEN and not suits(facts.get("name"), values.type):
+            facts = {n: fact for n, fact in facts.items() if n not in ("name", "parameters")}
+        schema = {**type_of("value", values.type), "optional": False, **facts}
         begin = _compact(schema)
         text = joined([f'{{"schema":{begin},"payload":', text, "}"], len(values))
     if values.null_count:
@@ -156,13 +161,8 @@ class Writer:
 
     def _declared(self, field: pa.Field, values: pa.Array) -> pa.Array:
         """The texts that the schema of a field describes, see :func:`_field`."""
-        known = _known(field)
-        if field.type == JSON and known:
+        if field.type == JSON and _is_nested(schema_in(field)):
             return pc.fill_null(values.storage.cast(pa.string()), "null")
-        found = TYPES.get(known.get("name", ""))
-        if found is not None and pa.types.is_integer(found.wire) and found.type != found.wire:
-            values = values.cast(found.type, safe=False)
-            values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
         return self.texts(values)
 
     def _maps(self, values: pa.MapArray) -> pa.Array:
@@ -256,15 +256,20 @@ def type_of(name: str, kind: pa.DataType) -> dict[str, Any]:
 
 def _field(name: str, field: pa.Field) -> dict[str, Any]:
     known = _known(field)
-    made = known if field.type == JSON and known else {**type_of(name, field.type), **known}
+    whole = field.type == JSON and _is_nested(known)
+    made = known if whole else {**type_of(name, field.type), **known}
     return {**made, "optional": field.nullable}
+
+
+def _is_nested(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") in ("struct", "array", "map")
 
 
 def _known(field: pa.Field) -> dict[str, Any]:
     """What is known of a field from Kafka Connect's schema: all of it for JSON, and for others what
     its values are still written by."""
     schema = schema_in(field)
-    if field.type == JSON and schema.get("type") in ("struct", "array", "map"):
+    if field.type == JSON and _is_nested(schema):
         return {n: v for n, v in schema.items() if n not in ("field", KEEPS_NULLS)}
     made = type_of("", field.type) if schema and field.type != JSON else {}
     if made and schema["type"] == made["type"]:

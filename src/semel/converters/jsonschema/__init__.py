@@ -77,7 +77,6 @@ class JsonSchemaConverter(RegistryConverter):
         self._optional = optional
         self._additional = additional
         self._numeric = numeric
-        self._names: dict[str, Any] = {}
 
     @classmethod
     def configured(
@@ -107,7 +106,8 @@ class JsonSchemaConverter(RegistryConverter):
         text = without_mark(text)
         values, more = reader.read(text.fill_null("null") if failures else text)
         refused = {f.index: f.message for f in map(self._explained, [*more, *failures])}
-        return Contents(values, None, refused)
+        facts = reader.facts if isinstance(reader, PayloadReader) else {}
+        return Contents(values, None, refused, facts)
 
     def _explained(self, failure: Failure) -> Failure:
         if self._optional or not failure.message.endswith(_MISSING):
@@ -116,17 +116,14 @@ class JsonSchemaConverter(RegistryConverter):
         return replace(failure, message=why)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        found = schema_of(kind, additional=self._additional)
-        if pa.types.is_struct(kind):
-            found |= self._names
+        found = schema_of(kind, self._facts, additional=self._additional)
         if "properties" not in found:  # Apicurio recognises a JSON Schema by one or the other
             found = {"$schema": _DRAFT, **found}
         return json.dumps(found), found.get("title", "")
 
     def describing(self, facts: Facts) -> Converter:
         made = copy.copy(self)
-        names = {"title": facts.get("name"), "connect.version": facts.get("version")}
-        made._names = {k: v for k, v in names.items() if v is not None}
+        made._facts = facts
         made._writers, made._topics = {}, {}
         return made
 

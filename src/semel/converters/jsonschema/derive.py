@@ -8,48 +8,71 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.semantic import CONNECT, DEBEZIUM
+from semel.converters.json.connect_schema import schema_in
+from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, suits
+from semel.records import Facts
 
 Schema = dict[str, Any]
 
 
-def schema_of(kind: pa.DataType, *, additional: bool = True) -> Schema:
+def schema_of(kind: pa.DataType, known: Facts | None = None, *, additional: bool = True) -> Schema:
     """The schema of values of this type.
 
     Args:
+        known: what Kafka Connect's schema says of itself.
         additional: readers may meet properties that are not in it
             (``object.additional.properties``).
 
     Raises:
         ValueError: JSON has no such type.
     """
+    known = known or {}
+    return {**_schema_of(kind, known, additional), **_facts(kind, known)}
+
+
+def _facts(kind: pa.DataType, known: Facts) -> Schema:
+    """A schema's name, version and parameters, unless the type itself has a name."""
+    if known.get("name") in WRITTEN or not suits(known.get("name"), kind):
+        return {}
+    parts = {
+        "title": known.get("name"),
+        "connect.version": known.get("version"),
+        "connect.parameters": known.get("parameters"),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _schema_of(kind: pa.DataType, known: Facts, additional: bool) -> Schema:
     if pa.types.is_dictionary(kind):
-        return schema_of(kind.value_type, additional=additional)
+        return _schema_of(kind.value_type, known, additional)
     if pa.types.is_struct(kind):
         fields = enumerate(kind)
         properties = {f.name: _property(f, number, additional) for number, f in fields}
         found: Schema = {"type": "object", "properties": properties}
         return found if additional else {**found, "additionalProperties": False}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return {"type": "array", "items": _optional(kind.value_type, additional)}
+        return {
+            "type": "array",
+            "items": _optional(kind.value_type, known.get("items"), additional),
+        }
     if pa.types.is_map(kind):
         return _map(kind, additional)
     return _plain(kind)
 
 
 def _property(field: pa.Field, number: int, additional: bool) -> Schema:
-    found = schema_of(field.type, additional=additional)
+    found = schema_of(field.type, schema_in(field), additional=additional)
     if field.nullable:
         found = {"oneOf": [{"type": "null"}, found]}
     return {**found, "connect.index": number}
 
 
-def _optional(kind: pa.DataType, additional: bool) -> Schema:
-    return {"oneOf": [{"type": "null"}, schema_of(kind, additional=additional)]}
+def _optional(kind: pa.DataType, known: Facts | None, additional: bool) -> Schema:
+    return {"oneOf": [{"type": "null"}, schema_of(kind, known, additional=additional)]}
 
 
 def _map(kind: pa.MapType, additional: bool) -> Schema:
-    values = _optional(kind.item_type, additional)
+    values = _optional(kind.item_type, None, additional)
     if pa.types.is_string(kind.key_type):
         return {"type": "object", "connect.type": "map", "additionalProperties": values}
     entry = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.framing import Framed, framed, unframed
 from semel.converters.registry.registration import Registration
+from semel.converters.semantic import as_sent
 from semel.errors import ConfigError, SemelError, Unavailable
-from semel.records import DATA_EXCEPTION
+from semel.records import DATA_EXCEPTION, Facts
 
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
 _MOST_READERS = 1000
@@ -32,11 +33,12 @@ _MACHINES = (OSError, MemoryError)
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What messages of one schema hold: values, their indices among the messages if not all could
-    be read, and why the others could not."""
+    be read, and why the others could not; and what the schema says of itself."""
 
     values: pa.Array
     rows: pa.Array | None = None
     refused: Mapping[int, str] | None = None
+    facts: Facts = field(default_factory=dict)
 
 
 Reader = Callable[[Framed], Contents]
@@ -61,6 +63,8 @@ class RegistryConverter(Converter):
         self._writers: dict[pa.DataType, tuple[int, Writer]] = {}
         self._readers: dict[int, Reader | str] = {}
         self._last: pa.DataType = pa.null()
+        self._facts: Facts = {}
+        self._by_name = False
 
     @classmethod
     def keys(cls, config: Mapping[str, str], where: str) -> Any:
@@ -102,6 +106,10 @@ class RegistryConverter(Converter):
         """Messages of one schema, split by type if they are of several."""
         return [group]
 
+    def tell_names_apart(self) -> None:
+        """See :meth:`Converter.tell_names_apart`."""
+        self._by_name = True
+
     def for_topic(self, topic: str) -> Converter:
         """See :meth:`Converter.for_topic`."""
         if topic not in self._topics:
@@ -121,6 +129,7 @@ class RegistryConverter(Converter):
         """
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
+        values = as_sent(values, self._facts)
         present = values.drop_null() if values.null_count else values
         if not len(present):
             return pa.nulls(len(values), pa.binary())
@@ -171,7 +180,7 @@ class RegistryConverter(Converter):
             for part, found in _read(reader, group):
                 rows = part.rows if found.rows is None else part.rows[np.asarray(found.rows)]
                 if len(rows):
-                    parts.append(Part(pa.array(rows), found.values))
+                    parts.append(Part(pa.array(rows), found.values, found.facts))
                 failures += [
                     Failure(int(part.rows[n]), DATA_EXCEPTION, f"schema {part.schema_id}: {why}")
                     for n, why in (found.refused or {}).items()
@@ -179,7 +188,8 @@ class RegistryConverter(Converter):
         block, more = together(parts, len(values), self._last)
         self._last = block.type
         failures = sorted([*failures, *more], key=lambda f: f.index)
-        return Decoded(block, failures, apart(parts, len(values)))
+        labels = apart(parts, len(values), by_name=self._by_name)
+        return Decoded(block, failures, labels, facts=parts[0].facts if parts else {})
 
     def _reader_of(self, schema_id: int) -> Reader | str:
         """The reader of a schema, or why there is none."""

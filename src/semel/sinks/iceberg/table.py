@@ -32,6 +32,7 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
 )
 
+from semel.converters.json.columns import WALL
 from semel.errors import ConfigError, RolledBack
 from semel.sinks.iceberg.catalog import create_namespace, reading, translated
 
@@ -322,7 +323,8 @@ class Table:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """With 32-bit offsets for text, bytes and lists, as converters make them."""
+    """With 32-bit offsets for text, bytes and lists, as converters make them. Times without a zone
+    take texts with one as Iceberg's own sink does."""
     return pa.schema([_small(f) for f in schema])
 
 
@@ -338,4 +340,6 @@ def _small(field: pa.Field) -> pa.Field:
         kind = pa.struct([_small(f) for f in kind.fields])
     elif is_.is_map(kind):
         kind = pa.map_(_small(kind.key_field), _small(kind.item_field))
+    elif is_.is_timestamp(kind) and kind.tz is None:
+        field = field.with_metadata({**(field.metadata or {}), WALL: b""})
     return field.with_type(kind)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.converters.json.facts import default_of
 from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
 from semel.quoting import named
 from semel.records import Records, RowsRejected, rejected
@@ -165,11 +164,12 @@ class Tables:
 
     def _check_required(self, topic: str, table: Table, new: Sequence[pa.Field]) -> None:
         """Raises ConfigError: rows that are there would have no value in a new column."""
-        lacking = [f.name for f in new if not f.nullable and default_of(f) is None]
+        lacking = [f.name for f in new if not f.nullable and not self._database.default(f)]
         if lacking and self._database.query(self._database.first("1 AS one", table.name, 1)):
             raise ConfigError(
                 f"connector {self._connector.name}: field {named(lacking[0])} of topic {topic} is "
-                f"required and has no default, and table {table.name} has rows, which would have "
+                f"required and has no default that {self._database.system} has a literal for, and "
+                f"table {table.name} has rows, which would have "
                 "no value in the new column. Add the column yourself, give the field a default or "
                 "make it optional"
             )

@@ -72,6 +72,7 @@ class JdbcSource(Source):
         self._goes_on = False
         self._said: dict[str, str] = {}
         self._known_unfit: set[str] = set()
+        self._timeless_due: dict[TableId | None, float] = {}
         self.refresh = self._config.table_poll_ms / 1000
         self.local = bool(self.anchored(connector.originals))
         numbers = self._config.mode == INCREMENTING and not self._config.query
@@ -365,7 +366,8 @@ class JdbcSource(Source):
                 for together, reached in self._together(read, position, now):
                     nothing, position = False, reached
                     yield together, reached
-            if now and end is None and (seen := self._timeless(config, table, found)):
+            due = not nothing or time.monotonic() >= self._timeless_due.get(table, 0.0)
+            if now and end is None and due and (seen := self._timeless(config, table, found)):
                 yield seen, position
             stored = position.incrementing if config.mode == INCREMENTING else None
             if nothing and table is not None and found.number is not None and stored is not None:
@@ -375,7 +377,9 @@ class JdbcSource(Source):
         self, config: JdbcSourceConfig, table: TableId | None, found: Shape
     ) -> list[Rows]:
         """Rows whose time is none, such as infinity: no query for later rows would ever read
-        them. Each is given once."""
+        them. Each is given once. They are looked for after rows were read, and otherwise only as
+        often as the list of tables: each query may read the whole table."""
+        self._timeless_due[table] = time.monotonic() + self.refresh
         plain, seen = replace(found, number=None, times=()), []
         for condition in filter(None, map(self._database.timeless, found.times)):
             columns = ", ".join(map(selected, found.columns))
