@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _NAME, _LINE, _TEXT, _NAMES = 100, 4_000, 32_000, 20
 _SAID, _END = 40, 600
@@ -14,13 +14,19 @@ _CONTROL = re.compile(
 """Characters that move a terminal's cursor, end lines, or change the direction of text."""
 
 
-def named(name: str) -> str:
+def named(name: object) -> str:
     """A name that a message mentions: in quotation marks unless it is a plain word, and cut."""
-    if _PLAIN.fullmatch(name):
-        return name
-    if len(name) <= _NAME:
-        return repr(name)
-    return f"{name[:_NAME]!r}... ({len(name):,} characters)"
+    text = str(name)
+    if _PLAIN.fullmatch(text):
+        return text
+    if len(text) <= _NAME:
+        return repr(text)
+    return f"{text[:_NAME]!r}... ({len(text):,} characters)"
+
+
+def all_named(names: Iterable[object]) -> str:
+    """The first of some names, and how many more there are."""
+    return listed([named(n) for n in names])
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import CONNECT, DEBEZIUM
+from semel.quoting import named
 
 NAMESPACE, NAME = "io.confluent.connect.avro", "ConnectDefault"
 ENTRY = "MapEntry"
@@ -90,8 +91,8 @@ class _Writer:
         """A record of this name."""
         if not all(_VALID.fullmatch(part) for part in (name, *filter(None, namespace.split(".")))):
             raise Unnamed(
-                f"schema name {namespace}.{name}: Avro allows letters, digits and underscores "
-                "between dots only. Set another in SetSchemaMetadata"
+                f"schema name {named(f'{namespace}.{name}')}: Avro allows letters, digits and "
+                "underscores between dots only. Set another in SetSchemaMetadata"
             )
         return {
             "type": "record",
@@ -111,7 +112,7 @@ class _Writer:
             return name
         if not self._writing.scrub:
             raise Unnamed(
-                f"field {name!r}: Avro allows letters, digits and underscores only. Set "
+                f"field {named(name)}: Avro allows letters, digits and underscores only. Set "
                 "scrub.invalid.names=true, or let a transform rename it"
             )
         return scrubbed(name)

@@ -25,6 +25,7 @@ from semel.converters.semantic import (
     semantic_facts,
     semantic_struct,
 )
+from semel.quoting import all_named, named
 from semel.records import list_offsets
 
 _WRITTEN = (CONNECT + "Date", CONNECT + "Time", CONNECT + "Timestamp", DEBEZIUM + "data.Json")
@@ -103,7 +104,7 @@ def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
         columns.append(_column(name, field, required=required, defaults=defaults))
     names = [c.name for c in columns]
     if len(set(names)) < len(names):
-        raise SchemaError(f"duplicate field names in {names}")
+        raise SchemaError(f"duplicate field names in {all_named(names)}")
     return tuple(columns)
 
 
@@ -165,9 +166,9 @@ def _is_whole(schema: Any) -> bool:
 def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
     kind = schema.get("type")
     if not isinstance(kind, str):
-        raise SchemaError(f"field {name}: unknown type {json.dumps(kind)[:80]}")
+        raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)[:80]}")
     if kind == "array":
-        items = _object(schema.get("items"), f"field {name}: the items of an array")
+        items = _object(schema.get("items"), f"field {named(name)}: the items of an array")
         item, readings = _type(name, items)
         if not readings or pa.types.is_list(item):
             return JSON, ()
@@ -176,7 +177,7 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
         found = semantic_struct(schema) if kind == "struct" else None
         return (JSON, ()) if found is None else (found.type, _written_as_struct(found))
     if kind not in PRIMITIVES:
-        raise SchemaError(f"field {name}: unknown type {json.dumps(kind)}")
+        raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)}")
     primitive = PRIMITIVES[kind]
     if schema.get("name") == DECIMAL and kind == "bytes":
         return _decimal(name, schema)
@@ -265,11 +266,13 @@ def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 
 def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
-    parameters = _object(schema.get("parameters") or {}, f"field {name}: parameters")
+    parameters = _object(schema.get("parameters") or {}, f"field {named(name)}: parameters")
     try:
         wanted = decimal_type(parameters)
     except (KeyError, TypeError, ValueError) as error:
-        raise SchemaError(f"field {name}: a Decimal needs a whole number as scale") from error
+        raise SchemaError(
+            f"field {named(name)}: a Decimal needs a whole number as scale"
+        ) from error
     encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, wanted), r'"')
     (number,) = column(name, wanted).readings
     return wanted, (encoded, replace(number, pattern=r"-?\d"))

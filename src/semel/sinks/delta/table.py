@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from semel.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
 from semel.problems import refuse
+from semel.quoting import named
 from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
@@ -211,7 +212,8 @@ class Table:
             kind = self.columns.field(name).type
             if not partitions(kind):
                 return (
-                    f"is partitioned by column {name} of type {kind}, which has no text in the log"
+                    f"is partitioned by column {named(name)} of type {kind}, which has no text in "
+                    "the log"
                 )
         for field in self._table.schema().fields:
             special = [
@@ -221,7 +223,7 @@ class Table:
                 or n.startswith("delta.identity.")
             ]
             if special:
-                return f"computes or checks column {field.name} ({special[0]})"
+                return f"computes or checks column {named(field.name)} ({special[0]})"
         return None
 
     def transaction(self, app_id: str) -> int | None:

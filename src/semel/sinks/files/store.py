@@ -17,6 +17,7 @@ import fsspec
 from fsspec.core import split_protocol
 
 from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
+from semel.quoting import named
 from semel.sinks.outages import comes_from, is_of, judged
 from semel.watchdog import waiting
 
@@ -111,8 +112,8 @@ class Store:
         size = len(file.encode())
         if self._has_folders and size > _LONGEST_PART:
             raise ConfigError(
-                f"{self._key}={self.where}: file names contain the name of topic {topic}, and "
-                f"{file[:40]}... has {size} bytes; at most {_LONGEST_PART} are allowed there. "
+                f"{self._key}={self.where}: file names contain the name of topic {named(topic)}, "
+                f"and {file[:40]}... has {size} bytes; at most {_LONGEST_PART} are allowed there. "
                 "Use an object store, or a topic with a shorter name"
             )
 

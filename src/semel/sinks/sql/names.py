@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from semel.config import ConnectorConfig
 from semel.errors import misconfigured
+from semel.quoting import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: boo
     if holds:
         raise misconfigured(
             _FORMAT,
-            f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
-            "Name another one in table.name.format or topics.to.tables.mapping",
+            f"connector {connector.name}: topic {named(topic)} goes to table {named(name)}, which "
+            f"holds {holds}. Name another one in table.name.format or topics.to.tables.mapping",
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.problems import check_read
+from semel.quoting import named
 from semel.sources.datagen import values
 from semel.sources.datagen.draws import salt
 from semel.sources.datagen.regex import texts
@@ -76,7 +77,7 @@ class _Reader:
     def maker(self, schema: Any, path: tuple[str, ...], *, repeated: bool = False) -> Maker:
         """The maker of a place's values; a place within an array is ``repeated``."""
         if len(path) > _DEEPEST:
-            raise Unusable(f"field {path[0]}: contains itself endlessly")
+            raise Unusable(f"field {named(path[0])}: contains itself endlessly")
         if isinstance(schema, list):
             return self._union(schema, path, repeated)
         if isinstance(schema, str):
@@ -163,7 +164,7 @@ class _Reader:
         for field in fields:
             name = str(field.get("name", ""))
             if not name or name in found:
-                raise _wrong(path, f"field {name!r} must have a name of its own")
+                raise _wrong(path, f"field {named(name)} must have a name of its own")
             found[name] = self.maker(field.get("type"), (*path, name), repeated=repeated)
         return values.Records(found)
 
@@ -323,7 +324,7 @@ def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
     try:
         found = json.loads(name.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _wrong(path, f"options of file {name} cannot be read: {error}") from None
+        raise _wrong(path, f"options of file {named(name)} cannot be read: {error}") from None
     return found if isinstance(found, list) else []
 
 

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.quoting import named
 from semel.transforms.dates import DateFormat
 
 _CONNECT = "org.apache.kafka.connect.data."
@@ -124,7 +125,7 @@ class Parser:
         """
         kind = field.type
         if pa.types.is_nested(kind):
-            raise Unfit(f"field {field.name}: {kind} cannot be read from text")
+            raise Unfit(f"field {named(field.name)}: {kind} cannot be read from text")
         if not pa.types.is_string(kind):
             text = pc.utf8_trim_whitespace(text)
             text = pc.if_else(pc.equal(text, ""), None, text)
@@ -135,14 +136,16 @@ class Parser:
         else:
             found = _cast(text, kind)
         if found is None or found.null_count > text.null_count:
-            raise Unfit(f"field {field.name}: {self._first(text, field)} is not of type {kind}")
+            raise Unfit(
+                f"field {named(field.name)}: {self._first(text, field)} is not of type {kind}"
+            )
         self.check_nulls(found, field)
         return found
 
     def check_nulls(self, found: pa.Array, field: Field) -> None:
         """Raises Unfit: a required value is missing."""
         if found.null_count and not field.optional:
-            raise Unfit(f"field {field.name} is null, but isOptional is false")
+            raise Unfit(f"field {named(field.name)} is null, but isOptional is false")
 
     def _moments(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
         formats = self._stamps
