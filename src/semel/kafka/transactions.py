@@ -127,7 +127,7 @@ def _cause(
         return known
     error = _failure(producer)
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        them = " and ".join(sorted(topics))
+        them = " and ".join(map(named, sorted(topics)))
         return KafkaError(error.code(), f"{error.str()}: topic {them}. Grant WRITE on it")
     return error or next(iter(told), None)
 

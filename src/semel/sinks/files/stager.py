@@ -82,7 +82,7 @@ class Arranger:
         target = self.config.routed(records.topic)
         why_not = self._refusal(target, records) if self.config.splits else ""
         if why_not:
-            why = f"transforms send it to topic {target[:60]}: {why_not}"
+            why = f"transforms send it to topic {named(target)}: {why_not}"
             raise all_rejected(why, records.rows, records.tombstones)
         return target
 

@@ -125,8 +125,9 @@ class SearchSink(Sink):
         """The offsets of two topics cannot be compared, so their keys must not be in one index."""
         if one != other and any(map(self._config.ids_are_keys, (one, other))):
             raise ConfigError(
-                f"{self._where}: topics {named(one)} and {named(other)} both go to index {index}, "
-                "where a document of one would replace that of the other by the higher offset, "
+                f"{self._where}: topics {named(one)} and {named(other)} both go to index "
+                f"{named(index)}, where a document of one would replace that of the other by the "
+                "higher offset, "
                 "even if it is older. Set key.ignore=true, or give each its index in "
                 "topic.to.external.resource.mapping"
             )

@@ -333,4 +333,4 @@ def _no_text(_block: Any) -> pa.Array:
 
 
 def _wrong(path: tuple[str, ...], why: str) -> Unusable:
-    return Unusable(f"field {'.'.join(path)}: {why}" if path else why)
+    return Unusable(f"field {named('.'.join(path))}: {why}" if path else why)

@@ -80,7 +80,7 @@ def fields_of(text: str) -> list[Field]:
 
 def _type(where: str, given: Any) -> pa.DataType:
     if not isinstance(given, Mapping) or "type" not in given:
-        raise ValueError(f"field {where} must have a type")
+        raise ValueError(f"field {named(where)} must have a type")
     name, kind = given.get("name"), str(given["type"]).upper()
     if name in _LOGICAL:
         return _LOGICAL[name]
@@ -96,7 +96,7 @@ def _type(where: str, given: Any) -> pa.DataType:
             inner = given.get("fieldSchemas") or {}
             return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
     if kind not in _TYPES:
-        raise ValueError(f"field {where}: {given['type']} is not a type")
+        raise ValueError(f"field {named(where)}: {given['type']} is not a type")
     return _TYPES[kind]
 
 
