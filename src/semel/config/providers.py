@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from semel.answers import content_of
 from semel.config.allowed import outside, roots_of, trusted
 from semel.config.characters import check_value
 from semel.config.references import REFERENCE, refers
@@ -209,7 +210,7 @@ def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | Non
     import javaproperties  # slow to import
 
     try:
-        text = _permitted(path, allowed).read_text(encoding="utf-8")
+        text = content_of(_permitted(path, allowed)).decode()
         return javaproperties.loads(text).get(key)
     except (OSError, ValueError) as error:
         _cannot_read(path, error)
@@ -220,7 +221,7 @@ def _of_directory(allowed: tuple[Path, ...] | None, path: str, key: str) -> str 
     if os.sep in key or not _permitted(str(file), allowed).is_file():
         return None
     try:
-        return file.read_text(encoding="utf-8")
+        return content_of(file).decode()
     except (OSError, ValueError) as error:
         _cannot_read(str(file), error)
 

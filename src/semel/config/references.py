@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-REFERENCE = re.compile(r"\$\{([^}:]*:[^}]*)\}")
+PATTERN = r"\$\{([^}:]{0,255}:[^}]*)\}"
+"""A provider's name has a limit, so that a text with many ``${`` is searched in linear time."""
+REFERENCE = re.compile(PATTERN)
 
 
 def refers(text: str) -> bool:

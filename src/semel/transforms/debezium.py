@@ -311,7 +311,7 @@ def listed(text: bytes | None) -> Sequence[str]:
     """The names in a header, as Kafka Connect's SimpleHeaderConverter writes a list of them."""
     try:
         found = json.loads(text or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = [name.strip() for name in (text or b"").decode(errors="replace").split(",")]
     return [str(name) for name in found] if isinstance(found, list) else [str(found)]
 

@@ -332,18 +332,18 @@ class EventRouter(Transform):
         if array.type != JSON:
             return found
         given = array.storage.to_pylist()
-        values = [None if text is None else json.loads(text) for text in given]
         try:
+            values = [None if text is None else json.loads(text) for text in given]
             schema = payloads.schema_of(name, values, nulls_as_bytes=as_bytes)
-        except ValueError:
+            if schema is None:
+                return None
+            left = [payloads.fitted(value, schema) for value in values]
+            texts = [
+                text if fitting == value else json.dumps(fitting, ensure_ascii=False)
+                for text, value, fitting in zip(given, values, left, strict=True)
+            ]
+        except (ValueError, RecursionError):  # of several types, or nested too deeply
             return found
-        if schema is None:
-            return None
-        left = [payloads.fitted(value, schema) for value in values]
-        texts = [
-            text if fitting == value else json.dumps(fitting, ensure_ascii=False)
-            for text, value, fitting in zip(given, values, left, strict=True)
-        ]
         field = found.field.with_metadata({CONNECT: json.dumps(schema)})
         return Column(field, pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string())))
 

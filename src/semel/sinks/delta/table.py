@@ -19,6 +19,7 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
+from semel.answers import MOST, too_large
 from semel.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
 from semel.problems import refuse
 from semel.quoting import named
@@ -249,7 +250,10 @@ class Table:
         def operation(version: int) -> Operation | None:
             try:
                 with filesystem.open_input_stream(f"_delta_log/{version:020}.json") as stream:
-                    return operation_of(stream.read())
+                    content = stream.read(MOST + 1)
+                    if len(content) > MOST:
+                        raise too_large(MOST, self.where)
+                    return operation_of(content)
             except FileNotFoundError:
                 return None
 

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 import fsspec
 from fsspec.core import split_protocol
 
+from semel.answers import MOST, too_large
 from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
 from semel.quoting import named
 from semel.sinks.outages import comes_from, is_of, judged
@@ -249,7 +250,10 @@ class Store:
 
     def read(self, name: str) -> bytes:
         with self.translated():
-            return bytes(self.filesystem.cat_file(self.path(name)))
+            path = self.path(name)
+            if int(self.filesystem.info(path)["size"]) > MOST:
+                raise too_large(MOST, f"{self.where}/{name}")
+            return bytes(self.filesystem.cat_file(path))
 
     # Writing
 

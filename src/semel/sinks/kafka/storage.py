@@ -155,7 +155,7 @@ def _place(key: bytes) -> dict[str, Any] | None:
     Connect's source connectors, which may have the same name."""
     try:
         place = json.loads(key)[1]
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
     named = isinstance(place, dict) and "kafka_topic" in place and "kafka_partition" in place
     return place if named else None

@@ -26,7 +26,7 @@ class Name:
 
 
 _PART = r'"(?:[^"]|"")+"|[^".]+'
-_NAME = re.compile(rf"\s*(?:({_PART})\.)?({_PART})\s*")
+_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 
 
 _FORMAT = "table.name.format"
@@ -38,7 +38,7 @@ def parse_name(text: str, *, fold: bool, key: str = _FORMAT) -> Name:
     Raises:
         ConfigError: more than two parts, or an empty one.
     """
-    match = _NAME.fullmatch(text)
+    match = _NAME.fullmatch(text.strip())
     if match is None and key == _FORMAT:
         raise misconfigured(
             key,

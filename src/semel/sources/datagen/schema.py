@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.answers import content_of
 from semel.problems import check_read
 from semel.quoting import named
 from semel.sources.datagen import values
@@ -41,7 +42,7 @@ _LOGICAL = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 _DAY = {pa.time32("ms"): 86_400_000, pa.time64("us"): 86_400_000_000}
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.S)
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\\?\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)', re.S)
 _LENGTHS = {"min": 8, "max": 16}
 _DEEPEST = 32
 
@@ -58,11 +59,15 @@ def records_of(text: str) -> values.Records | values.Chosen:
     """
     try:
         schema, _end = json.JSONDecoder().raw_decode(_COMMENT.sub(r"\1", text).strip())
+        made = _Reader().maker(schema, ())
     except json.JSONDecodeError as error:
         raise Unusable(
             f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
-    made = _Reader().maker(schema, ())
+    except Unusable:
+        raise
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise Unusable(f"cannot be read: {error}") from None
     if not isinstance(made, (values.Records, values.Chosen)) or not pa.types.is_struct(made.type):
         raise Unusable("must be a record")
     return made
@@ -322,7 +327,7 @@ def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
     check_read("schema.string")
     name = Path(str(given.get("file", "")))
     try:
-        found = json.loads(name.read_text(encoding="utf-8"))
+        found = json.loads(content_of(name).decode())
     except (OSError, ValueError) as error:
         raise _wrong(path, f"options of file {named(name)} cannot be read: {error}") from None
     return found if isinstance(found, list) else []

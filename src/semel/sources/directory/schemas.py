@@ -67,15 +67,19 @@ def fields_of(text: str) -> list[Field]:
     """
     try:
         schema = json.loads(text)
+        fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
+        if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
+            raise ValueError("must be of type STRUCT with fieldSchemas")
+        return [
+            Field(name, _type(name, given), bool(given.get("isOptional", False)))
+            for name, given in fields.items()
+        ]
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
-    if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
-        raise ValueError("must be of type STRUCT with fieldSchemas")
-    return [
-        Field(name, _type(name, given), bool(given.get("isOptional", False)))
-        for name, given in fields.items()
-    ]
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except (AttributeError, OverflowError, TypeError) as error:
+        raise ValueError(f"is not a schema: {error}") from None
 
 
 def _type(where: str, given: Any) -> pa.DataType:
