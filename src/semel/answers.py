@@ -36,10 +36,10 @@ def gathered(parts: Iterable[bytes], most: int, where: object) -> bytes:
     content, end = bytearray(), time.monotonic() + PATIENCE
     for part in parts:
         content += part
-        if len(content) > most:
-            raise too_large(most, where)
         if time.monotonic() > end:
             raise TimeoutError(f"the answer of {where} is not complete after {PATIENCE:.0f} s")
+        if len(content) > most:
+            raise too_large(most, where)
     return bytes(content)
 
 

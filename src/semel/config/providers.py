@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from semel.answers import content_of
 from semel.config.allowed import outside, roots_of, trusted
 from semel.config.characters import check_value
-from semel.config.references import REFERENCE, refers
+from semel.config.references import refers, replaced
 from semel.errors import ConfigError, Problem, Unresolvable
 from semel.patterns import compiled
 from semel.redact import hide
@@ -79,7 +79,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
     for key in _referring(raw):
         text = raw[key]
         try:
-            values[key] = _replaced(partial(_value, providers), text)
+            values[key] = replaced(partial(_value, providers), text)
         except _Unresolved as error:
             unresolved[key] = f"{key}={text}: {error}"
         if values[key] != text:
@@ -110,11 +110,6 @@ def _referring(raw: Mapping[str, str]) -> list[str]:
     """The keys whose values have references."""
     own = (PROVIDERS, f"{PROVIDERS}.")
     return [k for k, v in raw.items() if k != own[0] and not k.startswith(own[1]) and refers(v)]
-
-
-def _replaced(value: Callable[[re.Match[str]], str], text: str) -> str:
-    end = text.rfind("}") + 1  # beyond it, each ${ would be followed to the end
-    return REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 def shown(raw: Mapping[str, str], key: str) -> str:
