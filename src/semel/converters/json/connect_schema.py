@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
 from semel.converters.json.columns import JSON, Column, Reading, column
+from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import (
     CONNECT,
     DEBEZIUM,
@@ -60,7 +61,13 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
     Raises:
         SchemaError: names what is wrong with it.
     """
-    schema = _object(json.loads(text), "the schema")
+    try:
+        schema = _object(json.loads(text), "the schema")
+        check_size(schema, _parts)
+    except RecursionError:
+        raise SchemaError("its fields are nested too deeply") from None
+    except ValueError as error:
+        raise SchemaError(str(error)) from None
     if not defaults:
         schema = {**schema, KEEPS_NULLS: True}
     facts = facts_of(schema)
@@ -72,6 +79,13 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
         made = _column(value_name, schema, required=False, defaults=defaults)
         return ConnectSchema(None, made, facts)
     return ConnectSchema(struct_columns(schema), None, facts)
+
+
+def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    fields = schema.get("fields")
+    inside = [schema.get(name) for name in ("items", "keys", "values")]
+    found = [*inside, *(fields if isinstance(fields, list) else ())]
+    return [part for part in found if isinstance(part, dict)]
 
 
 def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
