@@ -84,6 +84,7 @@ def test_an_error_shows_what_cannot_be_printed() -> None:
     [
         ("order_id", "order_id"),
         ("größe.x-1", "größe.x-1"),
+        ("a.b[]", "a.b[]"),
         ("a b", "'a b'"),
         ("a\n2026 ERROR", r"'a\n2026 ERROR'"),
         ("", "''"),
