@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 _NAME, _LINE, _TEXT, _NAMES = 100, 4_000, 32_000, 20
 _SAID, _END = 40, 600
-_PLAIN = re.compile(rf"[\w.:/\[\]-]{{1,{_NAME}}}")
+_PLAIN = re.compile(rf"[\w.:/#\[\]-]{{1,{_NAME}}}")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
