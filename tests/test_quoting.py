@@ -19,7 +19,7 @@ import semel
 from semel.cli.console import console
 from semel.errors import SemelError
 from semel.logformat import JsonFormatter, TextFormatter
-from semel.quoting import all_named, listed, named, one_line
+from semel.quoting import PATH, all_named, listed, named, one_line
 
 FORGED = "a\n2026-11-29 08:00:00 ERROR forged\x1b[2J\r\x9b1A\u202e\u2028"
 
@@ -98,6 +98,12 @@ def test_a_name_is_quoted_unless_it_is_a_plain_word(name: str, shown: str) -> No
 def test_of_many_names_some_are_listed() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed([f"k{n}" for n in range(30_000)]).endswith("k19 and 29,980 more")
+
+
+def test_a_path_is_shown_as_far_as_it_takes_to_find_the_file() -> None:
+    path = "/data/" + "folder/" * 40 + "a.csv"
+    assert named(path, PATH) == path
+    assert len(named(path * 100, PATH)) < 1_100
 
 
 def test_names_that_are_listed_are_quoted_and_cut() -> None:

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 
 _NAME, _LINE, _TEXT, _NAMES = 100, 4_000, 32_000, 20
 _SAID, _END = 40, 600
-_PLAIN = re.compile(rf"[\w.:/#\[\]-]{{1,{_NAME}}}")
+PATH = 1_000
+"""How much of a file's name is shown: as much as is needed to find it."""
+_PLAIN = re.compile(r"[\w.:/#\[\]-]+")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 """Characters that move a terminal's cursor, end lines, or change the direction of text."""
 
 
-def named(name: object) -> str:
+def named(name: object, most: int = _NAME) -> str:
     """A name that a message mentions: in quotation marks unless it is a plain word, and cut."""
     text = str(name)
-    if _PLAIN.fullmatch(text):
-        return text
-    if len(text) <= _NAME:
-        return repr(text)
-    return f"{text[:_NAME]!r}... ({len(text):,} characters)"
+    if len(text) <= most:
+        return text if _PLAIN.fullmatch(text) else repr(text)
+    return f"{text[:most]!r}... ({len(text):,} characters)"
 
 
 def all_named(names: Iterable[object]) -> str:

@@ -14,7 +14,7 @@ from semel.config import HIGH, LOW, SourceConnectorConfig, Type, key, read
 from semel.config.allowed import PATHS, is_below, roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem, TransientError
-from semel.quoting import named
+from semel.quoting import PATH, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.growing import GrowingFile, Place, is_directory
 
@@ -171,8 +171,8 @@ class FileStreamSource(Source):
         roots = roots_of(self._originals)
         if roots is not None and not is_below(path, roots):
             raise ConfigError(
-                f"connector {self._name}: file {named(path)} is a link to {path.resolve()}, which "
-                f"is not in the folders of the worker's {PATHS}: {', '.join(roots)}"
+                f"connector {self._name}: file {named(path, PATH)} is a link to {path.resolve()}, "
+                f"which is not in the folders of the worker's {PATHS}: {', '.join(roots)}"
             )
         file = GrowingFile(self._name, path, config.charset, config.batch_size)
         for found in file.read(place):
@@ -201,7 +201,7 @@ class FileStreamSource(Source):
             return 0
         except OSError as error:
             raise TransientError(
-                f"connector {self._name}: file {named(path)} cannot be read: {error.strerror}"
+                f"connector {self._name}: file {named(path, PATH)} cannot be read: {error.strerror}"
             ) from None
         return size - position if position <= size else size
 

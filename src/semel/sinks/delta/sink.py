@@ -17,7 +17,7 @@ from semel.failpoints import hit
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.patterns import compiled
 from semel.problems import together
-from semel.quoting import named
+from semel.quoting import PATH, named
 from semel.records import TIMESTAMP, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
@@ -388,6 +388,6 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
             there = filesystem.get_file_info(file.path).is_file
         if not there:
             raise TargetChanged(
-                f"Delta table {table.where}: the staged file {named(file.path)} is gone. Was the "
-                "table vacuumed with a retention of zero?"
+                f"Delta table {table.where}: the staged file {named(file.path, PATH)} is gone. Was "
+                "the table vacuumed with a retention of zero?"
             )

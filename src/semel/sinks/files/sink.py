@@ -24,7 +24,7 @@ from semel.ledger import (
     TopicPartition,
     pending,
 )
-from semel.quoting import named
+from semel.quoting import PATH, named
 from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
@@ -300,7 +300,9 @@ class FilesSink(StagingSink):
             own = 0 if guard else 1
             if self._ledger.sequence() <= begun_at(gone[0].staged) + own:
                 raise self._unseen(gone[0])
-            raise TargetChanged(f"{self._where}: the staged file {named(gone[0].staged)} is gone")
+            raise TargetChanged(
+                f"{self._where}: the staged file {named(gone[0].staged, PATH)} is gone"
+            )
         hit("sink.after_commit")
         return Outcome.APPLIED
 

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.quoting import named
+from semel.quoting import PATH, named
 from semel.records import ORIGIN, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.convert import to_read
@@ -273,8 +273,8 @@ class TargetTable:
                 there = table.io.new_input(file.path).exists()
             if not there:
                 raise TargetChanged(
-                    f"Iceberg table {table.where}: the staged file {named(file.path)} is gone. Did "
-                    "something remove orphan files that were younger than a trigger?"
+                    f"Iceberg table {table.where}: the staged file {named(file.path, PATH)} is "
+                    "gone. Did something remove orphan files that were younger than a trigger?"
                 )
 
 

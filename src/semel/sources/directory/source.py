@@ -24,7 +24,7 @@ from semel.config import SourceConnectorConfig, absolute, read
 from semel.config.allowed import roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, ServiceError
-from semel.quoting import named
+from semel.quoting import PATH, named
 from semel.records import ConnectRecords
 from semel.sinks.files.config import options_of
 from semel.sources.base import (
@@ -241,8 +241,8 @@ class DirectorySource(Source):
             reached = self._reached(offset)
         elif offset is not None:
             self._warn(
-                f"file {named(found.name)} is not the same as before ({told(found.facts)} instead "
-                f"of {told(offset)}): reading it from its beginning"
+                f"file {named(found.name, PATH)} is not the same as before ({told(found.facts)} "
+                f"instead of {told(offset)}): reading it from its beginning"
             )
         if reached.state:
             return
@@ -253,7 +253,9 @@ class DirectorySource(Source):
                 reached = chunk.reached
                 yield records, reached
         except FileNotFoundError:
-            self._warn(f"file {named(found.name)} was moved or replaced before it could be read")
+            self._warn(
+                f"file {named(found.name, PATH)} was moved or replaced before it could be read"
+            )
             return
         except Broken as broken:
             with contextlib.suppress(Broken):  # the records before lack a field that is needed
@@ -307,7 +309,7 @@ class DirectorySource(Source):
             field = self._field(values, config.timestamp_field, found)
             if not pa.types.is_timestamp(field.type):
                 raise ConfigError(
-                    f"connector {self._name}: file {named(found.name)}: "
+                    f"connector {self._name}: file {named(found.name, PATH)}: "
                     f"timestamp.field={field.name} is {field.type}, but must be a timestamp"
                 )
             stamps = pc.struct_field(values, field.name)
@@ -333,8 +335,8 @@ class DirectorySource(Source):
                     0, f"its records have no field {named(name)}, which the configuration names"
                 )
             raise ConfigError(
-                f"connector {self._name}: file {named(found.name)}: its records have no field "
-                f"{named(name)}, from which the key or timestamp is made. Correct "
+                f"connector {self._name}: file {named(found.name, PATH)}: its records have no "
+                f"field {named(name)}, from which the key or timestamp is made. Correct "
                 "schema.generation.key.fields, key.schema or timestamp.field"
             )
         return kind.field(name)
@@ -381,7 +383,8 @@ class DirectorySource(Source):
         """Report what is wrong with a file, and what happens to it."""
         where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
         message = (
-            f"file {named(found.name)}: record {broken.record + 1}: {broken}. The file {where}"
+            f"file {named(found.name, PATH)}: record {broken.record + 1}: {broken}. The file "
+            f"{where}"
         )
         self._broken = (
             f"connector {self._name}: {message}; the records before are written. Correct the rest "
