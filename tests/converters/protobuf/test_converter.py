@@ -18,6 +18,7 @@ from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConvert
 from semel.converters.protobuf.link import Reading
 from semel.converters.registry.client import Schema
 from semel.errors import ConfigError, Unavailable
+from semel.quoting import named
 from tests.converters.registries import Memory
 
 UTC = datetime.UTC
@@ -191,7 +192,7 @@ def test_a_hostile_schema_is_refused_in_words(text: str) -> None:
 def test_a_reference_names_a_file_of_its_own(name: str) -> None:
     made = converter({1: HEAD + "message Row { int32 id = 1; }"}, (name, HEAD))
     (failure,) = made.decode(pa.array([message(b"")])).failures
-    assert f"a reference with the name {name!r}" in failure.message
+    assert f"a reference with the name {named(name)}" in failure.message
 
 
 def test_a_reference_with_too_long_a_name_is_the_schemas_fault() -> None:
