@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
 import requests
 import urllib3
 
-from semel.answers import TooLarge, limit_httpx, limit_requests, limit_urllib3
+from semel.answers import TooLarge, content_of, limit_httpx, limit_requests, limit_urllib3
 from semel.config import read
+from semel.config.providers import resolved
 from semel.converters.registry.client import Registry
-from semel.errors import ServiceError, TransientError, Unavailable
+from semel.errors import ServiceError, TransientError, Unavailable, Unresolvable
 from semel.sinks.files.webhdfs import WebHdfsStore
 from semel.sinks.iceberg import rest
 from semel.sinks.search.client import Client
@@ -75,6 +78,31 @@ def of_urllib3(url: str) -> None:
     with urllib3.connection_from_url(url) as pool:
         limit_urllib3(pool, 1000)
         pool.urlopen("GET", "/")
+
+
+@pytest.mark.parametrize("ask", [of_requests, of_httpx, of_urllib3])
+def test_a_client_does_not_wait_for_an_answer_that_trickles_in(
+    ask: Callable[[str], None], server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.answers.PATIENCE", -1.0)
+    monkeypatch.setattr("semel.answers._PIECE", 10)
+    with pytest.raises(TimeoutError, match=r"127\.0\.0\.1.* is not complete after"):
+        ask(f"{server}/deep")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "large", "."])
+def test_what_is_no_file_of_a_sane_size_is_not_read(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(bytes(1001))
+    with pytest.raises(OSError, match=r"it is not a file|has more than 1,000 bytes"):
+        content_of(tmp_path / name, 1000)
+
+
+def test_a_reference_to_a_device_or_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        with pytest.raises(Unresolvable, match=r"cannot read .*it is not a file"):
+            resolved({"name": "x", "a": f"${{file:{path}:k}}"})
 
 
 @pytest.mark.parametrize("ask", [of_requests, of_httpx, of_urllib3])

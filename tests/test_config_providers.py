@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from semel import redact
 from semel.cli.commands import app
 from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
+from semel.config.allowed import outside
 from semel.config.worker import WorkerConfig
 from semel.connect import insight, plugins
+from semel.connect.secrets import shown
 from semel.engine.job_errors import not_shipped
 from semel.errors import ConfigError, Unresolvable
 from semel.logformat import TextFormatter
@@ -295,3 +297,10 @@ def test_the_facts_of_a_connector_hide_what_its_references_stand_for(tmp_path: P
     told = insight.guarantee(plan(wanted | given))
     assert "xylo" not in str(told).lower()
     assert told["delivery"] == "exactly-once"
+
+
+@pytest.mark.parametrize("text", ["${" * 200_000 + "}", "${a:" * 200_000, "a:" * 200_000 + "}"])
+def test_a_value_with_many_beginnings_of_references_is_judged_at_once(text: str) -> None:
+    config = {"name": "x", "a": text}
+    assert shown(config)["a"] == text
+    assert list(outside(config, ["/data"])) == []

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import pickle
+import re
 import string
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.markup import escape
 from rich.table import Table
 
+import semel
 from semel.cli.console import console
 from semel.errors import SemelError
 from semel.logformat import JsonFormatter, TextFormatter
-from semel.quoting import listed, named, one_line
+from semel.quoting import PATH, all_named, listed, named, one_line
 
 FORGED = "a\n2026-11-29 08:00:00 ERROR forged\x1b[2J\r\x9b1A\u202e\u2028"
 
@@ -79,6 +84,7 @@ def test_an_error_shows_what_cannot_be_printed() -> None:
     [
         ("order_id", "order_id"),
         ("größe.x-1", "größe.x-1"),
+        ("a.b[]", "a.b[]"),
         ("a b", "'a b'"),
         ("a\n2026 ERROR", r"'a\n2026 ERROR'"),
         ("", "''"),
@@ -92,3 +98,53 @@ def test_a_name_is_quoted_unless_it_is_a_plain_word(name: str, shown: str) -> No
 def test_of_many_names_some_are_listed() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed([f"k{n}" for n in range(30_000)]).endswith("k19 and 29,980 more")
+
+
+def test_a_path_is_shown_as_far_as_it_takes_to_find_the_file() -> None:
+    path = "/data/" + "folder/" * 40 + "a.csv"
+    assert named(path, PATH) == path
+    assert len(named(path * 100, PATH)) < 1_100
+
+
+def test_names_that_are_listed_are_quoted_and_cut() -> None:
+    assert all_named(["a", "b c", "\n"]) == r"a, 'b c', '\n'"
+    assert len(all_named(["k" * 5000] * 5000)) < 3000
+
+
+_MENTIONS = re.compile(
+    r"\b(?:(?:field|column|table|topic|file|header)s?|index|subject|(?:they|values) have|it has) $"
+)
+_SQL = re.compile(r"SELECT|INSERT|CREATE|ALTER|UPDATE|DELETE|WHERE|DROP|GRANT|OWNER|_schema\.")
+_QUOTED = re.compile(r"named\(|listed\(|^[A-Z_]+$|(?:^|\.)_?where(?:\(|$)")
+_OF_THE_CONFIGURATION = re.compile(r"config\.|connector\.|format$")
+_QUOTED_BEFORE = {"alike", "names", "present", "tables", "them", "topic"}
+_NUMBERS = {"count", "error.colno", "len(skips)"}
+_OF_SEMEL = {"found"}
+"""The properties file of Spark."""
+
+
+def test_each_name_from_outside_is_quoted_where_a_message_mentions_it() -> None:
+    raw = [
+        f"{path}:{line}: {name}"
+        for path, line, name in _mentioned(Path(semel.__file__).parent)
+        if not _QUOTED.search(name)
+        and not _OF_THE_CONFIGURATION.search(name)
+        and name not in _QUOTED_BEFORE | _NUMBERS | _OF_SEMEL
+    ]
+    assert raw == []
+
+
+def _mentioned(root: Path) -> Iterator[tuple[str, int, str]]:
+    """What f-strings insert after a word such as "field "."""
+    for path in sorted(root.rglob("*.py")):
+        where = str(path.relative_to(root))
+        if where.startswith(("lab/", "cli/", "config/")):
+            continue
+        for text in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(text, ast.JoinedStr) or _SQL.search(ast.unparse(text)):
+                continue
+            before = ""
+            for part in text.values:
+                if isinstance(part, ast.FormattedValue) and _MENTIONS.search(before):
+                    yield where, part.lineno, ast.unparse(part.value)
+                before = str(part.value) if isinstance(part, ast.Constant) else ""

@@ -10,7 +10,6 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -76,7 +75,7 @@ class _Later(ModuleType):
 def entries(group: str) -> Mapping[str, str]:
     """The entry points of a group: what each name stands for, as ``module:attribute``."""
     # Spark puts a directory of its own first, a different one for each context.
-    return _entries(group, tuple(p for p in sys.path if not Path(p).name.startswith("userFiles-")))
+    return _entries(group, tuple(p for p in sys.path if "/userFiles-" not in p))
 
 
 @lru_cache

@@ -9,6 +9,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+from semel.answers import content_of
 from semel.errors import misconfigured
 
 _LOCATION = "ssl.truststore.location"
@@ -26,8 +27,9 @@ def authorities(location: str, password: str) -> str:
     """
     try:
         facts = Path(location).stat()
-        if b"-----BEGIN " in Path(location).read_bytes():
-            return Path(location).read_text()
+        content = content_of(Path(location))
+        if b"-----BEGIN " in content:
+            return content.decode(errors="replace")
     except OSError as error:
         raise misconfigured(
             _LOCATION, f"ssl.truststore.location={location} cannot be read: {error.strerror}"

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from semel.errors import LedgerConflict, OtherLog
+from semel.quoting import named
 
 
 class TopicPartition(NamedTuple):
@@ -438,7 +439,8 @@ def judge(
                 f"connector {connector}: the ledger is at {position} for {wanted.topic_partition} "
                 f"in another log ({entry.log}) than that of this commit's offsets "
                 f"[{wanted.from_offset}, {wanted.until_offset}) ({advance.log}): topic "
-                f"{wanted.topic} was created again, or is another cluster's. Nothing was written."
+                f"{named(wanted.topic)} was created again, or is another cluster's. Nothing was "
+                "written."
             )
         if position == wanted.from_offset:
             verdicts.add(Outcome.APPLIED)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _NAME, _LINE, _TEXT, _NAMES = 100, 4_000, 32_000, 20
 _SAID, _END = 40, 600
-_PLAIN = re.compile(rf"[\w.:/-]{{1,{_NAME}}}")
+PATH = 1_000
+"""How much of a file's name is shown: as much as is needed to find it."""
+_PLAIN = re.compile(r"[\w.:/#\[\]-]+")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 """Characters that move a terminal's cursor, end lines, or change the direction of text."""
 
 
-def named(name: str) -> str:
+def named(name: object, most: int = _NAME) -> str:
     """A name that a message mentions: in quotation marks unless it is a plain word, and cut."""
-    if _PLAIN.fullmatch(name):
-        return name
-    if len(name) <= _NAME:
-        return repr(name)
-    return f"{name[:_NAME]!r}... ({len(name):,} characters)"
+    text = str(name)
+    if len(text) <= most:
+        return text if _PLAIN.fullmatch(text) else repr(text)
+    return f"{text[:most]!r}... ({len(text):,} characters)"
+
+
+def all_named(names: Iterable[object]) -> str:
+    """The first of some names, and how many more there are."""
+    return listed([named(n) for n in names])
 
 
 def listed(texts: Sequence[str]) -> str:

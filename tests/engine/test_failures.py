@@ -15,8 +15,8 @@ import pytest
 
 from semel.errors import ServiceError
 from semel.kafka.contact import wait_for_brokers
-from semel_lab.embedded import Kafka, Postgres
 from semel.runtime import run as runs
+from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import assert_nothing_lost_nothing_twice, caught_up, records, some, sql

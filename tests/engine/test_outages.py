@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from semel.abandoned import MOST, Abandoned, within
 from semel.audit import audit
 from semel.engine import supervisor
+from semel.runtime import run as runs
 from semel_lab.drill.disk import Disk
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
-from semel.runtime import run as runs
 from tests.conftest import MakeTopic, Produce
 from tests.disks import read_only
 from tests.engine.conftest import Configure, Start

@@ -220,3 +220,114 @@ def test_other_topics_and_null_keys_stay() -> None:
 def test_a_regex_for_keys_needs_a_replacement() -> None:
     with pytest.raises(ConfigError, match="must be non-empty"):
         chain_of(LOGICAL | {"transforms.t.key.field.regex": "x"})
+
+
+VALUE = {
+    "type": "struct",
+    "optional": True,
+    "name": "products.Value",
+    "fields": [
+        {"field": "id", "type": "int64", "optional": False},
+        {"field": "price", "type": "float", "optional": False},
+    ],
+}
+PRODUCTS = {
+    "type": "struct",
+    "optional": False,
+    "name": "products.Envelope",
+    "fields": [
+        {**VALUE, "field": "before"},
+        {**VALUE, "field": "after"},
+        {"field": "source", "type": "string", "optional": True},
+        {"field": "op", "type": "string", "optional": True},
+    ],
+}
+
+
+def products(*events: dict[str, Any] | None, headers: list[list[tuple[str, bytes]]]) -> Batch:
+    nothing = dict.fromkeys(("before", "after", "source", "op"))
+    wholes = [e and {"schema": PRODUCTS, "payload": {**nothing, **e}} for e in events]
+    texts = [None if whole is None else json.dumps(whole).encode() for whole in wholes]
+    converter = JsonConverter(schemas_enable=True)
+    converter.keep_text()
+    values = converter.decode(pa.array(texts, pa.binary())).values
+    return batch(values, has_schema=True, headers=headers)
+
+
+def headers_of(config: dict[str, str], given: Batch) -> list[list[tuple[str, bytes]]]:
+    headers = applied(config, given).batch.headers
+    assert headers is not None
+    return [[(h["key"], h["value"]) for h in each] for each in headers.to_pylist()]
+
+
+def to_value(headers: str, fields: str, operation: str = "copy") -> dict[str, str]:
+    return {
+        "transforms": "t",
+        "transforms.t.type": f"{DEBEZIUM}HeaderToValue",
+        "transforms.t.headers": headers,
+        "transforms.t.fields": fields,
+        "transforms.t.operation": operation,
+    }
+
+
+ADDED = {"op": "c", "after": {"id": 101, "price": 20.0}}
+H1, H2, H4 = ("h1", b"one"), ("h2", b"2"), ("h4", b"four")
+
+
+def test_a_header_becomes_a_field_of_the_records_that_have_it() -> None:
+    given = products(ADDED, ADDED, None, headers=[[H1, H2, H4], [H4], [H1]])
+    made = applied(to_value("h1,h2", "f1, f2"), given).batch
+    found = made.values.array.to_pylist()
+    assert [row and (row["f1"], row["f2"]) for row in found] == [("one", "2"), (None, None), None]
+    assert made.headers == given.headers
+    move = to_value("h1,h2,h3", "f1,f2,f3", "move")
+    assert applied(move, given).batch.values.array.to_pylist()[0]["f2"] == "2"
+    assert headers_of(move, given) == [[H4], [H4], [H1]], "a tombstone keeps its headers"
+
+
+def test_a_header_becomes_a_nested_field_where_there_is_one() -> None:
+    given = products(ADDED, headers=[[H1, H2]])
+    (row,) = applied(to_value("h1,h2,h3", "f1,after.f2,source.f3"), given).batch.values.array
+    assert row["f1"].as_py() == "one"
+    assert row["after"].as_py() == {"id": 101, "price": 20.0, "f2": "2"}
+    same = applied(to_value("h1,h3", "parent.f1,f3"), given).batch.values.array
+    assert same.to_pylist() == given.values.array.to_pylist()
+
+
+def test_a_header_that_no_field_can_hold_is_refused() -> None:
+    given = products(ADDED, ADDED, headers=[[H1, H1], [("h1", b"\xff")]])
+    duplicate, unreadable = refusals(to_value("h1", "f1"), given)
+    assert duplicate.endswith(": Duplicate key h1")
+    assert unreadable.endswith(": header h1 is not UTF-8")
+    (taken,) = refusals(to_value("h1", "op"), products(ADDED, headers=[[H1]]))
+    assert taken.endswith("Cannot create field because of field name duplication op")
+    for config, why in (
+        (to_value("h1,h2", "f1"), "must have the same number of elements"),
+        (to_value("h1", "f1", "invalid"), "move, copy"),
+        (to_value("", "f1"), "headers"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            chain_of(config)
+
+
+def test_headers_list_what_an_update_changes() -> None:
+    config = {
+        "transforms": "t",
+        "transforms.t.type": f"{DEBEZIUM}ExtractChangedRecordState",
+        "transforms.t.header.changed.name": "Changed",
+    }
+    given = events(ALL, headers=[[] for _ in ALL])
+    assert headers_of(config, given)[1] == [("Changed", b'["name"]')]
+    config["transforms.t.header.unchanged.name"] = "Unchanged"
+    found = headers_of(config, given)
+    assert found[1] == [("Changed", b'["name"]'), ("Unchanged", b'["id"]')]
+    assert not any(found[:1] + found[2:])
+
+
+@pytest.mark.parametrize(
+    "name", ["PartitionRouting", "TimezoneConverter", "ContentBasedRouter", "Filter", "Other"]
+)
+def test_a_transform_that_is_not_there_is_refused_with_a_way_out(name: str) -> None:
+    config = {"transforms": "t", "transforms.t.type": f"io.debezium.transforms.{name}"}
+    with pytest.raises(ConfigError, match=rf"type={DEBEZIUM}{name}: .*([Uu]se|set|Set) "):
+        chain_of(config)

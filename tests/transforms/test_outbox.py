@@ -227,3 +227,17 @@ def test_what_cannot_be_done_is_refused(options: dict[str, str], why: str) -> No
 def test_the_record_keeps_its_own_time_beside_the_new_one() -> None:
     made = applied(router(), events(inserted())).batch
     assert made.origin.column("__connect_timestamp").cast(pa.int64()).to_pylist() == [STAMP]
+
+
+@pytest.mark.parametrize("depth", [400, 900, 3000])
+def test_a_payload_that_is_nested_without_end_stays_json(depth: int) -> None:
+    deep = f'{{"a":{"[" * depth}1{"]" * depth}}}'
+    config = {
+        "transforms": "t",
+        "transforms.t.type": f"{DEBEZIUM}outbox.EventRouter",
+        "transforms.t.table.expand.json.payload": "true",
+    }
+    outcome = applied(config, events(inserted(payload=deep)))
+    assert not outcome.refused
+    (value,) = outcome.batch.values.array.to_pylist()
+    assert str(value).count("[") >= depth

@@ -49,6 +49,7 @@ from semel.ledger import (
     TopicPartition,
 )
 from semel.planning import Plan
+from semel.quoting import all_named
 from semel.sinks.base import Snapshot
 
 
@@ -469,5 +470,5 @@ class Auditor:
         if self._wants.only_updates:
             return "updates add no rows, so the number of rows shows nothing" + ask
         if len(topics) > 1:
-            return f"topics {', '.join(topics)} may share keys" + ask
+            return f"topics {all_named(topics)} may share keys" + ask
         return self._snapshot.unjudged.get(topics[0], "")

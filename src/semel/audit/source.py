@@ -37,6 +37,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.ledger import TopicPartition
 from semel.planning import SourcePlan
+from semel.quoting import named
 from semel.sources.base import Repeatable, Revising, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
 
@@ -307,7 +308,7 @@ class _Auditor:
         """Count what a read_committed consumer sees."""
         starts = self._cluster.earliest(ends)
         for topic in sorted({tp.topic for tp, start in starts.items() if start}):
-            self._not_judged.append(f"topic {topic}: its first records are gone (retention)")
+            self._not_judged.append(f"topic {named(topic)}: its first records are gone (retention)")
         for messages in read_ranges(self._planned.connector, starts, ends):
             for topic in {str(m.topic()) for m in messages}:
                 found = [m for m in messages if m.topic() == topic]
@@ -383,7 +384,7 @@ class _Auditor:
         )
         return [
             *(
-                f"topic {r['topic']} lacks record {r['number'] + 1} of source partition "
+                f"topic {named(r['topic'])} lacks record {r['number'] + 1} of source partition "
                 f"{places[r['place']]}"
                 for r in missing.to_pylist()
             ),

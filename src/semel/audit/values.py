@@ -16,6 +16,7 @@ from semel.config import ConnectorConfig
 from semel.engine.pipeline import Converted
 from semel.engine.unplaced import Counts
 from semel.ledger import LedgerEntry, OffsetRange
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
@@ -137,11 +138,11 @@ class Values:
         topics = self._topics[target]
         self._note_refused(target, entries, found)
         for name, why in self._unlike[target].items():
-            found.not_judged.append(f"{target}: values of column {name}: {why}")
+            found.not_judged.append(f"{target}: values of column {named(name)}: {why}")
         why = "" if self._exact else self._snapshot.unjudged.get(topics[0], "")
         unlike = set(expected.key) & self._unlike[target].keys()
         if unlike and not why:
-            why = f"column {min(unlike)} of the key cannot be compared"
+            why = f"column {named(min(unlike))} of the key cannot be compared"
         if why and self._sink.capabilities.replaces:
             found.not_judged.append(f"{target}: values: {why}")
             return
@@ -160,8 +161,8 @@ class Values:
             differences = self._by_count(target, expected, stored, found, entries)
         for name, count in differences.left_alone.items():
             found.not_judged.append(
-                f"{target}: values of column {name} in {count} rows: their records have none, and "
-                "an upsert may have kept an earlier one"
+                f"{target}: values of column {named(name)} in {count} rows: their records have "
+                "none, and an upsert may have kept an earlier one"
             )
         rows = max(self._rows_read, 0 if self._ranges else self._snapshot.rows.get(target, 0))
         if not differences.compared and expected.rows and rows:
@@ -210,8 +211,8 @@ class Values:
         topics = self._topics[target]
         for name in expected.uncompared:
             found.not_judged.append(
-                f"{target}: values of column {name}: some records leave it to the database. Set "
-                "provenance=true"
+                f"{target}: values of column {named(name)}: some records leave it to the database. "
+                "Set provenance=true"
             )
         missing, extra, first = expected.by_count(stored)
         compared = self._rows_read

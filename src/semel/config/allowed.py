@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from semel.config.references import REFERENCE, refers
+from semel.config.references import refers, replaced
 from semel.errors import Problem
 from semel.redact import names_secret
 
@@ -94,7 +94,7 @@ def _outside(
     is_resolved: bool,
 ) -> str:
     names_path = name in _NAMES or name.endswith(_NAMING)
-    text = REFERENCE.sub("", value).strip()
+    text = replaced(lambda _: "", value).strip()
     if refers(value) and (names_path or _LOCAL.match(text)):
         return "a reference cannot be judged: name the path itself"
     if name in ("file", "file.pattern"):

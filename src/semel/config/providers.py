@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from semel.answers import content_of
 from semel.config.allowed import outside, roots_of, trusted
 from semel.config.characters import check_value
-from semel.config.references import REFERENCE, refers
+from semel.config.references import refers, replaced
 from semel.errors import ConfigError, Problem, Unresolvable
 from semel.patterns import compiled
 from semel.redact import hide
@@ -78,7 +79,7 @@ def resolved(raw: Mapping[str, str], *, elsewhere: bool = False) -> Resolved:
     for key in _referring(raw):
         text = raw[key]
         try:
-            values[key] = _replaced(partial(_value, providers), text)
+            values[key] = replaced(partial(_value, providers), text)
         except _Unresolved as error:
             unresolved[key] = f"{key}={text}: {error}"
         if values[key] != text:
@@ -109,11 +110,6 @@ def _referring(raw: Mapping[str, str]) -> list[str]:
     """The keys whose values have references."""
     own = (PROVIDERS, f"{PROVIDERS}.")
     return [k for k, v in raw.items() if k != own[0] and not k.startswith(own[1]) and refers(v)]
-
-
-def _replaced(value: Callable[[re.Match[str]], str], text: str) -> str:
-    end = text.rfind("}") + 1  # beyond it, each ${ would be followed to the end
-    return REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 def shown(raw: Mapping[str, str], key: str) -> str:
@@ -209,7 +205,7 @@ def _of_file(allowed: tuple[Path, ...] | None, path: str, key: str) -> str | Non
     import javaproperties  # slow to import
 
     try:
-        text = _permitted(path, allowed).read_text(encoding="utf-8")
+        text = content_of(_permitted(path, allowed)).decode()
         return javaproperties.loads(text).get(key)
     except (OSError, ValueError) as error:
         _cannot_read(path, error)
@@ -220,7 +216,7 @@ def _of_directory(allowed: tuple[Path, ...] | None, path: str, key: str) -> str 
     if os.sep in key or not _permitted(str(file), allowed).is_file():
         return None
     try:
-        return file.read_text(encoding="utf-8")
+        return content_of(file).decode()
     except (OSError, ValueError) as error:
         _cannot_read(str(file), error)
 

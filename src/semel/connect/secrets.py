@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 from semel.config.definition import definitions
 from semel.config.infos import HIDDEN
+from semel.config.references import PATTERN
 from semel.connect.errors import BadRequest, NotFound
 from semel.connect.plugins import sections_of
 from semel.redact import setting, without_credentials
 
-_REFERENCES = r"(?:\$\{[^}:]*:[^}]*\})+"
+_REFERENCES = rf"(?:{PATTERN})+"
 _REFERRED = re.compile(
     rf"(?<=://)(?:{_REFERENCES}|[^\s@/:$]*):{_REFERENCES}@"  # user info of a URL
     rf"|(?<![\w.-])[\w.-]+={_REFERENCES}(?=[&;\s]|$)|{_REFERENCES}"

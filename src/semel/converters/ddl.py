@@ -8,6 +8,7 @@ import re
 import pyarrow as pa
 
 from semel.errors import ConfigError, misconfigured
+from semel.quoting import named
 
 _TYPES = {
     "BOOLEAN": pa.bool_(),
@@ -85,14 +86,14 @@ class _Parser:
             start = self._position()
             field = self._field(colon=bool(end))
             if field.name in [f.name for f in fields]:
-                raise self._error(f"field {field.name} is declared twice", start)
+                raise self._error(f"field {named(field.name)} is declared twice", start)
             fields.append(field)
             if self._accept(","):
                 continue
             if end:
-                self._expect(end, f"after field {field.name}")
+                self._expect(end, f"after field {named(field.name)}")
             elif self._at < len(self._tokens):
-                raise self._unexpected(f"a comma after field {field.name}")
+                raise self._unexpected(f"a comma after field {named(field.name)}")
             return fields
 
     def _field(self, *, colon: bool) -> pa.Field:
@@ -103,11 +104,11 @@ class _Parser:
         if self._peek() == ":":
             self._accept(":")
         elif colon and self._peek() in (",", ">", ""):
-            raise self._unexpected(f"a type for field {name}")
-        wanted = self._type(f"field {name}")
+            raise self._unexpected(f"a type for field {named(name)}")
+        wanted = self._type(f"field {named(name)}")
         nullable = True
         if self._accept("NOT"):
-            self._expect("NULL", f"after NOT of field {name}")
+            self._expect("NULL", f"after NOT of field {named(name)}")
             nullable = False
         if self._accept("COMMENT"):
             kind, token, at = self._next("a comment")

@@ -22,6 +22,7 @@ from semel.ledger import (
     Rebase,
     TopicPartition,
 )
+from semel.quoting import named
 from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.targets import Target
@@ -105,8 +106,8 @@ def _group_offsets(
         tp = min(copies)
         raise ConfigError(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
-            f"has no entry for topic {tp.topic}, but consumer group {group} holds a copy of a "
-            f"ledger that was at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
+            f"has no entry for topic {named(tp.topic)}, but consumer group {group} holds a copy of "
+            f"a ledger that was at {found[tp][0]} for {tp} ({ledger_of(copies[tp])}). Was the "
             "ledger dropped, or the connector pointed at another store or folder? To read the "
             "topic again, run semel offsets reset with the connector's file, or set "
             "first.position=reset; for a connector of its own, choose another name; to continue "
@@ -132,13 +133,13 @@ def _group_offsets(
     if unsigned and not copies and connector.first_position == "stop":
         tp = unsigned[0]
         raise ConfigError(
-            f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
-            f"has no entry for topic {tp.topic}, but consumer group {group} is at {found[tp][0]} "
-            f"for {tp}, without metadata that says who committed it. If a connector of Kafka "
-            "Connect did, continue from there with first.position=group. If it was semel, whose "
-            "first version left such copies of its positions, its ledger is gone, and continuing "
-            "would leave out what the target lacks: to read the topic again, run semel offsets "
-            "reset with the connector's file, or set first.position=reset"
+            f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) has "
+            f"no entry for topic {named(tp.topic)}, but consumer group {group} is at "
+            f"{found[tp][0]} for {tp}, without metadata that says who committed it. If a connector "
+            "of Kafka Connect did, continue from there with first.position=group. If it was "
+            "semel, whose first version left such copies of its positions, its ledger is gone, "
+            "and continuing would leave out what the target lacks: to read the topic again, run "
+            "semel offsets reset with the connector's file, or set first.position=reset"
         )
     log.warning(
         "the ledger has no entry for these partitions yet; they begin at the offsets of "
@@ -236,7 +237,7 @@ def check_targets(
         changed = _change(e, target)
         if changed and connector.target_changed == "stop":
             raise ConfigError(
-                f"connector {connector.name}: topic {e.topic}: {changed}. The results of "
+                f"connector {connector.name}: topic {named(e.topic)}: {changed}. The results of "
                 f"{e.topic_partition} up to offset {e.position - 1} would be missing there. To "
                 "write them there, too, choose another connector name, or run semel offsets reset "
                 "with the connector's file; to continue without them, set target.changed=continue"

@@ -12,6 +12,7 @@ from semel.engine import sampler
 from semel.errors import BadRecord, ConfigError, OffsetOutOfRange, Problem, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import LedgerEntry
+from semel.quoting import named
 from semel.records import one_array
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def check_keys(
                 Problem(
                     "key.converter",
                     f"connector {connector.name}: key.converter is not set, so keys are read as "
-                    f"JSON, and none of {len(texts)} keys in topic {topic} can be, such as "
+                    f"JSON, and none of {len(texts)} keys in topic {named(topic)} can be, such as "
                     f"{texts[0]}. Set it to what Kafka Connect's worker has, such as {STRING}",
                 )
             )

@@ -97,7 +97,7 @@ def ledger_of(metadata: str) -> str:
 def _facts(metadata: str) -> Mapping[str, object]:
     try:
         found = json.loads(metadata)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -23,6 +23,7 @@ from semel.ledger import (
     TopicPartition,
     first,
 )
+from semel.quoting import named
 from semel.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -224,12 +225,12 @@ def _other_log(
     before = next(iter(mine.values())).log
     if before.cluster_id and now.cluster_id and before.cluster_id != now.cluster_id:
         what = (
-            f"topic {topic} is in another cluster: its positions belong to cluster "
+            f"topic {named(topic)} is in another cluster: its positions belong to cluster "
             f"{before.cluster_id}, and this is {now.cluster_id}."
         )
     else:
         what = (
-            f"topic {topic} was deleted and created again: its positions belong to topic id "
+            f"topic {named(topic)} was deleted and created again: its positions belong to topic id "
             f"{before.topic_id}, and it has id {now.topic_id} now."
         )
     facts = "; ".join(
@@ -323,8 +324,8 @@ def _check_same(
     for e in entries:
         if e.topic not in logs or e.log.contradicts(logs[e.topic]):
             raise Unavailable(
-                f"connector {connector.name}: topic {e.topic} was deleted or created again while "
-                "its offsets were compared with the ledger's positions"
+                f"connector {connector.name}: topic {named(e.topic)} was deleted or created again "
+                "while its offsets were compared with the ledger's positions"
             )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.records import (
     HEADERS,
     KEY,
@@ -140,7 +141,7 @@ def _apply(transform: Transform, rows: pa.Table) -> pa.Table:
     missing = [n for n in METADATA if n in batch.schema.names and n not in result.column_names]
     if missing:
         raise ConfigError(
-            f"the transform dropped the metadata column {missing[0]}; let the columns that "
+            f"the transform dropped the metadata column {named(missing[0])}; let the columns that "
             "start with __connect_ pass"
         )
     made = _with_origin(result, batch.schema)
@@ -182,8 +183,8 @@ def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
                 column = result.column(name).cast(given.field(name).type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ConfigError(
-                    f"the transform changed the metadata column {name}: {error}; let the columns "
-                    "that start with __connect_ pass"
+                    f"the transform changed the metadata column {named(name)}: {error}; let the "
+                    "columns that start with __connect_ pass"
                 ) from None
             result = result.set_column(result.column_names.index(name), name, column)
     return result

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.records import Records, value_columns
 from semel.sinks.base import Sink
 
@@ -147,7 +148,7 @@ class Teller:
 def sentence(sink: Sink, topic: str, field: str) -> str:
     """What to say about a field whose values are left out."""
     if field == OTHERS:
-        what = f"more fields of topic {topic} have no column. Their"
+        what = f"more fields of topic {named(topic)} have no column. Their"
     else:
         what = f"{sink.no_column(topic, field)}. Its"
     return f"{what} values reach no column and are counted (fields.unknown; ignore accepts that)"

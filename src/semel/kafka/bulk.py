@@ -23,6 +23,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, cimpl
 
+from semel.quoting import named
+
 _FIRST, _END = (2, 11), (2, 17)
 """The client's releases whose producer objects are known to begin with librdkafka's handle. With
 any other release, records are sent one by one."""
@@ -94,7 +96,7 @@ def send(
     """
     of_topic = library().rd_kafka_topic_new(handle(producer), topic.encode(), None)
     if not of_topic:
-        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {topic}"))
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {named(topic)}"))
     try:
         for batch in pa.table([keys, values], schema=_COLUMNS).to_batches():
             messages = np.zeros(len(batch), _MESSAGE)

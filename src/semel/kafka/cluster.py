@@ -32,6 +32,7 @@ from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, all_silent, failu
 from semel.kafka.logids import Asked, known_cluster_id
 from semel.ledger import LogId, TopicPartition
 from semel.patterns import compiled
+from semel.quoting import all_named, named
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
@@ -135,7 +136,9 @@ class Cluster:
         missing = [t for t in connector.topics if t not in found]
         if missing:
             several = len(missing) > 1
-            what = f"topics {', '.join(missing)} do" if several else f"topic {missing[0]} does"
+            what = (
+                f"topics {all_named(missing)} do" if several else f"topic {named(missing[0])} does"
+            )
             raise TopicMissing(
                 f"connector {connector.name}: {what} not exist in {self._servers}, and semel "
                 f"creates no source topics. Create {'them' if several else 'it'}, or correct topics"
@@ -265,7 +268,8 @@ class Cluster:
                 if not passes or time.monotonic() - began > _CREATES_FOR:
                     failed = TransientError if passes else ServiceError
                     raise failed(
-                        f"cannot create topic {name} in Kafka at {self._servers}: {cause.str()}"
+                        f"cannot create topic {named(name)} in Kafka at {self._servers}: "
+                        f"{cause.str()}"
                     ) from None
                 time.sleep(_PAUSE)
 

@@ -17,6 +17,7 @@ from semel import converters
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError, TransientError
 from semel.kafka.clients import IDEMPOTENCE, QUIET
+from semel.quoting import named
 from semel.records import DeadLetter
 
 Header = tuple[str, bytes | None]
@@ -108,5 +109,5 @@ class DeadLetterProducer:
     def _failed(self, reason: str) -> TransientError:
         return TransientError(
             f"connector {self._connector.name}: dead letters could not be written to topic "
-            f"{self._connector.dead_letter_topic}: {reason}"
+            f"{named(self._connector.dead_letter_topic)}: {reason}"
         )

@@ -13,6 +13,7 @@ from semel.errors import ConfigError, ServiceError, TransientError
 from semel.kafka.answers import answer_of
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import MAY_NOT_DESCRIBE, MAY_PASS, failure
+from semel.quoting import named
 
 _TIMEOUT = 10.0
 _AGREED_AFTER, _AGREED_TIMES = 3.0, 3
@@ -48,13 +49,13 @@ def is_there(client: Mapping[str, Any], name: str, *, expected: bool) -> bool:
             if not expected:
                 return False
             raise ServiceError(
-                f"topic {name} does not exist any more in Kafka at {client['bootstrap.servers']}. "
-                "Was it deleted?"
+                f"topic {named(name)} does not exist any more in Kafka at "
+                f"{client['bootstrap.servers']}. Was it deleted?"
             )
         if time.monotonic() - asked > _TIMEOUT:
             raise TransientError(
-                f"topic {name} exists, but the brokers at {client['bootstrap.servers']} do not "
-                "know of it yet"
+                f"topic {named(name)} exists, but the brokers at {client['bootstrap.servers']} do "
+                "not know of it yet"
             )
         time.sleep(_WAIT)
 
@@ -72,7 +73,7 @@ def describe(admin: AdminClient, client: Mapping[str, Any], name: str) -> TopicD
         if code in MAY_NOT_DESCRIBE:
             raise ServiceError(
                 f"Kafka at {client['bootstrap.servers']} does not let this user describe topic "
-                f"{name}, so semel cannot tell whether it exists. Grant DESCRIBE on it"
+                f"{named(name)}, so semel cannot tell whether it exists. Grant DESCRIBE on it"
             ) from None
         raise failure(str(client["bootstrap.servers"]), error) from None
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from semel.config import ConnectorConfig
 from semel.errors import ServiceError
 from semel.kafka.cluster import Cluster
+from semel.quoting import named
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,9 @@ def of_copy(
     if 0 <= has <= kept and here["message.timestamp.type"] == there["message.timestamp.type"]:
         return None
     return (
-        f"topic {target} deletes records {_shown(kept)} after their own timestamps, but {source} "
-        f"keeps them {'forever' if has < 0 else 'for ' + _shown(has)}: a copy of an older record "
-        f"is deleted soon after it was written. Set retention.ms of {target} to {has}"
+        f"topic {named(target)} deletes records {_shown(kept)} after their own timestamps, but "
+        f"{source} keeps them {'forever' if has < 0 else 'for ' + _shown(has)}: a copy of an older "
+        f"record is deleted soon after it was written. Set retention.ms of {target} to {has}"
     )
 
 
@@ -73,9 +74,9 @@ def of_dead_letters(topic: str, config: Mapping[str, str]) -> str | None:
     if kept is None:
         return None
     return (
-        f"dead letter topic {topic} deletes records {_shown(kept)} after their own timestamps: the "
-        "dead letter of an older record is deleted soon after it was written. Set its "
-        "retention.ms=-1, or message.timestamp.type=LogAppendTime"
+        f"dead letter topic {named(topic)} deletes records {_shown(kept)} after their own "
+        "timestamps: the dead letter of an older record is deleted soon after it was written. Set "
+        "its retention.ms=-1, or message.timestamp.type=LogAppendTime"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from semel import keystores
+from semel.answers import content_of
 from semel.errors import misconfigured
 
 _LOGIN = "org.apache.kafka.common.security"
@@ -249,7 +250,7 @@ def _pem(given: Mapping[str, str], name: str) -> str:
     if not location:
         return given.get(f"{name}.pem", "")
     try:
-        return Path(location).read_text()
+        return content_of(Path(location)).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise misconfigured(
             f"{name}.location", f"{name}.location={location} cannot be read as PEM: {error}"

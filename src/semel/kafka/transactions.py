@@ -18,6 +18,7 @@ from semel.kafka.errors import (
     RECORD_REFUSED,
     producer_failure,
 )
+from semel.quoting import named
 
 _TIMEOUT = 30.0
 _SLICE = 0.1
@@ -99,7 +100,9 @@ def _named(error: KafkaError, message: Any) -> KafkaError:
     """A record's error, which names the topic if this user lacks a right on it."""
     if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED or message is None:
         return error
-    return KafkaError(error.code(), f"{error.str()}: topic {message.topic()}. Grant WRITE on it")
+    return KafkaError(
+        error.code(), f"{error.str()}: topic {named(message.topic())}. Grant WRITE on it"
+    )
 
 
 def _failure(producer: Producer) -> KafkaError | None:
@@ -124,7 +127,7 @@ def _cause(
         return known
     error = _failure(producer)
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        them = " and ".join(sorted(topics))
+        them = " and ".join(map(named, sorted(topics)))
         return KafkaError(error.code(), f"{error.str()}: topic {them}. Grant WRITE on it")
     return error or next(iter(told), None)
 

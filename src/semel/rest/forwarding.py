@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 from fastapi import Request, Response
 
@@ -39,7 +41,8 @@ async def forwarded(
     try:
         encrypted = error.url.startswith("https")
         verify = client_context(worker) if encrypted else True
-        async with httpx.AsyncClient(timeout=_TIMEOUT, verify=verify, trust_env=False) as client:
+        client = httpx.AsyncClient(timeout=_TIMEOUT, verify=verify, trust_env=False)
+        async with asyncio.timeout(_TIMEOUT), client:
             body = await request.body()
             url = error.url + request.scope["raw_path"].decode("ascii")
             asked = client.stream(request.method, url, params=query, headers=headers, content=body)
@@ -49,7 +52,7 @@ async def forwarded(
                     content += part
                     if len(content) > MOST:
                         raise RequestError(str(too_large(MOST, error.url)))
-    except httpx.HTTPError as failed:
+    except (httpx.HTTPError, TimeoutError) as failed:
         raise RequestError(f"IO Error trying to forward REST request: {failed}") from None
     kept = {n: v for n, v in answer.headers.items() if n in _ANSWER_HEADERS}
     return Response(bytes(content), answer.status_code, kept)

@@ -16,6 +16,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import UNKNOWN_LOG, Hole, LedgerEntry, TopicPartition, first, firsts
 from semel.planning import Plan
+from semel.quoting import named
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +121,8 @@ def _check_partitions(
         count = there.get(tp.topic, 0)
         if not 0 <= tp.partition < count:
             raise ConfigError(
-                f"connector {planned.connector.name}: {tp} does not exist: topic {tp.topic} has "
-                f"{count} partitions. Correct it{hint}"
+                f"connector {planned.connector.name}: {tp} does not exist: topic {named(tp.topic)} "
+                f"has {count} partitions. Correct it{hint}"
             )
 
 
@@ -159,7 +160,7 @@ def check_topic(connector: ConnectorConfig, topic: str) -> None:
     if not connector.reads(topic):
         reads = ", ".join(connector.topics) or f"topics matching {connector.topics_regex}"
         raise ConfigError(
-            f"connector {connector.name} does not read topic {topic}; it reads {reads}"
+            f"connector {connector.name} does not read topic {named(topic)}; it reads {reads}"
         )
 
 

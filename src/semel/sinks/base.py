@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from semel.delivery import Mechanism, Support
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.quoting import named
 from semel.records import KEY, Commit, Records, RowsRejected, all_rejected
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
@@ -85,8 +86,8 @@ def no_column(
     ``leave`` is where it can be left out."""
     grows = f", set {grow}," if grow else ""
     return (
-        f"{target} has no column {field}, which records of topic {topic} hold. Add it{grows} or "
-        f"leave the field out {leave}"
+        f"{target} has no column {named(field)}, which records of topic {named(topic)} hold. Add "
+        f"it{grows} or leave the field out {leave}"
     )
 
 
@@ -228,7 +229,7 @@ class Sink(ABC):
     def no_column(self, topic: str, field: str) -> str:
         """What to tell the user about such a field: a sentence with what to do. Reaches no
         service."""
-        return no_column(f"the target of topic {topic}", topic, field)
+        return no_column(f"the target of topic {named(topic)}", topic, field)
 
     @abstractmethod
     def write(self, commit: Commit, guard: Sequence[Advance] | None = None) -> Outcome:

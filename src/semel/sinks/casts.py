@@ -16,6 +16,7 @@ import pyarrow.types as is_
 from semel.converters.json.columns import clock_times
 from semel.converters.json.floats import is_faithful
 from semel.converters.semantic import without_nanoseconds
+from semel.quoting import named
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """What :func:`cast` raises when some value does not fit."""
@@ -78,11 +79,11 @@ def without_json(rows: pa.Table) -> dict[int, str]:
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         if is_.is_floating(values.type):
             for row in pc.indices_nonzero(pc.invert(pc.is_finite(values))).to_pylist():
-                found.setdefault(row, f"column {name}: JSON has no {values[row].as_py()}")
+                found.setdefault(row, f"column {named(name)}: JSON has no {values[row].as_py()}")
     return found
 
 
-def named(value: pa.Scalar) -> str:
+def told(value: pa.Scalar) -> str:
     """A value in a message."""
     try:
         return repr(value.as_py())

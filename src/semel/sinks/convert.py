@@ -12,6 +12,7 @@ import pyarrow.types as is_
 from semel.converters.json.block import Unreadable
 from semel.converters.json.facts import facts_in
 from semel.converters.json.nested import Nested, nested_as
+from semel.quoting import named
 from semel.records import list_offsets, one_array
 from semel.sinks import fitting
 from semel.sinks.casts import UNFIT, cast
@@ -181,12 +182,12 @@ def _convert_nested(values: pa.Array, target: pa.DataType) -> pa.Array:
         given = dict(zip([f.name for f in source], values.flatten(), strict=True))
         for name in given.keys() - {f.name for f in target}:
             if given[name].null_count < len(values):
-                raise pa.ArrowTypeError(f"it holds a field {name}, which {target} lacks")
+                raise pa.ArrowTypeError(f"it holds a field {named(name)}, which {target} lacks")
         missing = pa.nulls(len(values))
         columns = [_converted(given.get(f.name, missing), f.type) for f in target]
         for f, column in zip(target, columns, strict=True):
             if not f.nullable and column.null_count > values.null_count:
-                raise pa.ArrowInvalid(f"field {f.name} must not be null")
+                raise pa.ArrowInvalid(f"field {named(f.name)} must not be null")
         return pa.StructArray.from_arrays(columns, fields=list(target), mask=mask)
     if is_.is_map(source) and is_.is_map(target):
         first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from semel.converters.json.nested import Nested, is_typed, nested_of
 from semel.converters.semantic import described
 from semel.errors import ConfigError, misconfigured
+from semel.quoting import all_named, named
 from semel.records import (
     HEADERS,
     KEY,
@@ -132,8 +133,9 @@ def layout(
             continue
         if folded.setdefault(fold(name), name) != name:
             raise ConfigError(
-                f"fields {folded[fold(name)]} and {name} of topic {records.topic} are one column "
-                "in lower case. Set quote.sql.identifiers=always"
+                f"fields {named(folded[fold(name)])} and {named(name)} of topic "
+                f"{named(records.topic)} are one column in lower case. Set "
+                "quote.sql.identifiers=always"
             )
         field = source.schema.field(name)
         columns.setdefault(fold(name), described(source.column(name), field))
@@ -142,14 +144,16 @@ def layout(
         missing = [n for n in key if n not in columns]
         if missing:
             raise ConfigError(
-                f"pk.fields={','.join(key)}: values of topic {records.topic} have no field "
-                f"{missing[0]}; they have {', '.join(columns)}"
+                f"pk.fields={','.join(key)}: values of topic {named(records.topic)} have no field "
+                f"{named(missing[0])}; they have {all_named(columns)}"
             )
     for metadata, name in provenance.items():
         column = fold(name)
         if column in columns and coordinates.get(column) != metadata:
             what = "is part of the key" if column in key else "is a field of the values"
-            raise provenance_conflict(metadata, name, f"{column} {what} of topic {records.topic}")
+            raise provenance_conflict(
+                metadata, name, f"{column} {what} of topic {named(records.topic)}"
+            )
         columns[column] = source.column(metadata)
     schema = source.schema
     readers = {name: nested_of(schema.field(field)) for name, field in folded.items()}
@@ -217,8 +221,8 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
         missing = [f for f in config.pk_fields if f not in fields]
         if missing:
             raise ConfigError(
-                f"pk.fields={','.join(config.pk_fields)}: keys of topic {topic} have no field "
-                f"{missing[0]}; they have {', '.join(fields)}"
+                f"pk.fields={','.join(config.pk_fields)}: keys of topic {named(topic)} have no "
+                f"field {named(missing[0])}; they have {all_named(fields)}"
             )
         return {
             name: described(pc.struct_field(keys, name), keys.type.field(name))
@@ -226,8 +230,8 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
         }
     if len(config.pk_fields) != 1:
         raise ConfigError(
-            f"pk.mode=record_key: keys of topic {topic} are of type {keys.type}, so pk.fields must "
-            f"name exactly one column; it is {','.join(config.pk_fields)!r}"
+            f"pk.mode=record_key: keys of topic {named(topic)} are of type {keys.type}, so "
+            f"pk.fields must name exactly one column; it is {','.join(config.pk_fields)!r}"
         )
     return {config.pk_fields[0]: described(keys, source.schema.field(KEY))}
 

@@ -20,10 +20,20 @@ _REFUSED = re.compile(
     r"|no ?such ?bucket|bucket does not exist|invalid ?bucket ?name|container ?not ?found"
     r"|container does not exist|authentication ?failed|authorization ?header ?malformed"
     r"|permanent ?redirect|invalid_grant|invalid endpoint|relative URL without a base"
-    r"|\b401 unauthorized|\b403 forbidden",
+    r"|\b401 unauthorized|\b403 forbidden|(?:expired|invalid) ?token|token (?:has|is) expired"
+    r"|token ?refresh ?required|request ?time ?too ?skewed|request has expired"
+    r"|authorization ?failure|authorization ?permission ?mismatch|not authorized to perform"
+    r"|account ?is ?disabled|invalid ?credentials|credentials? (?:has|have|is|are) expired",
     re.IGNORECASE,
 )
-"""A mistake in credentials, names or addresses: it does not pass."""
+"""A mistake in credentials, names or addresses: it does not pass. A client renews credentials that
+can be renewed, so those that have expired do not come back either."""
+_THROTTLED = re.compile(
+    r"\b(?:\w*RateLimitExceeded|SlowDown|Throttl(?:ed|ing)\w*|ServerBusy|TooManyRequests\w*"
+    r"|RequestLimitExceeded)\b",
+    re.IGNORECASE,
+)
+"""Codes of stores that are asked too often, some of which come with status 403."""
 _WORDS = re.compile(
     r"no space left|disk (is )?full|quota|read-only file system|safe ?mode|standby"
     r"|connection refused|error trying to connect|could ?n.t connect|cannot connect"
@@ -38,6 +48,8 @@ _WORDS = re.compile(
 
 def judged(message: str, error: BaseException) -> SemelError:
     """The error for a failure: a mistake, an outage, or a failure of this attempt alone."""
+    if _THROTTLED.search(message):
+        return Unavailable(message)
     if _REFUSED.search(message):
         return ServiceError(
             f"{message}. Check the address, the names and the credentials of the store"

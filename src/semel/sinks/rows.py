@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json.columns import WALL, without_zone
 from semel.errors import ConfigError
+from semel.quoting import all_named, named
 from semel.records import (
     OFFSET,
     PARTITION,
@@ -19,7 +20,7 @@ from semel.records import (
     some_rejected,
 )
 from semel.sinks import rereading
-from semel.sinks.casts import is_text, named
+from semel.sinks.casts import is_text, told
 from semel.sinks.changes import Changes, last_of_each
 from semel.sinks.convert import UNFIT, column_type, convert, holds_json, unfit_rows
 from semel.sinks.layout import Deleting, Layout, layout
@@ -99,8 +100,8 @@ def changes(
     missing = [n for n in key if n not in columns.names]
     if missing:
         raise ConfigError(
-            f"pk.fields={','.join(key)}: the table of topic {records.topic} has no column "
-            f"{missing[0]}; it has {', '.join(columns.names)}"
+            f"pk.fields={','.join(key)}: the table of topic {named(records.topic)} has no column "
+            f"{named(missing[0])}; it has {all_named(columns.names)}"
         )
     found = pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
     return Rows(found, key)
@@ -157,7 +158,7 @@ def fitted(
         if values.null_count and (field.name in key or not field.nullable):
             what = "of the key is null" if field.name in key else "must not be null"
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
-                problems.setdefault(index, f"column {field.name} {what}")
+                problems.setdefault(index, f"column {named(field.name)} {what}")
         if WALL in (field.metadata or {}):
             values = _on_the_wall(values)
         as_json = holds_json(field)
@@ -168,8 +169,8 @@ def fitted(
             if not unfit:
                 raise
             for index, why in unfit:
-                shown = named(values[index])[:100]
-                text = f"column {field.name} ({field.type}) cannot take {shown}: {why}"
+                shown = told(values[index])[:100]
+                text = f"column {named(field.name)} ({field.type}) cannot take {shown}: {why}"
                 problems.setdefault(index, text)
     if problems:
         raise some_rejected(source, problems)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.config import LOW, key
+from semel.quoting import named
 from semel.records import one_array
 
 KEY = "unavailable.value.placeholder"
@@ -72,9 +73,10 @@ def refusals(found: Mapping[str, np.ndarray], placeholder: str) -> dict[int, str
     reasons: dict[int, str] = {}
     for name, rows in found.items():
         why = (
-            f"field {name} holds {placeholder!r}: Debezium could not tell its value, and only an "
-            "upsert or update in a SQL database can leave a column as it is. Let Debezium fetch it "
-            f"(post.processors=reselect), or set {KEY} to a text that no value has, to write it"
+            f"field {named(name)} holds {placeholder!r}: Debezium could not tell its value, and "
+            "only an upsert or update in a SQL database can leave a column as it is. Let Debezium "
+            f"fetch it (post.processors=reselect), or set {KEY} to a text that no value has, to "
+            "write it"
         )
         for row in np.flatnonzero(rows).tolist():
             reasons.setdefault(row, why)

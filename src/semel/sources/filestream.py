@@ -14,6 +14,7 @@ from semel.config import HIGH, LOW, SourceConnectorConfig, Type, key, read
 from semel.config.allowed import PATHS, is_below, roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem, TransientError
+from semel.quoting import PATH, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.growing import GrowingFile, Place, is_directory
 
@@ -110,7 +111,7 @@ class FileStreamSource(Source):
     def describe(self) -> dict[str, str]:
         config = self._config
         which = Path(config.directory, config.file or config.pattern)
-        return {"reads": f"lines of {which}", "writes": f"topic {config.topic}"}
+        return {"reads": f"lines of {which}", "writes": f"topic {named(config.topic)}"}
 
     def exactly_once(self) -> Support:
         return Support(
@@ -170,8 +171,8 @@ class FileStreamSource(Source):
         roots = roots_of(self._originals)
         if roots is not None and not is_below(path, roots):
             raise ConfigError(
-                f"connector {self._name}: file {path} is a link to {path.resolve()}, which is not "
-                f"in the folders of the worker's {PATHS}: {', '.join(roots)}"
+                f"connector {self._name}: file {named(path, PATH)} is a link to {path.resolve()}, "
+                f"which is not in the folders of the worker's {PATHS}: {', '.join(roots)}"
             )
         file = GrowingFile(self._name, path, config.charset, config.batch_size)
         for found in file.read(place):
@@ -200,7 +201,7 @@ class FileStreamSource(Source):
             return 0
         except OSError as error:
             raise TransientError(
-                f"connector {self._name}: file {path} cannot be read: {error.strerror}"
+                f"connector {self._name}: file {named(path, PATH)} cannot be read: {error.strerror}"
             ) from None
         return size - position if position <= size else size
 
@@ -209,8 +210,8 @@ class FileStreamSource(Source):
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} of file "
-                f"{partition.get(_FILENAME)} must have a {_POSITION} of 0 or more. Correct it with "
-                "semel offsets set, or forget it with semel offsets reset"
+                f"{named(partition.get(_FILENAME))} must have a {_POSITION} of 0 or more. Correct "
+                "it with semel offsets set, or forget it with semel offsets reset"
             )
         return Place(found, tail if isinstance(tail, int) else None)
 

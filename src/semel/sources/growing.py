@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
+from semel.quoting import PATH, named
 from semel.sources.lines import ENDS, LARGEST, split, text
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class GrowingFile:
                 raise is_directory(self._connector, self._path) from None
             except PermissionError as error:
                 raise ServiceError(
-                    f"connector {self._connector}: file {self._path} cannot be read: "
+                    f"connector {self._connector}: file {named(self._path, PATH)} cannot be read: "
                     f"{error.strerror}. Grant read permission to the user that runs the tasks"
                 ) from None
             except OSError as error:
@@ -114,10 +115,10 @@ class GrowingFile:
             what = f"differs from what was read before position {place.position}"
         elif place.tail is None and behind[-1:] not in ENDS:
             raise ConfigError(
-                f"connector {self._connector}: file {self._path}: no line begins at position "
-                f"{place.position}. Was the file replaced, or has Kafka Connect stored the "
-                "position, which counts characters instead of bytes? Set the right one with semel "
-                "offsets set, or forget it with semel offsets reset"
+                f"connector {self._connector}: file {named(self._path, PATH)}: no line begins at "
+                f"position {place.position}. Was the file replaced, or has Kafka Connect stored "
+                "the position, which counts characters instead of bytes? Set the right one with "
+                "semel offsets set, or forget it with semel offsets reset"
             )
         else:
             return place
@@ -246,8 +247,9 @@ class GrowingFile:
                 self._warn("ends too early for a gzip file: waiting for the rest")
             except (OSError, zlib.error) as error:
                 raise ServiceError(
-                    f"connector {self._connector}: file {self._path} is not a gzip file: "
-                    f"{error}. Name another file, or drop .gz from its name if it is plain text"
+                    f"connector {self._connector}: file {named(self._path, PATH)} is not a gzip "
+                    f"file: {error}. Name another file, or drop .gz from its name if it is plain "
+                    "text"
                 ) from None
             while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):
                 yield None
@@ -283,8 +285,9 @@ class GrowingFile:
         """Raises ServiceError: a line does not end."""
         if len(rest) > LARGEST:
             raise ServiceError(
-                f"connector {self._connector}: file {self._path}: the line at position {position} "
-                f"has no end within {LARGEST:,} bytes, and is held in memory. Is this a "
+                f"connector {self._connector}: file {named(self._path, PATH)}: the line at "
+                f"position {position} has no end within {LARGEST:,} bytes, and is held in memory. "
+                "Is this a "
                 "text file? Divide the line, or skip it with semel offsets set"
             )
 
@@ -312,7 +315,8 @@ class GrowingFile:
 
     def _failed(self, error: OSError) -> TransientError:
         return TransientError(
-            f"connector {self._connector}: file {self._path} cannot be read: {error.strerror}"
+            f"connector {self._connector}: file {named(self._path, PATH)} cannot be read: "
+            f"{error.strerror}"
         )
 
 

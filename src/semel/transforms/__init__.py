@@ -71,6 +71,9 @@ _OURS = {
 _DEBEZIUM = "io.debezium.transforms."
 _OURS |= {
     _DEBEZIUM + "ByLogicalTableRouter": "semel.transforms.logical_tables:ByLogicalTableRouter",
+    _DEBEZIUM
+    + "ExtractChangedRecordState": "semel.transforms.debezium_headers:ExtractChangedRecordState",
+    _DEBEZIUM + "HeaderToValue": "semel.transforms.debezium_headers:HeaderToValue",
     _DEBEZIUM + "ExtractNewRecordState": "semel.transforms.debezium:ExtractNewRecordState",
     _DEBEZIUM + "outbox.EventRouter": "semel.transforms.outbox:EventRouter",
     _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
@@ -123,6 +126,11 @@ _INSTEAD = {
     "TimestampNowField": f"{_AGAIN}. Use InsertField with timestamp.field",
     "InsertUuid": f"{_AGAIN}. Use InsertField with topic.field, partition.field and offset.field",
     "ChangeCase": "name fields with ReplaceField's renames, or with PatternRename",
+    "ContentBasedRouter": "scripts are not run. Use ExtractTopic, or type=python",
+    "PartitionRouting": "set it in Debezium's source connector, which chooses the partitions",
+    "ActivateTracingSpan": "semel writes no traces. Leave it out",
+    "TimezoneConverter": "times are stored in UTC. Use type=sql to convert a field",
+    _DEBEZIUM + "Filter": "scripts are not run. Use Confluent's Filter, type=sql or type=python",
     "ExtractNestedField": "use type=sql: SELECT *, outer_field.inner_field AS name FROM records",
 }
 """What to use in place of well-known transforms."""
@@ -353,9 +361,12 @@ def _with_suffixes(known: Mapping[str, str]) -> dict[str, str]:
 def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
     shorts = sorted({full.rpartition(".")[2] for full in known})
     base = given.partition("$")[0]
-    if kind == "transforms" and base.rpartition(".")[2] in _INSTEAD:
-        return f"not available: {_INSTEAD[base.rpartition('.')[2]]}"
+    instead = _INSTEAD.get(base) or _INSTEAD.get(base.rpartition(".")[2])
+    if kind == "transforms" and instead:
+        return f"not available: {instead}"
     near = difflib.get_close_matches(base, [*known, *shorts], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     own = "; type=sql and type=python run what you write" if kind == "transforms" else ""
+    if base.startswith("io.debezium."):
+        own += "; Debezium's source connectors have transforms that can be set there instead"
     return f"no such {kind[:-1]}{hint}; available are {', '.join(shorts)}{own}"

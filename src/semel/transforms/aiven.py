@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.errors import ConfigError, Problem
 from semel.patterns import check, compiled
+from semel.quoting import named
 from semel.transforms.base import (
     Batch,
     Contents,
@@ -170,7 +171,7 @@ class FilterByFieldValue(Reading):
         array = required(contents, "filtering", nulls=True)
         given = columns(array).get(name)
         if given is None and contents.has_schema:
-            refuse_all(array, f"field {name}, by which records are filtered, is missing")
+            refuse_all(array, f"field {named(name)}, by which records are filtered, is missing")
         return given or column(name, pa.nulls(len(array), pa.string()))
 
     def _matching(self, found: Column, contents: Contents, present: np.ndarray) -> np.ndarray:
@@ -179,7 +180,11 @@ class FilterByFieldValue(Reading):
             null = np.asarray(found.array.is_null().to_numpy(zero_copy_only=False))
             missing = np.flatnonzero(null & present)
             if len(missing):
-                what = f"field {self._config.field}" if self._config.field else "the key or value"
+                what = (
+                    f"field {named(self._config.field)}"
+                    if self._config.field
+                    else "the key or value"
+                )
                 raise Refused(reasons(missing, f"{what}, by which records are filtered, is null"))
         texts = java_text(found.array, has_schema=contents.has_schema)
         holds = pc.fill_null(self._holds(texts, found.type), False)
@@ -200,4 +205,6 @@ class FilterByFieldValue(Reading):
 def _refuse_nested(found: Column, contents: Contents, array: pa.Array) -> None:
     kind = connect_type(found, has_schema=contents.has_schema)
     if kind is not None:
-        refuse_all(array, f"field {found.field.name} is of type {kind}, which has no text here")
+        refuse_all(
+            array, f"field {named(found.field.name)} is of type {kind}, which has no text here"
+        )

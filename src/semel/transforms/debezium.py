@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.facts import facts_as_whole
 from semel.converters.json.merge import Part, together
+from semel.quoting import named
 from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.change_events import are_change_events
 from semel.transforms.fields import Defaults
@@ -291,7 +292,7 @@ class ExtractNewRecordState(Transform):
             if found is None:
                 raise Refused(
                     dict.fromkeys(
-                        map(int, np.flatnonzero(chosen)), f"{name} is not a valid field name"
+                        map(int, np.flatnonzero(chosen)), f"{named(name)} is not a valid field name"
                     )
                 )
             texts = pc.fill_null(found.array.cast(pa.string()), "")
@@ -310,7 +311,7 @@ def listed(text: bytes | None) -> Sequence[str]:
     """The names in a header, as Kafka Connect's SimpleHeaderConverter writes a list of them."""
     try:
         found = json.loads(text or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = [name.strip() for name in (text or b"").decode(errors="replace").split(",")]
     return [str(name) for name in found] if isinstance(found, list) else [str(found)]
 

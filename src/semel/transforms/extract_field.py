@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from semel.config import key
 from semel.converters.json.facts import facts_as_whole
+from semel.quoting import named
 from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults, Nesting
 from semel.transforms.structs import Column, Opener, columns, refuse_all, required
@@ -37,7 +38,7 @@ class ExtractField(ContentsTransform):
         found = self._found(array)
         if found is None:
             if contents.has_schema:
-                refuse_all(array, f"Unknown field: {self._name}", ILLEGAL_ARGUMENT)
+                refuse_all(array, f"Unknown field: {named(self._name)}", ILLEGAL_ARGUMENT)
             return Contents(pa.nulls(len(array)), contents.has_schema)
         opened = self._opener.opened(found, self._name)
         if opened is not None and opened.array.null_count == found.array.null_count:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.quoting import named
 from semel.records import TIMESTAMP_TYPE
 from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.structs import columns, required
@@ -51,7 +52,7 @@ class ExtractTimestamp(Reading):
         array = required(contents, "timestamp extraction", nulls=False)
         found = columns(array).get(self._config.field)
         times = pa.nulls(len(array)) if found is None else found.array
-        where = f"field {self._config.field}, which is to be the record's timestamp,"
+        where = f"field {named(self._config.field)}, which is to be the record's timestamp,"
         missing = np.flatnonzero(np.asarray(times.is_null()))
         if len(missing):
             raise Refused(reasons(missing, f"{where} is null or missing"))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.quoting import named
 from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.structs import Column, column, columns, connect_type, required
 from semel.transforms.texts import java_text
@@ -69,7 +70,7 @@ class ExtractTopic(Reading):
         array = required(contents, "topic extraction", nulls=self._config.skip)
         found = columns(array).get(self._config.field)
         missing = column(self._config.field, pa.nulls(len(batch)))
-        return found or missing, f"field {self._config.field} of the {where}"
+        return found or missing, f"field {named(self._config.field)} of the {where}"
 
 
 class AivenExtractTopic(ExtractTopic):

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, facts_in
+from semel.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.structs import (
     Column,
@@ -65,7 +66,7 @@ class Flatten(ContentsTransform):
                 refuse_all(
                     top,
                     "Flatten transformation does not support MAP for record with schemas (for "
-                    f"field {whole}).",
+                    f"field {named(whole)}).",
                 )
             opened = self._opener.opened(inside, whole)
             if opened is None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
+from semel.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, each, reasons
 from semel.transforms.structs import Column, columns, refuse_all, required, struct
 
@@ -39,14 +40,14 @@ class Hash(ContentsTransform):
         found = columns(array)
         if name not in found:
             if not self._config.skip:
-                refuse_all(array, f"field {name}, which is to be hashed, is null or missing")
+                refuse_all(array, f"field {named(name)}, which is to be hashed, is null or missing")
             return contents
         found[name] = Column(found[name].field, self._hashed(found[name].array))
         return contents.holding(struct(found, array))
 
     def _hashed(self, array: pa.Array) -> pa.Array:
         missing = np.flatnonzero(np.asarray(array.is_null()))
-        what = f"field {self._config.field}" if self._config.field else "the whole"
+        what = f"field {named(self._config.field)}" if self._config.field else "the whole"
         if len(missing) and not self._config.skip:
             raise Refused(reasons(missing, f"{what}, which is to be hashed, is null or missing"))
         if pa.types.is_null(array.type):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.errors import ConfigError, Problem
+from semel.quoting import named
 from semel.records import HEADERS_TYPE
 from semel.transforms.base import Batch, KeyOrValue, Transform
 from semel.transforms.fields import Defaults
@@ -145,13 +146,15 @@ class HeaderFrom(KeyOrValue):
     def apply(self, batch: Batch) -> Batch:
         config = self._config
         contents = batch.contents(self.of_key)
-        array = required(contents, f"header {config.operation}", nulls=False)
+        array = required(contents, f"header {named(config.operation)}", nulls=False)
         given = columns(array)
         found = columns(array, defaults=config.replace_nulls)
         headers = batch.headers
         for field, name in zip(config.fields, config.headers, strict=True):
             if field not in found and contents.has_schema:
-                refuse_all(array, f"Unknown field: {field}", "java.lang.NullPointerException")
+                refuse_all(
+                    array, f"Unknown field: {named(field)}", "java.lang.NullPointerException"
+                )
             if headers is not None:
                 taken = found[field].array if field in found else pa.nulls(len(batch))
                 headers = added(headers, name, java_text(taken, has_schema=contents.has_schema))

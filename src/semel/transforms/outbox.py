@@ -17,6 +17,7 @@ from semel.converters.json.facts import facts_as_whole, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.errors import ConfigError, Problem
 from semel.patterns import check, compiled
+from semel.quoting import named
 from semel.records import TIMESTAMP_TYPE, Facts
 from semel.transforms import payloads
 from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
@@ -194,17 +195,19 @@ class EventRouter(Transform):
     def _routed(self, batch: Batch, event: Columns, rows: pa.Array) -> Batch:
         config, fields = self._config, columns(rows)
         if config.payload not in fields:
-            refuse_all(rows, f"Unable to find payload field {config.payload} in event", _CONNECT)
+            refuse_all(
+                rows, f"Unable to find payload field {named(config.payload)} in event", _CONNECT
+            )
         times = self._times(event, fields, rows)
         wanted = [config.event_id, config.route_by, config.event_key]
         additions = [a for a in self._additions if a.field in fields or config.missing != "ignore"]
         wanted += [a.field for a in additions if a.place != "envelope"]
         for name in wanted:
             if name not in fields:
-                refuse_all(rows, f"{name} is not a valid field name")
+                refuse_all(rows, f"{named(name)} is not a valid field name")
         for addition in additions:
             if addition.field not in fields:
-                refuse_all(rows, f"Unable to find field {addition.field} in event", _CONNECT)
+                refuse_all(rows, f"Unable to find field {named(addition.field)} in event", _CONNECT)
         topics = self._topics(fields[config.route_by].array)
         payload = fields[config.payload]
         empty = _empty(payload.array)
@@ -264,7 +267,7 @@ class EventRouter(Transform):
             return times.cast(TIMESTAMP_TYPE)
         found = fields.get(name)
         if found is None:
-            refuse_all(rows, f"Unable to find timestamp field {name} in event", _CONNECT)
+            refuse_all(rows, f"Unable to find timestamp field {named(name)} in event", _CONNECT)
         elif pa.types.is_timestamp(found.type):
             own = found.array.cast(pa.int64())
             unit = _UNITS[found.type.unit]
@@ -282,7 +285,7 @@ class EventRouter(Transform):
             refuse_all(names, f"Field '{self._config.route_by}' is not of type STRING")
         unnamed = np.flatnonzero(~valid(names))
         if len(unnamed):
-            why = f"field {self._config.route_by}, which is to name the topic, is null"
+            why = f"field {named(self._config.route_by)}, which is to name the topic, is null"
             raise Refused(reasons(unnamed, why), _NULL)
         return each(names, self._named)
 
@@ -300,13 +303,16 @@ class EventRouter(Transform):
             text = pc.if_else(pa.array(_empty(text)), pa.scalar(None, pa.string()), text)
         objects = pc.fill_null(pc.starts_with(text, "{"), True)
         others = np.flatnonzero(~np.asarray(objects))
-        why = f"field {self._config.payload} holds no JSON object, but expand.json.payload=true"
+        why = (
+            f"field {named(self._config.payload)} holds no JSON object, but "
+            "expand.json.payload=true"
+        )
         wrong = reasons(others, why)
         if not wrong and text.null_count == len(text):
             return column(_PAYLOAD, pa.nulls(len(text), pa.struct([])))
         if not wrong:
             made, failures = self._payloads.read(text, None)
-            wrong = {f.index: f"field {self._config.payload}: {f.message}" for f in failures}
+            wrong = {f.index: f"field {named(self._config.payload)}: {f.message}" for f in failures}
         if wrong:
             raise Refused(wrong)
         name = self._config.payload
@@ -326,18 +332,18 @@ class EventRouter(Transform):
         if array.type != JSON:
             return found
         given = array.storage.to_pylist()
-        values = [None if text is None else json.loads(text) for text in given]
         try:
+            values = [None if text is None else json.loads(text) for text in given]
             schema = payloads.schema_of(name, values, nulls_as_bytes=as_bytes)
-        except ValueError:
+            if schema is None:
+                return None
+            left = [payloads.fitted(value, schema) for value in values]
+            texts = [
+                text if fitting == value else json.dumps(fitting, ensure_ascii=False)
+                for text, value, fitting in zip(given, values, left, strict=True)
+            ]
+        except (ValueError, RecursionError):  # of several types, or nested too deeply
             return found
-        if schema is None:
-            return None
-        left = [payloads.fitted(value, schema) for value in values]
-        texts = [
-            text if fitting == value else json.dumps(fitting, ensure_ascii=False)
-            for text, value, fitting in zip(given, values, left, strict=True)
-        ]
         field = found.field.with_metadata({CONNECT: json.dumps(schema)})
         return Column(field, pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string())))
 

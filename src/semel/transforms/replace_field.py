@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from semel.config import key
 from semel.errors import ConfigError, Problem
+from semel.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
@@ -61,7 +62,7 @@ class ReplaceField(ContentsTransform):
             refuse_duplicate(new, kept, contents, array)
             old = old_names.get(new, new) if contents.has_schema else name
             if old not in found:
-                refuse_all(array, f"{old} is not a valid field name")
+                refuse_all(array, f"{named(old)} is not a valid field name")
             else:
                 kept[new] = found[old]
         return contents.holding(struct(kept, array))

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.patterns import check, compiled
+from semel.quoting import all_named
 from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons
 from semel.transforms.dates import DateFormat
 from semel.transforms.structs import columns, required
@@ -168,7 +169,7 @@ class MessageTimestampRouter(_TimeRouter):
         times = pc.coalesce(pa.nulls(len(array), pa.int64()), *map(self._milliseconds, given))
         unread = np.asarray(times.is_null().to_numpy(zero_copy_only=False))
         if unread.any():
-            names = ", ".join(self._fields)
+            names = all_named(self._fields)
             some = np.logical_or.reduce([np.zeros(len(array), bool), *there])
             why = reasons(np.flatnonzero(unread & ~some), f"none of {names} holds a time")
             wrong = f"no time of the format {self._format.pattern if self._format else '(none)'}"

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.errors import misconfigured
+from semel.quoting import named
 from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
 from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
 from semel.transforms.structs import columns
@@ -139,11 +140,14 @@ class Sql(Transform):
         for name in found:
             other = folded.setdefault(name.lower(), name)
             if other != name:
-                why = f"the fields {other} and {name} differ only in case, which SQL ignores"
+                why = (
+                    f"the fields {named(other)} and {named(name)} differ only in case, which SQL "
+                    "ignores"
+                )
                 raise Refused(reasons(np.arange(len(batch)), why))
         missing = {n for n in self._wanted if n.lower() not in folded and not n.startswith("__")}
         if missing and values.has_schema:
-            why = f"the query reads {sorted(missing)[0]}, which is not a field of the value"
+            why = f"the query reads {named(min(missing))}, which is not a field of the value"
             raise Refused(reasons(np.arange(len(batch)), why))
         found |= {name: pa.nulls(len(batch)) for name in missing}
         places = {KEY: batch.keys.array, TIMESTAMP: batch.timestamps, PARTITION: batch.partitions}
@@ -260,8 +264,8 @@ def _check_type(name: str, kind: Any) -> None:
     if kind.id in _NOT_ARROWS:
         raise misconfigured(
             "query",
-            f"query: column {name} has the type {kind}, which records do not have. Convert it, for "
-            "example to VARCHAR",
+            f"query: column {named(name)} has the type {kind}, which records do not have. Convert "
+            "it, for example to VARCHAR",
         )
     if kind.id in _NESTED:
         for _, inner in kind.children:

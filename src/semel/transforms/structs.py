@@ -15,6 +15,7 @@ from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import default_of, described, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
+from semel.quoting import named
 from semel.records import DATA_EXCEPTION, Facts
 from semel.transforms.base import Contents, Refused, reasons
 
@@ -149,7 +150,7 @@ def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -
 def refuse_duplicate(name: str, found: Columns, contents: Contents, array: pa.Array) -> None:
     """Refuse two fields of one name in a schema; in a map the later one replaces the other."""
     if contents.has_schema and name in found:
-        message = f"Cannot create field because of field name duplication {name}"
+        message = f"Cannot create field because of field name duplication {named(name)}"
         refuse_all(array, message, SCHEMA_BUILDER)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from semel.quoting import all_named, named
 from semel.transforms.base import Filter, KeyOrValue, Router
 from semel.transforms.chain import Chain, Stage
 from semel.transforms.extract_field import ExtractField
@@ -44,15 +45,15 @@ def _chosen(stage: Stage, known: Known) -> Iterator[str]:
     if isinstance(predicate, HasHeaderKey) and known.headers is not None:
         if predicate.name not in known.headers:
             yield (
-                f"its predicate waits for the header {predicate.name}, which no record has: "
-                f"the source writes {', '.join(known.headers) or 'no headers'}"
+                f"its predicate waits for the header {named(predicate.name)}, which no record has: "
+                f"the source writes {all_named(known.headers) or 'no headers'}"
             )
     elif isinstance(predicate, RecordIsTombstone) and not known.tombstones:
         if drops or not stage.negate:
             yield _says("no record is a tombstone", all_of_them=stage.negate)
     elif isinstance(predicate, TopicNameMatches) and known.topics:
         chosen = [t for t in known.topics if predicate.matches(t) is not stage.negate]
-        why = f"the topics are {', '.join(known.topics)}"
+        why = f"the topics are {all_named(known.topics)}"
         if not chosen:
             yield _says(why, all_of_them=False)
         elif drops and len(chosen) == len(known.topics):
@@ -78,8 +79,8 @@ def _wanted(stage: Stage, known: Known) -> Iterator[str]:
     for name in fields:
         if known.fields is not None and name not in known.fields:
             yield (
-                f"it takes the field {name}, which no value has: the declared schema has "
-                f"{', '.join(known.fields)}"
+                f"it takes the field {named(name)}, which no value has: the declared schema has "
+                f"{all_named(known.fields)}"
             )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from semel.config import key
+from semel.quoting import named
 from semel.transforms.base import Batch, Contents, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import column, columns, refuse_all, required, struct
@@ -38,6 +39,6 @@ class ValueToKey(Transform):
         found = columns(array, defaults=self._config.replace_nulls)
         for name in self.fields:
             if name not in found and values.has_schema:
-                refuse_all(array, f"Field does not exist: {name}")
+                refuse_all(array, f"Field does not exist: {named(name)}")
         chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self.fields}
         return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

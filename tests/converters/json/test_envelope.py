@@ -476,3 +476,11 @@ def test_a_schema_in_the_configuration_is_checked() -> None:
     make(**{"schema_content": "{", "schemas.enable": "false"})  # has no effect then, as in Kafka
     with pytest.raises(ConfigError, match="both declare the fields"):
         make(schema_content='{"type":"int32"}', schema="id INT")
+
+
+@pytest.mark.parametrize("depth", [101, 600, 900, 3000])
+def test_a_schema_that_is_nested_without_end_is_refused(depth: int) -> None:
+    items = '{"type":"array","items":' * depth + '{"type":"int32"}' + "}" * depth
+    found, refused = decode(f'{{"schema":{items},"payload":[]}}'.encode(), b'{"id":1}')
+    assert "nested" in refused[0]
+    assert found.is_valid().to_pylist() == [False, True]

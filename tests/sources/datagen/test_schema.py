@@ -181,6 +181,10 @@ def test_another_seed_makes_other_records() -> None:
     ("schema", "message"),
     [
         ("{", "is not JSON: .* at line 1, column 2"),
+        ("[" * 100_000, "cannot be read: maximum recursion depth"),
+        ("/*" * 200_000, "is not JSON"),
+        ('"\\"' * 200_000, "is not JSON"),
+        ('{"type": "record", "name": {}, "fields": 1}', "cannot be read|must be"),
         ('"string"', "must be a record"),
         (record("strin"), "field f: strin is not a type"),
         (record(["int", "string"]), "field f: a union may be of null and one type only"),

@@ -949,6 +949,14 @@ class TestBroken:
         ({"format": "csv", "csv_separator_char": "ab"}, "must be a character of ASCII"),
         ({"format": "csv", "csv_separator_char": "128"}, "must be a character of ASCII"),
         ({"format": "json", "value_schema": "{"}, "value.schema is not JSON"),
+        ({"format": "json", "value_schema": "[" * 100_000}, "value.schema is nested too deeply"),
+        (
+            {
+                "format": "json",
+                "value_schema": '{"type":"STRUCT","fieldSchemas":{"a":{"type":"ARRAY","name":[]}}}',
+            },
+            "value.schema is not a schema",
+        ),
         ({"timestamp_mode": "FIELD"}, "timestamp.field is required"),
         ({"key_fields": "id"}, "lines of text have no fields"),
         ({"parser_timestamp_timezone": "Mars"}, "Mars is not a time zone"),

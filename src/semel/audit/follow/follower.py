@@ -44,6 +44,7 @@ from semel.ledger import (
     TopicPartition,
 )
 from semel.planning import Plan
+from semel.quoting import named
 from semel.sinks.rereading import ShowsRows
 
 STEP = 1_000_000
@@ -322,7 +323,9 @@ class Follower:
                 raise
         self._not_judged |= dict.fromkeys(changed.not_judged)
         for topic, name in changed.unplaced:
-            self.unplaced[f"values of field {name} of topic {topic}: they reached no column"] = None
+            self.unplaced[
+                f"values of field {named(name)} of topic {named(topic)}: they reached no column"
+            ] = None
         return kafka, damaged, changed
 
     def _noted(

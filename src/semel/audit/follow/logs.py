@@ -9,6 +9,7 @@ from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
 from semel.kafka.cluster import Cluster
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
 from semel.planning import Plan
+from semel.quoting import named
 
 
 def check_logs(
@@ -36,9 +37,10 @@ def check_logs(
         if not entry.log.contradicts(log):
             continue
         text = (
-            f"connector {name}: topic {tp.topic} was created again, or its cluster replaced: the "
-            f"ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, Kafka has "
-            f"{log.topic_id} in {log.cluster_id}. There is nothing to compare the rows with"
+            f"connector {name}: topic {named(tp.topic)} was created again, or its cluster "
+            f"replaced: the ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, "
+            f"Kafka has {log.topic_id} in {log.cluster_id}. There is nothing to compare the rows "
+            "with"
         )
         if planned.connector.topic_recreated == "earliest":
             raise TransientError(f"{text} until the connector continues with the new one")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from semel.audit.follow.intervals import spelled
 from semel.audit.hashes import ChangedRow
+from semel.quoting import all_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Judged:
             first = self.changed_rows[0] if self.changed_rows else None
             where = ""
             if first is not None:
-                columns = f": {', '.join(first.columns)}" if first.columns else ""
+                columns = f": {all_named(first.columns)}" if first.columns else ""
                 where = (
                     f" ({'offset' if self.changed == 1 else 'first at'} {first.offset}{columns})"
                 )

@@ -24,6 +24,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.cursor import Content, Cursor, Longs
 from semel.converters.json.text import place
+from semel.quoting import named
 
 _ROUNDS = 500
 """Items that are read one after the other; lists that hold more are read alone."""
@@ -69,7 +70,7 @@ def _field(field: Field, cursor: Cursor) -> pa.Array:
     try:
         return field.filled(_read(field.node, cursor))
     except ValueError as error:
-        raise ValueError(f"field {field.name}: {error}") from None
+        raise ValueError(f"field {named(field.name)}: {error}") from None
 
 
 def struct_array(arrays: list[pa.Array], fields: list[pa.Field], length: int) -> pa.Array:

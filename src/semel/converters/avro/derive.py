@@ -12,6 +12,7 @@ import pyarrow as pa
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import schema_in
 from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, suits
+from semel.quoting import named
 from semel.records import Facts
 
 NAMESPACE, NAME = "io.confluent.connect.avro", "ConnectDefault"
@@ -47,8 +48,8 @@ def schema_of(kind: pa.DataType, writing: Writing) -> Schema:
     name = writing.facts.get("name") or ""
     if pa.types.is_struct(kind) and name and not _is_name(name):
         raise Unnamed(
-            f"schema name {name}: Avro allows letters, digits and underscores between dots only. "
-            "Set another in SetSchemaMetadata"
+            f"schema name {named(name)}: Avro allows letters, digits and underscores between dots "
+            "only. Set another in SetSchemaMetadata"
         )
     return _Writer(writing).of(kind, writing.facts)
 
@@ -134,7 +135,7 @@ class _Writer:
             return name
         if not self._writing.scrub:
             raise Unnamed(
-                f"field {name!r}: Avro allows letters, digits and underscores only. Set "
+                f"field {named(name)}: Avro allows letters, digits and underscores only. Set "
                 "scrub.invalid.names=true, or let a transform rename it"
             )
         return scrubbed(name)

@@ -27,6 +27,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import DECIMAL, JSON_NAME, WRITTEN, semantic, semantic_facts
+from semel.quoting import all_named, named
 from semel.records import Facts
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class _Parser:
             branches = tuple(self.node(s, space) for s in schema)
             names = tuple(self._branch_name(s, space) for s in schema)
             if len(set(names)) < len(names):
-                raise SchemaError(f"a union has two branches of one type: {', '.join(names)}")
+                raise SchemaError(f"a union has two branches of one type: {all_named(names)}")
             return branches[0] if len(branches) == 1 else Union(branches, names)
         if isinstance(schema, str):
             return Primitive(schema) if schema in PRIMITIVES else self._refer(schema, space)
@@ -122,7 +123,7 @@ class _Parser:
                 return Recursion(known, self._named)
             if known in self._named:
                 return self._named[known]
-        raise SchemaError(f"it refers to {full}, which is not defined")
+        raise SchemaError(f"it refers to {named(full)}, which is not defined")
 
     def _define(self, kind: str, schema: Mapping[str, Any], space: str) -> Node:
         full = _full(schema["name"], schema.get("namespace", space))
@@ -131,13 +132,13 @@ class _Parser:
         if kind == "fixed":
             size = schema["size"]
             if not isinstance(size, int) or size < 0:
-                raise SchemaError(f"fixed {full}: size {size!r} is no number of bytes")
+                raise SchemaError(f"fixed {named(full)}: size {size!r} is no number of bytes")
             node = _decimal(schema, size) or Fixed(size)
         elif kind == "enum":
             symbols = schema["symbols"]
-            named = isinstance(symbols, list) and all(isinstance(s, str) for s in symbols)
-            if not named or not symbols:
-                raise SchemaError(f"enum {full}: its symbols are not a list of names")
+            texts = isinstance(symbols, list) and all(isinstance(s, str) for s in symbols)
+            if not texts or not symbols:
+                raise SchemaError(f"enum {named(full)}: its symbols are not a list of names")
             node = Enum(tuple(symbols))
         else:
             self._open.add(full)
@@ -145,7 +146,7 @@ class _Parser:
             self._open.discard(full)
             names = [f.name for f in fields]
             if len(set(names)) < len(names):
-                raise SchemaError(f"record {full} has a field twice: {', '.join(names)}")
+                raise SchemaError(f"record {named(full)} has a field twice: {all_named(names)}")
             entry = schema.get("connect.internal.type") == "MapEntry" and len(fields) == 2
             name = schema.get("connect.name", full)
             known = semantic(name, pa.struct([(n, pa.null()) for n in names]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from semel.converters.avro.schema import Array, Map, Node, Primitive, Record, Union
+from semel.quoting import named
 
 _WIDER = {
     "int": ("long", "float", "double"),
@@ -17,7 +18,7 @@ _WIDER = {
 
 def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
     """The reasons why a reader's schema cannot read what was written, part by part."""
-    told = f"field {path}: " if path else ""
+    told = f"field {named(path)}: " if path else ""
     if isinstance(reader, Union) or isinstance(writer, Union):
         if _nullable(writer) and not _nullable(reader):
             yield f"{told}it may be null, but not in the latest version"
@@ -55,4 +56,6 @@ def _fields(reader: Record, writer: Record, path: str) -> Iterator[str]:
         if field.name in written:
             yield from incompatible(field.node, written[field.name], inner)
         elif field.given is None and not isinstance(field.node, Union):
-            yield f"field {inner}: it is missing, and the latest version has no default for it"
+            yield (
+                f"field {named(inner)}: it is missing, and the latest version has no default for it"
+            )

@@ -25,6 +25,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.python_values import mask, offsets
+from semel.quoting import named
 
 _DEEPEST = 200
 _EXACT = decimal.Context(prec=100)
@@ -56,7 +57,7 @@ class Reader:
 
     def _refuse(self, why: str) -> NoReturn:
         path = ".".join(filter(None, self._path)).replace(".[]", "[]")
-        where = f"field {path}: " if path else ""
+        where = f"field {named(path)}: " if path else ""
         raise Damaged(f"{where}{why}")
 
     def _take(self, size: int) -> bytes:

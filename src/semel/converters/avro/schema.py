@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, with_default
 from semel.converters.semantic import FACTS, Semantic
+from semel.quoting import named
 from semel.records import Facts
 
 PRIMITIVES = {
@@ -177,8 +178,8 @@ class Field:
             return None if default is None else _default(self.node, default)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise ValueError(
-                f"field {self.name}: its default {json.dumps(default)[:80]} does not fit its "
-                f"type: {error}"
+                f"field {named(self.name)}: its default {json.dumps(default)[:80]} does not fit "
+                f"its type: {error}"
             ) from None
 
     @cached_property

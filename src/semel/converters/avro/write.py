@@ -24,6 +24,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.bytestrings import of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
+from semel.quoting import all_named, named
 
 Piece = Any
 """The bytes of each value (a binary array), or the bytes that all values share (a scalar)."""
@@ -72,7 +73,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             found = pc.index_in(_cast(values, pa.string(), path), pa.array(symbols))
             if found.null_count:
                 other = values.filter(found.is_null())[0]
-                raise Unwritable(f"{_told(path)}{other} is not one of {', '.join(symbols)}")
+                raise Unwritable(f"{_told(path)}{other} is not one of {all_named(symbols)}")
             return [longs(found.to_numpy())]
         case Map() if pa.types.is_map(kind):
             return _entries(node.entry, values, path)
@@ -84,7 +85,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
 
 
 def _told(path: str) -> str:
-    return f"field {path}: " if path else ""
+    return f"field {named(path)}: " if path else ""
 
 
 def _record(node: Record, values: pa.StructArray, path: str) -> list[Piece]:
@@ -113,10 +114,10 @@ def _missing(node: Node, default: pa.Scalar | None, count: int, path: str) -> pa
 def _nullable(node: Union, values: pa.Array, path: str) -> list[Piece]:
     if len(node.values) != 1 or node.null is None:
         if not values.null_count or node.null is None:
-            raise Unwritable(f"{_told(path)}a union of {', '.join(node.names)} cannot be written")
+            raise Unwritable(f"{_told(path)}a union of {all_named(node.names)} cannot be written")
         if values.null_count == len(values):
             return [_tag(node.null)]
-        raise Unwritable(f"{_told(path)}a union of {', '.join(node.names)} cannot be written")
+        raise Unwritable(f"{_told(path)}a union of {all_named(node.names)} cannot be written")
     if pa.types.is_null(values.type) or (len(values) and values.null_count == len(values)):
         return [_tag(node.null)]
     (branch,) = node.values

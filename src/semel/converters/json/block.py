@@ -19,6 +19,7 @@ from semel.converters.json.columns import Column
 from semel.converters.json.floats import Written, unfaithful
 from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
 from semel.converters.semantic import name_in
+from semel.quoting import named
 from semel.records import DATA_EXCEPTION, one_array
 
 BLOCK_BYTES = 256 * 1024 * 1024
@@ -130,7 +131,7 @@ class ObjectReader:
             parsed = one_array(table[c.name])
             number = unfaithful(written, c.name, parsed)
             if number is not None:
-                raise Unreadable(f"field {c.name}: {shown(number)} {misfit(number, c)}")
+                raise Unreadable(f"field {named(c.name)}: {shown(number)} {misfit(number, c)}")
             done[c.name] = way.finish(parsed)
         if self._raw:
             done.update(zip(self._raw, duck.raw(text, self._raw), strict=True))
@@ -147,7 +148,7 @@ class ObjectReader:
         if array.null_count and column.name in self._defaults:
             array = _fill(array, self._defaults[column.name])
         if column.required and array.null_count:
-            raise Unreadable(f"field {column.name}: required, but missing or null")
+            raise Unreadable(f"field {named(column.name)}: required, but missing or null")
         return array
 
     def _read_defaults(self) -> None:
@@ -228,9 +229,9 @@ class ObjectReader:
             value = fields.get(column.name, "null")
             if value == "null":
                 if column.required and column.default is None:
-                    return f"field {column.name}: required, but missing or null"
+                    return f"field {named(column.name)}: required, but missing or null"
             elif not column.takes(value):
-                return f"field {column.name}: {shown(value)} {misfit(value, column)}"
+                return f"field {named(column.name)}: {shown(value)} {misfit(value, column)}"
         return None
 
     def _reason(self, text: str, error: Exception) -> str:
@@ -243,7 +244,7 @@ class ObjectReader:
             value = fields.get(column.name)
             alone = ObjectReader([Column(column.name, column.type, column.readings)])
             if value is not None and alone.parse(pa.array([_object(column.name, value)])) is None:
-                return f"field {column.name}: {shown(value)} {misfit(value, column)}"
+                return f"field {named(column.name)}: {shown(value)} {misfit(value, column)}"
         return _message(error)
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
 from semel.converters.json.columns import JSON, Column, Reading, column
+from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import (
     DECIMAL,
     PRIMITIVES,
@@ -24,6 +25,7 @@ from semel.converters.semantic import (
     semantic_facts,
     semantic_struct,
 )
+from semel.quoting import all_named, named
 from semel.records import list_offsets
 
 
@@ -55,7 +57,13 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
     Raises:
         SchemaError: names what is wrong with it.
     """
-    schema = _object(json.loads(text), "the schema")
+    try:
+        schema = _object(json.loads(text), "the schema")
+        check_size(schema, _parts)
+    except RecursionError:
+        raise SchemaError("its fields are nested too deeply") from None
+    except ValueError as error:
+        raise SchemaError(str(error)) from None
     if not defaults:
         schema = {**schema, KEEPS_NULLS: True}
     facts = facts_of(schema)
@@ -67,6 +75,13 @@ def translate(text: str, value_name: str, *, defaults: bool = True) -> ConnectSc
         made = _column(value_name, schema, required=False, defaults=defaults)
         return ConnectSchema(None, made, facts)
     return ConnectSchema(struct_columns(schema), None, facts)
+
+
+def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    fields = schema.get("fields")
+    inside = [schema.get(name) for name in ("items", "keys", "values")]
+    found = [*inside, *(fields if isinstance(fields, list) else ())]
+    return [part for part in found if isinstance(part, dict)]
 
 
 def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +114,7 @@ def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
         columns.append(_column(name, field, required=required, defaults=defaults))
     names = [c.name for c in columns]
     if len(set(names)) < len(names):
-        raise SchemaError(f"duplicate field names in {names}")
+        raise SchemaError(f"duplicate field names in {all_named(names)}")
     return tuple(columns)
 
 
@@ -162,9 +177,9 @@ def _is_whole(schema: Any) -> bool:
 def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
     kind = schema.get("type")
     if not isinstance(kind, str):
-        raise SchemaError(f"field {name}: unknown type {json.dumps(kind)[:80]}")
+        raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)[:80]}")
     if kind == "array":
-        items = _object(schema.get("items"), f"field {name}: the items of an array")
+        items = _object(schema.get("items"), f"field {named(name)}: the items of an array")
         item, readings = _type(name, items)
         if not readings or pa.types.is_list(item):
             return JSON, ()
@@ -173,7 +188,7 @@ def _type(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Read
         found = semantic_struct(schema) if kind == "struct" else None
         return (JSON, ()) if found is None else (found.type, _written_as_struct(found))
     if kind not in PRIMITIVES:
-        raise SchemaError(f"field {name}: unknown type {json.dumps(kind)}")
+        raise SchemaError(f"field {named(name)}: unknown type {json.dumps(kind)}")
     primitive = PRIMITIVES[kind]
     if schema.get("name") == DECIMAL and kind == "bytes":
         return _decimal(name, schema)
@@ -262,11 +277,13 @@ def _named(wanted: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 
 def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[Reading, ...]]:
-    parameters = _object(schema.get("parameters") or {}, f"field {name}: parameters")
+    parameters = _object(schema.get("parameters") or {}, f"field {named(name)}: parameters")
     try:
         wanted = decimal_type(parameters)
     except (KeyError, TypeError, ValueError) as error:
-        raise SchemaError(f"field {name}: a Decimal needs a whole number as scale") from error
+        raise SchemaError(
+            f"field {named(name)}: a Decimal needs a whole number as scale"
+        ) from error
     encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, wanted), r'"')
     (number,) = column(name, wanted).readings
     return wanted, (encoded, replace(number, pattern=r"-?\d"))

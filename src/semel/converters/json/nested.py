@@ -28,6 +28,7 @@ from semel.converters.json.infer import NULL, as_column
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
 from semel.converters.semantic import DECIMAL, TYPES, plain
+from semel.quoting import named
 from semel.records import list_offsets
 
 
@@ -105,7 +106,7 @@ class _Struct(Nested):
         """A field that the type lacks may only be null."""
         for name in sorted(duck.keys(text) - {f.name for f in self._fields}):
             if ObjectReader([as_column(name, NULL)]).parse(text) is None:
-                raise Unreadable(f"it holds a field {name}, which {self.type} lacks")
+                raise Unreadable(f"it holds a field {named(name)}, which {self.type} lacks")
 
 
 class _List(Nested):

@@ -29,6 +29,7 @@ from semel.converters.json.infer import (
 )
 from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
 from semel.converters.json.text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
+from semel.quoting import named
 from semel.records import DATA_EXCEPTION
 
 _MOST_OTHERS, _SAMPLED = 100, 100
@@ -295,5 +296,5 @@ def _without(block: pa.StructArray, rows: Sequence[int]) -> pa.StructArray:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown_ = list(names)
+    shown_ = [named(n) for n in names]
     return ", ".join(shown_[:_SHOWN]) + (", ..." if len(shown_) > _SHOWN else "")

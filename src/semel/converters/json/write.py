@@ -22,6 +22,7 @@ from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of, schema_in
 from semel.converters.semantic import WRITTEN, as_sent, suits
+from semel.quoting import named
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
@@ -249,8 +250,8 @@ def type_of(name: str, kind: pa.DataType) -> dict[str, Any]:
         if matches(kind):
             return found
     raise Unwritable(
-        f"field {name}: Kafka Connect's schemas cannot represent {kind}. Let the transform convert "
-        "it, or set value.converter.schemas.enable=false"
+        f"field {named(name)}: Kafka Connect's schemas cannot represent {kind}. Let the transform "
+        "convert it, or set value.converter.schemas.enable=false"
     )
 
 

@@ -26,6 +26,7 @@ from semel.converters.registry.client import JSON, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
+from semel.quoting import named
 from semel.records import Facts
 
 _OPTIONAL = "use.optional.for.nonrequired"
@@ -154,7 +155,7 @@ def _check(values: pa.Array, required: Sequence[str]) -> None:
     for name in required:
         at = values.type.get_field_index(name)
         if at < 0 or values.field(at).null_count:
-            raise ValueError(f"field {name}: null, but its schema requires a value")
+            raise ValueError(f"field {named(name)}: null, but its schema requires a value")
 
 
 _WIDER = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "float": 5, "float32": 5, "double": 6}
@@ -165,7 +166,7 @@ def _incompatible(
     reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
 ) -> Iterator[str]:
     """The reasons why a schema does not describe what another one writes, part by part."""
-    told = f"field {path}: " if path else ""
+    told = f"field {named(path)}: " if path else ""
     ours, theirs = writer["type"], reader["type"]
     if theirs == "struct" and "fields" not in reader:
         return
@@ -183,7 +184,7 @@ def _incompatible(
             if field["field"] in written:
                 yield from _incompatible(field, written[field["field"]], inner)
             elif not field["optional"]:
-                yield f"field {inner}: it is missing, and the latest version requires it"
+                yield f"field {named(inner)}: it is missing, and the latest version requires it"
     else:
         for part in ("items", "values"):
             if part in reader:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from semel.converters.schema_sizes import MOST
+from semel.quoting import named
 
 ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
 """Values about which nothing is known, or of one of several types: they are kept as JSON."""
@@ -91,14 +92,16 @@ class _Translator:
         name, _, pointer = reference.partition("#")
         document = self._documents.get(name) if name and name != root.get("$id") else root
         if document is None:
-            raise SchemaError(f"it refers to {name}, which is not among its references")
+            raise SchemaError(f"it refers to {named(name)}, which is not among its references")
         found = document
         for part in filter(None, unquote(pointer).split("/")):
             key = part.replace("~1", "/").replace("~0", "~")
             try:
                 found = found[int(key)] if isinstance(found, list) else found[key]
             except (KeyError, IndexError, TypeError, ValueError):
-                raise SchemaError(f"it refers to {reference}, which does not exist") from None
+                raise SchemaError(
+                    f"it refers to {named(reference)}, which does not exist"
+                ) from None
         return document, found
 
     def _merged(self, schema: Mapping[str, Any], root: Any) -> dict[str, Any]:

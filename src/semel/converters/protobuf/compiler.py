@@ -25,6 +25,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from semel.errors import Unavailable
+from semel.quoting import named
 
 _CONFLUENT = {
     "confluent/meta.proto": """
@@ -168,7 +169,7 @@ def _serialized(name: str, text: str) -> FileDescriptorProto | None:
 def _write(place: Path, name: str, text: str) -> None:
     parts = name.split("/")
     if {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
-        raise SchemaError(f"it has a reference with the name {name!r}, which names no file")
+        raise SchemaError(f"it has a reference with the name {named(name)}, which names no file")
     path = place / PurePosixPath(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +177,7 @@ def _write(place: Path, name: str, text: str) -> None:
     except UnicodeEncodeError:
         raise SchemaError("not a Protobuf schema: it is not Unicode") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise SchemaError(f"its reference {name!r} is a file and a folder at once") from None
+        raise SchemaError(f"its reference {named(name)} is a file and a folder at once") from None
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -200,7 +201,7 @@ def _reason(complaints: str, main: str, schemas: Iterable[str]) -> str:
     """What protoc says first of these files, in one line."""
     for file, line, why in _COMPLAINT.findall(complaints):
         if why == _MISSING:
-            return f"it imports {file!r}, which is not registered as a reference of it"
+            return f"it imports {named(file)}, which is not registered as a reference of it"
         if file in schemas and not why.startswith("warning:"):
             where = [] if file == main else [file]
             return ": ".join([*where, *([f"line {line}"] if line else []), why])

@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
+from semel.quoting import named
 
 NAME = "ConnectDefault"
 _VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,7 +93,7 @@ class _Writer:
             parts = [scrubbed(part) for part in parts]
         if not all(map(_VALID.fullmatch, parts)):
             raise Unnamed(
-                f"schema name {self._writing.name}: Protobuf allows letters, digits and "
+                f"schema name {named(self._writing.name)}: Protobuf allows letters, digits and "
                 "underscores between dots only. Set scrub.invalid.names=true, or another name in "
                 "SetSchemaMetadata"
             )
@@ -121,8 +122,8 @@ class _Writer:
             nullable = False
             if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
                 raise ValueError(
-                    f"field {field.name}: Protobuf has no lists of lists or maps. Let a transform "
-                    "change it"
+                    f"field {named(field.name)}: Protobuf has no lists of lists or maps. Let a "
+                    "transform change it"
                 )
         elif nullable and self._writing.optional:
             label = "optional "
@@ -134,7 +135,7 @@ class _Writer:
             return scrubbed(name)
         if not _VALID.fullmatch(name):
             raise Unnamed(
-                f"field {name!r}: Protobuf allows letters, digits and underscores only. Set "
+                f"field {named(name)}: Protobuf allows letters, digits and underscores only. Set "
                 "scrub.invalid.names=true, or let a transform rename it"
             )
         return name
@@ -147,7 +148,8 @@ class _Writer:
         inner = _plain(value.type)
         if pa.types.is_list(inner) or pa.types.is_large_list(inner) or pa.types.is_map(inner):
             raise ValueError(
-                f"field {name}: Protobuf has no maps of lists or maps. Let a transform change it"
+                f"field {named(name)}: Protobuf has no maps of lists or maps. Let a transform "
+                "change it"
             )
         allowed = pa.types.is_integer(key.type) or key.type in (pa.string(), pa.bool_())
         if allowed and not self._writing.optional:
@@ -177,7 +179,7 @@ class _Writer:
                 return written, options, []
         scalar = _scalar(kind)
         if scalar is None:
-            raise ValueError(f"field {field}: Protobuf cannot represent {kind}")
+            raise ValueError(f"field {named(field)}: Protobuf cannot represent {kind}")
         options = {}
         if kind in (pa.int8(), pa.int16()):
             options = {"connect.type": str(kind)}

@@ -30,6 +30,7 @@ from semel.converters.protobuf.schema import (
     Wrapped,
 )
 from semel.converters.semantic import TYPES, Semantic, semantic, semantic_facts
+from semel.quoting import all_named, named
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
 """The type of decimals, and the precision and scale of those that declare none."""
@@ -103,7 +104,7 @@ class Linked:
         """
         names = [m.full_name for m in self._messages]
         if not names or (name is not None and name not in names):
-            raise SchemaError(f"it has no message {name or ''}".rstrip())
+            raise SchemaError(f"it has no message {named(name or '')}".rstrip())
         return (0 if name is None else names.index(name),)
 
     def full_name(self, name: str) -> str:
@@ -114,7 +115,7 @@ class Linked:
         """
         found = self.file.message_types_by_name.get(name)
         if found is None:
-            raise SchemaError(f"it has no message {name!r}")
+            raise SchemaError(f"it has no message {named(name)}")
         return str(found.full_name)
 
     def root(self, name: str) -> Node:
@@ -159,7 +160,9 @@ class Linked:
         names = [column.name for column in found]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise SchemaError(f"message {declared.name} has a field twice: {', '.join(twice)}")
+            raise SchemaError(
+                f"message {named(declared.name)} has a field twice: {all_named(twice)}"
+            )
         return found
 
     def _field(self, field: FieldDescriptor, plain: bool) -> Field:
@@ -200,7 +203,8 @@ class Linked:
     def _node(self, field: FieldDescriptor) -> Node:
         if field.type == FieldDescriptor.TYPE_GROUP:
             raise SchemaError(
-                f"field {field.name}: groups and delimited messages are not read. Make it a message"
+                f"field {named(field.name)}: groups and delimited messages are not read. Make it a "
+                "message"
             )
         if field.enum_type is not None:
             enum = field.enum_type

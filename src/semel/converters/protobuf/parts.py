@@ -9,6 +9,7 @@ import pyarrow as pa
 from semel.converters.bytestrings import unscaled
 from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
 from semel.converters.protobuf.schema import Known
+from semel.quoting import named
 
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _POWERS = np.array([10**n for n in range(19)], np.int64)
@@ -29,7 +30,7 @@ def cast(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
     try:
         return values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        told = f"field {path}: " if path else ""
+        told = f"field {named(path)}: " if path else ""
         reason = str(error).splitlines()[0]
         raise Unwritable(f"{told}{values.type} does not fit {wanted}: {reason}") from None
 
@@ -40,7 +41,7 @@ def of(node: Known, values: pa.Array, path: str) -> pa.StructArray:
     Raises:
         Unwritable: no message can represent it.
     """
-    kind, told = values.type, f"field {path}: " if path else ""
+    kind, told = values.type, f"field {named(path)}: " if path else ""
     if node.kind == "Timestamp" and pa.types.is_timestamp(kind):
         seconds, nanos = _split(values, kind.unit)
         if ((seconds < FIRST_SECOND) | (seconds > LAST_SECOND)).any():

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from semel.converters.protobuf.link import Linked
 from semel.converters.protobuf.schema import Enum, Field, Known, Map, Message, Node, Scalar, Wrapped
+from semel.quoting import named
 
 _WIDER = {
     "int32": ("int64", "sint32", "sint64", "sfixed32", "sfixed64", "float", "double"),
@@ -24,7 +25,7 @@ def incompatible(reader: Linked, writer: Linked) -> Iterator[str]:
 
 
 def _messages(reader: Node, writer: Node, path: str) -> Iterator[str]:
-    told = f"field {path}: " if path else ""
+    told = f"field {named(path)}: " if path else ""
     match reader, writer:
         case Message(), Message():
             yield from _fields(reader, writer, path)
@@ -59,11 +60,11 @@ def _fields(reader: Message, writer: Message, path: str) -> Iterator[str]:
         if field.name in written:
             yield from _field(field, written[field.name], inner)
         elif field.required:
-            yield f"field {inner}: it is missing, and the latest version requires it"
+            yield f"field {named(inner)}: it is missing, and the latest version requires it"
 
 
 def _field(reader: Field, writer: Field, path: str) -> Iterator[str]:
     if reader.repeated != writer.repeated:
-        yield f"field {path}: only one of them is a list"
+        yield f"field {named(path)}: only one of them is a list"
     else:
         yield from _messages(reader.node, writer.node, path)

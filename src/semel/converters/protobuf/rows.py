@@ -30,6 +30,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
+from semel.quoting import named
 
 _DEEPEST = 100
 _END_GROUP = 4
@@ -82,7 +83,7 @@ class Reader:
 
     def _refuse(self, why: str) -> NoReturn:
         path = ".".join(self._path)
-        raise Damaged(f"field {path}: {why}" if path else why)
+        raise Damaged(f"field {named(path)}: {why}" if path else why)
 
     def _message(self, node: Message, data: bytes) -> tuple[Any, ...]:
         self._nested += 1

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import Semantic, metadata
+from semel.quoting import named
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""
@@ -166,7 +167,7 @@ class Field:
             gone = values.is_null() if values.null_count else None
             return pa.ListArray.from_arrays(values.offsets, items, mask=gone)
         except ValueError as error:
-            raise ValueError(f"field {self.name}: {error}") from None
+            raise ValueError(f"field {named(self.name)}: {error}") from None
 
     @property
     def is_message(self) -> bool:

@@ -31,6 +31,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
+from semel.quoting import all_named, named
 
 _EMPTY = pa.scalar(b"", pa.binary())
 _UNSIGNED = {"uint32": pa.uint32(), "fixed32": pa.uint32()}
@@ -46,7 +47,7 @@ def write(node: Node, values: pa.Array) -> pa.Array:
 
 
 def _told(path: str) -> str:
-    return f"field {path}: " if path else ""
+    return f"field {named(path)}: " if path else ""
 
 
 def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
@@ -184,7 +185,7 @@ def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
     found = pc.index_in(parts.cast(values, pa.string(), path), pa.array(names))
     if found.null_count:
         other = values.filter(found.is_null())[0]
-        raise Unwritable(f"{_told(path)}{other} is not one of {', '.join(names)}")
+        raise Unwritable(f"{_told(path)}{other} is not one of {all_named(names)}")
     return pa.array([number for _, number in node.values], pa.int32()).take(found)
 
 

@@ -138,6 +138,8 @@ class Registry:
                 f"{self._told} does not answer with JSON ({error}). Check "
                 f"{self._where}.schema.registry.url"
             ) from None
+        except TimeoutError as error:
+            raise Unavailable(f"{self._told}: {error}") from None
         except TooLarge as error:
             raise ServiceError(
                 f"{error}, which no schema has. Check {self._where}.schema.registry.url"

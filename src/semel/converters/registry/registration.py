@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys
 from semel.errors import ConfigError, Problem
+from semel.quoting import named
 
 _PACKAGE = "io.confluent.kafka.serializers.subject."
 _STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
@@ -66,8 +67,8 @@ class Registration:
         found = registry.latest(subject)
         if found is None:
             raise ConfigError(
-                f"{LATEST}=true, but subject {subject} has no version in {registry.url}: register "
-                "one"
+                f"{LATEST}=true, but subject {named(subject)} has no version in {registry.url}: "
+                "register one"
             )
         return found
 
@@ -81,8 +82,8 @@ class Registration:
             return registry.id_of(subject, kind, text, register=self.registers)
         except UnknownSchema:
             raise ConfigError(
-                f"subject {subject} in {registry.url} has no schema like {text}. Register it, or "
-                f"set {AUTO}=true"
+                f"subject {named(subject)} in {registry.url} has no schema like {text}. Register "
+                f"it, or set {AUTO}=true"
             ) from None
 
 

@@ -33,6 +33,7 @@ from semel.kafka.consumer import Events, OutOfOrder, Poll, consumer_config, rais
 from semel.kafka.consumerlog import logged_consumer
 from semel.kafka.damage import Damage, examine, intact
 from semel.ledger import Advance, LogId, OffsetRange, TopicPartition
+from semel.quoting import named
 from semel.records import DeadLetter, Rejected, RowsRejected
 from semel.sinks.staging import Stager, StagingSink
 from semel.sizes import Sizes
@@ -186,7 +187,7 @@ class BoundedWorker(RunWorker):
         for topic, log_id in self._logs.items():
             if log_id.contradicts(self._consumer_log.fetched(topic)):
                 raise TransientError(
-                    f"connector {self.spec.connector.name}: the topic {topic} that "
+                    f"connector {self.spec.connector.name}: the topic {named(topic)} that "
                     "the consumer reads is not the one that the ledger knows. Was it created again?"
                 )
 

@@ -25,6 +25,7 @@ from semel.kafka.consumer import OutOfOrder
 from semel.kafka.errors import failure
 from semel.kafka.logids import Asked
 from semel.ledger import LedgerEntry, LogId
+from semel.quoting import all_named, named
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Check:
         if self._confirmed:
             return
         asked, self._asked = self._asked or self._ask(), None
-        names = ", ".join(sorted(self._expected))
+        names = all_named(sorted(self._expected))
         if not asked.done(_PATIENCE):
             self._cluster.reconnect()
             raise Unavailable(
@@ -84,7 +85,7 @@ class Check:
             ) from None
         for topic, expected in self._expected.items():
             if topic in found and expected.contradicts(found[topic]):
-                raise Recreated(f"topic {topic} was created again")
+                raise Recreated(f"topic {named(topic)} was created again")
         self._confirmed = True
 
     def _ask(self) -> Asked:
@@ -115,7 +116,9 @@ class LogWatch:
         known = {t: self._logs[t] for t in topics if t in self._logs}
         for topic, expected in known.items():
             if expected.contradicts(fetched(topic)):
-                raise Recreated(f"the topic {topic} in Kafka is not the one that the ledger knows")
+                raise Recreated(
+                    f"the topic {named(topic)} in Kafka is not the one that the ledger knows"
+                )
         return Check(self._cluster, known)
 
     def changed(self, *, seldom: bool = False) -> bool:

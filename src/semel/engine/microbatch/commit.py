@@ -17,6 +17,7 @@ from semel.engine.microbatch import frames
 from semel.engine.poll import advances
 from semel.errors import BadRecord, ConfigError
 from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.quoting import named
 from semel.records import (
     KEY,
     METADATA_TYPES,
@@ -146,6 +147,6 @@ def widened(topic: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
         return pa.unify_schemas([known, found], promote_options="permissive")
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise ConfigError(
-            f"values of topic {topic} do not agree on their types: {error}. Declare them in "
+            f"values of topic {named(topic)} do not agree on their types: {error}. Declare them in "
             "value.converter.schema"
         ) from None

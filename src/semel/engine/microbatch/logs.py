@@ -18,6 +18,7 @@ from semel.engine.epochs import diverged
 from semel.errors import LogChanged
 from semel.kafka.cluster import Cluster
 from semel.ledger import UNKNOWN_LOG, LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
+from semel.quoting import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class KnownLogs:
         for entry in entries:
             known = logs.get(entry.topic, UNKNOWN_LOG)
             if known.contradicts(entry.log):
-                raise LogChanged(f"topic {entry.topic} was created again")
+                raise LogChanged(f"topic {named(entry.topic)} was created again")
             logs[entry.topic] = known.completed(entry.log)
         self.expect(entries)
         self._logs = logs
@@ -110,9 +111,9 @@ def _compare(logs: Mapping[str, LogId], cluster: Cluster, topics: Collection[str
     found = cluster.logs(topics)
     for topic in sorted(topics):
         if topic not in found:
-            raise LogChanged(f"topic {topic} is gone")
+            raise LogChanged(f"topic {named(topic)} is gone")
         if logs[topic].contradicts(found[topic]):
-            raise LogChanged(f"topic {topic} was created again")
+            raise LogChanged(f"topic {named(topic)} was created again")
 
 
 def _check_kept(

@@ -26,6 +26,7 @@ from semel.engine.microbatch.task import COMMIT, MicroSpec, Reading
 from semel.engine.microbatch.topics import KnownTopics
 from semel.errors import ConfigError, SemelError
 from semel.ledger import OffsetRange, TopicPartition
+from semel.quoting import named
 from semel.records import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.transforms import known_chain
 
@@ -168,7 +169,7 @@ class Planner:
                 raise Widened from None
             raise ConfigError(
                 f"connector {self._run.connector.name}: the transform does not fit topic "
-                f"{decoded.topic}: {first_line(error)}"
+                f"{named(decoded.topic)}: {first_line(error)}"
             ) from None
         return Planned(decoded, result, answers, one_to_one)
 
@@ -202,9 +203,9 @@ class Planner:
         for name, reason in self._needed().items():
             if name not in columns:
                 raise ConfigError(
-                    f"connector {self._run.connector.name}: the transform of topic {topic} drops "
-                    f"the column {name}, but {reason} needs it. Let the column pass, or change "
-                    "that setting: rows that are made of several records cannot have it"
+                    f"connector {self._run.connector.name}: the transform of topic {named(topic)} "
+                    f"drops the column {named(name)}, but {reason} needs it. Let the column pass, "
+                    "or change that setting: rows that are made of several records cannot have it"
                 )
 
     def _needed(self) -> Mapping[str, str]:

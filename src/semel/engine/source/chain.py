@@ -13,6 +13,7 @@ from semel.config import SourceConnectorConfig
 from semel.engine.chains import by_topic, chained
 from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord
+from semel.quoting import named
 from semel.records import HEADERS_TYPE, ConnectRecords
 from semel.sources.base import Unread
 
@@ -34,7 +35,7 @@ class SourceChain:
         """
         if records and not self._skips:
             raise BadRecord(
-                f"connector {self._name}: a record for topic {records[0].topic}: "
+                f"connector {self._name}: a record for topic {named(records[0].topic)}: "
                 f"{records[0].message}, or set errors.tolerance=all to leave such records out"
             )
         return [Skipped(r.topic, "TASK_POLL", r.message, place=r.place) for r in records]
@@ -63,7 +64,7 @@ class SourceChain:
         elif refused:
             first = min(refused, key=lambda f: f.index)
             raise BadRecord(
-                f"connector {self._name}: a record for topic {records.topic} failed in "
+                f"connector {self._name}: a record for topic {named(records.topic)} failed in "
                 f"{first.stage}: {first.message}. Everything before it is committed"
             )
         if topics is None:

@@ -18,6 +18,7 @@ from semel.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
+from semel.quoting import named
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import SourceOffsets
 
@@ -164,8 +165,8 @@ class Commits:
         keyless = next((m.topic for m in work.messages if m.keys.null_count), "")
         return BadRecord(
             f"connector {self._name}: the brokers refuse a record; nothing of its transaction was "
-            f"written. The largest one is for topic {largest} and has {sizes[largest]:,} bytes: is "
-            f"that more than max.message.bytes of {largest} allows?"
+            f"written. The largest one is for topic {named(largest)} and has {sizes[largest]:,} "
+            f"bytes: is that more than max.message.bytes of {largest} allows?"
             + (f" Is {keyless} compacted? It has records without a key." if keyless else "")
             + (self._offsets.clock if self._offsets.in_transactions else "")
         )

@@ -15,6 +15,7 @@ from semel.converters.base import Writers
 from semel.engine.source.skipped import Contents, Skipped
 from semel.errors import BadRecord, ConfigError
 from semel.kafka.messages import ANY, Messages, headers, timestamps
+from semel.quoting import named
 from semel.records import HEADERS, PARTITION, ConnectRecords
 
 _UNWRITTEN = (ConfigError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
@@ -61,7 +62,8 @@ class Encoder:
         except _Refused as refused:
             if not self._skips:
                 raise BadRecord(
-                    f"connector {self._name}: records for topic {records.topic}: {refused.error}"
+                    f"connector {self._name}: records for topic {named(records.topic)}: "
+                    f"{refused.error}"
                 ) from None
         left = records.take(pa.array(self._fitting(records, np.arange(len(records)), skipped)))
         none = pa.chunked_array([], pa.binary())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from semel.config import SourceConnectorConfig
+from semel.quoting import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Skipped:
     def described(self) -> str:
         """The record and its error in one log line."""
         shown = f": {self.content}" if self.content else ""
-        return f"bad record for topic {self.topic} ({self.stage}): {self.message}{shown}"
+        return f"bad record for topic {named(self.topic)} ({self.stage}): {self.message}{shown}"
 
 
 class Contents:

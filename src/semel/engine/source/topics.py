@@ -12,6 +12,7 @@ from semel.errors import ConfigError, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.presence import check_replicas, description
 from semel.ledger import TopicPartition
+from semel.quoting import named
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Topics:
             self._ask_brokers(self._where(missing[0]))
 
     def _where(self, topic: str) -> str:
-        return f"connector {self._connector.name}: topic {topic}"
+        return f"connector {self._connector.name}: topic {named(topic)}"
 
     def _exists(self, topic: str, there: Container[str]) -> bool:
         """Whether a topic is there; ``there`` are those that a broker has listed.

@@ -17,6 +17,7 @@ from semel.failpoints import hit
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.patterns import compiled
 from semel.problems import together
+from semel.quoting import PATH, named
 from semel.records import TIMESTAMP, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
@@ -86,7 +87,7 @@ class DeltaSink(StagingSink):
             Problem(
                 "errors.deadletterqueue.table",
                 f"connector {connector.name}: errors.deadletterqueue.table={dead} is the table of "
-                f"topic {topic} too: dead letters need one of their own",
+                f"topic {named(topic)} too: dead letters need one of their own",
             )
             for topic in connector.topics
             if self._config.table(topic) == dead
@@ -379,7 +380,7 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
             ours = column.name in made.OWN
             if not ours and (at < 0 or table.columns.field(at).type != column.type):
                 raise TargetChanged(
-                    f"Delta table {table.where}: column {column.name} was altered meanwhile"
+                    f"Delta table {table.where}: column {named(column.name)} was altered meanwhile"
                 )
     filesystem = table.filesystem()
     for file in files:
@@ -387,6 +388,6 @@ def _check(table: Table, files: Sequence[DataFile]) -> None:
             there = filesystem.get_file_info(file.path).is_file
         if not there:
             raise TargetChanged(
-                f"Delta table {table.where}: the staged file {file.path} is gone. Was the table "
-                "vacuumed with a retention of zero?"
+                f"Delta table {table.where}: the staged file {named(file.path, PATH)} is gone. Was "
+                "the table vacuumed with a retention of zero?"
             )

@@ -13,6 +13,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import Hole, LedgerEntry
 from semel.patterns import Pattern
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
@@ -85,9 +86,10 @@ def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
     missing = [c for c in connector.provenance_columns.values() if c not in table.columns.names]
     if missing:
         raise ConfigError(
-            f"connector {connector.name}: table {table.where} has no column {missing[0]}, which "
-            "provenance=true asks for: was that set after the table was made? Run the connector "
-            "with auto.evolve=true, add the column, or audit by counts with provenance=false"
+            f"connector {connector.name}: table {table.where} has no column {named(missing[0])}, "
+            "which provenance=true asks for: was that set after the table was made? Run the "
+            "connector with auto.evolve=true, add the column, or audit by counts with "
+            "provenance=false"
         )
 
 

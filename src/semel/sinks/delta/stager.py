@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.delta.config import DeltaConfig
@@ -71,10 +72,10 @@ class DeltaStager(Stager):
         origin, topic = records.origin, records.topic
         if self._tables.where(origin) != self._tables.where(topic):
             raise ConfigError(
-                f"connector {self._connector.name}: records of topic {origin} are routed to topic "
-                f"{topic}, whose table is {self._tables.where(topic)}, but their positions are in "
-                f"{self._tables.where(origin)}: Delta Lake commits one table at a time. Route no "
-                "records, or set table.name.format to one table for all topics"
+                f"connector {self._connector.name}: records of topic {named(origin)} are routed to "
+                f"topic {named(topic)}, whose table is {self._tables.where(topic)}, but their "
+                f"positions are in {self._tables.where(origin)}: Delta Lake commits one table at a "
+                "time. Route no records, or set table.name.format to one table for all topics"
             )
 
     def _writer(self, table: Table, topic: str) -> FileWriter:

@@ -19,8 +19,10 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
+from semel.answers import MOST, too_large
 from semel.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
 from semel.problems import refuse
+from semel.quoting import named
 from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
@@ -211,7 +213,8 @@ class Table:
             kind = self.columns.field(name).type
             if not partitions(kind):
                 return (
-                    f"is partitioned by column {name} of type {kind}, which has no text in the log"
+                    f"is partitioned by column {named(name)} of type {kind}, which has no text in "
+                    "the log"
                 )
         for field in self._table.schema().fields:
             special = [
@@ -221,7 +224,7 @@ class Table:
                 or n.startswith("delta.identity.")
             ]
             if special:
-                return f"computes or checks column {field.name} ({special[0]})"
+                return f"computes or checks column {named(field.name)} ({special[0]})"
         return None
 
     def transaction(self, app_id: str) -> int | None:
@@ -247,7 +250,10 @@ class Table:
         def operation(version: int) -> Operation | None:
             try:
                 with filesystem.open_input_stream(f"_delta_log/{version:020}.json") as stream:
-                    return operation_of(stream.read())
+                    content = stream.read(MOST + 1)
+                    if len(content) > MOST:
+                        raise too_large(MOST, self.where)
+                    return operation_of(content)
             except FileNotFoundError:
                 return None
 

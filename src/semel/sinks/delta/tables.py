@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
+from semel.quoting import all_named, named
 from semel.records import Records
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.convert import to_read
@@ -58,29 +59,30 @@ class Tables:
                 raise ConfigError(
                     f"connector {self._connector.name}: auto.offset.reset=latest needs a table "
                     f"that keeps the first positions, but there is none at {self.where(topic)} for "
-                    f"topic {topic}: records that come before its first row would be skipped "
-                    "after a crash. Create it, or set auto.offset.reset=earliest"
+                    f"topic {named(topic)}: records that come before its first row would be "
+                    "skipped after a crash. Create it, or set auto.offset.reset=earliest"
                 )
             return
         upserts = self._config.insert_mode == "upsert"
         why = table.refusal(merges=upserts)
         if why is not None:
             raise ConfigError(
-                f"connector {self._connector.name}: table {table.where} of topic {topic} {why}"
+                f"connector {self._connector.name}: table {table.where} of topic {named(topic)} "
+                f"{why}"
             )
         key = self._config.pk_fields if upserts else ()
         missing = [n for n in key if n not in table.columns.names]
         if missing and not self._config.auto_evolve:
             raise ConfigError(
                 f"connector {self._connector.name}: pk.fields={','.join(key)}: table "
-                f"{table.where} (topic {topic}) has no column {missing[0]}; it has "
-                f"{', '.join(table.columns.names)}"
+                f"{table.where} (topic {named(topic)}) has no column {named(missing[0])}; it has "
+                f"{all_named(table.columns.names)}"
             )
 
     def missing(self, topic: str) -> ConfigError:
         return ConfigError(
             f"connector {self._connector.name}: there is no Delta table at {self.where(topic)} "
-            f"for topic {topic}. Create it, or set auto.create=true; "
+            f"for topic {named(topic)}. Create it, or set auto.create=true; "
             f"table.name.format={self._config.table_name_format!r} names it"
         )
 
@@ -144,8 +146,9 @@ class Tables:
             other = seen.setdefault(name.lower(), name)
             if other != name:
                 raise ConfigError(
-                    f"connector {self._connector.name}: fields {other} and {name} of topic {topic} "
-                    "are one column to Delta. Leave one out with field.exclude.list"
+                    f"connector {self._connector.name}: fields {named(other)} and {named(name)} of "
+                    f"topic {named(topic)} are one column to Delta. Leave one out with "
+                    "field.exclude.list"
                 )
 
     def _create(self, topic: str, fields: Sequence[pa.Field], key: Sequence[str]) -> Table:
@@ -155,14 +158,15 @@ class Tables:
         if missing:
             raise ConfigError(
                 f"connector {self._connector.name}: partition.by={','.join(by)}: records of topic "
-                f"{topic} have no field {missing[0]}; they have {', '.join(names)}"
+                f"{named(topic)} have no field {named(missing[0])}; they have {all_named(names)}"
             )
         unfit = [f for f in fields if f.name in by and not partitions(column_type(f.type))]
         if unfit:
             raise ConfigError(
                 f"connector {self._connector.name}: partition.by={','.join(by)}: column "
-                f"{unfit[0].name} of topic {topic} is of type {column_type(unfit[0].type)}, which "
-                "has no text in Delta's log. Partition by a number, a date or text, or by nothing"
+                f"{named(unfit[0].name)} of topic {named(topic)} is of type "
+                f"{column_type(unfit[0].type)}, which has no text in Delta's log. Partition by a "
+                "number, a date or text, or by nothing"
             )
         self._check_case(topic, names)
         where = self.where(topic)

@@ -10,6 +10,7 @@ from semel.errors import ConfigError, misconfigured
 from semel.extras import require
 from semel.ledger import Rebase
 from semel.problems import together
+from semel.quoting import named
 from semel.sinks.files.config import CLASSES, HDFS, FilesConfig
 from semel.sinks.files.places import cannot_create_exclusively, instead_of
 
@@ -89,7 +90,7 @@ def check_letters(connector: ConnectorConfig, config: FilesConfig, topics: Colle
             raise misconfigured(
                 "errors.deadletterqueue.table",
                 f"connector {connector.name}: errors.deadletterqueue.table={folder} is the folder "
-                f"of topic {topic} too: dead letters need one of their own",
+                f"of topic {named(topic)} too: dead letters need one of their own",
             )
 
 

@@ -22,6 +22,7 @@ from semel import watchdog
 from semel.converters.json.columns import JSON
 from semel.converters.json.duck import raw
 from semel.errors import misconfigured
+from semel.quoting import all_named, named
 from semel.records import (
     TIMESTAMP,
     TIMESTAMP_TYPE,
@@ -112,7 +113,7 @@ class ByField(Folders):
             except UNFIT:
                 nested = [row for row, _ in unfit_rows(column, lambda c: by_kind(c, _names))]
         if nested:
-            why = f"{name} holds an object or a list; partition.field.name needs one value"
+            why = f"{named(name)} holds an object or a list; partition.field.name needs one value"
             raise _rejected(records, [(row, why) for row in nested])
         return column
 
@@ -298,9 +299,10 @@ def _field(records: Records, name: str, key: str) -> pa.ChunkedArray:
     found = _below(rows.column(first), rest) if first in rows.column_names else None
     if found is not None:
         return found
-    present = ", ".join(value_columns(rows.column_names))
+    present = all_named(value_columns(rows.column_names))
     _tell_once(
-        f"{key}={name}: records of topic {records.topic} have no such field; they have {present}"
+        f"{key}={name}: records of topic {named(records.topic)} have no such field; they have "
+        f"{present}"
     )
     return pa.chunked_array([pa.nulls(rows.num_rows)])
 

@@ -15,6 +15,7 @@ import pyarrow.types as is_
 from semel.converters.json.columns import JSON
 from semel.converters.json.write import encode
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.sinks.convert import column_type, holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 
@@ -232,8 +233,9 @@ class _Names:
     def checked(self, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(
-                f"field {name!r} cannot be written as Avro, whose names are letters, digits and _. "
-                "Leave it out (field.exclude.list), rename it in a transform, or set another format"
+                f"field {named(name)} cannot be written as Avro, whose names are letters, digits "
+                "and _. Leave it out (field.exclude.list), rename it in a transform, or set "
+                "another format"
             )
         return name
 

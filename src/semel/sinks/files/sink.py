@@ -24,6 +24,7 @@ from semel.ledger import (
     TopicPartition,
     pending,
 )
+from semel.quoting import PATH, named
 from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
@@ -192,7 +193,7 @@ class FilesSink(StagingSink):
             both = sorted({tp.topic for tp in state.entries} & set(topics))
             if both:
                 raise ConfigError(
-                    f"connector {self._connector.name}: the files of topic {both[0]} below "
+                    f"connector {self._connector.name}: the files of topic {named(both[0])} below "
                     f"{self._where} belong to connector {state.connector}. Choose another path or "
                     "topics.dir, or give them up: semel offsets reset, with that connector's file"
                 )
@@ -299,7 +300,9 @@ class FilesSink(StagingSink):
             own = 0 if guard else 1
             if self._ledger.sequence() <= begun_at(gone[0].staged) + own:
                 raise self._unseen(gone[0])
-            raise TargetChanged(f"{self._where}: the staged file {gone[0].staged} is gone")
+            raise TargetChanged(
+                f"{self._where}: the staged file {named(gone[0].staged, PATH)} is gone"
+            )
         hit("sink.after_commit")
         return Outcome.APPLIED
 

@@ -13,6 +13,7 @@ from pyarrow import csv, fs, json
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError, TransientError
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.files.config import FilesConfig
@@ -35,14 +36,14 @@ def take(
     config: FilesConfig,
     store: Store,
     ledger: Ledger,
-    named: Mapping[str, re.Pattern[str]],
+    patterns: Mapping[str, re.Pattern[str]],
 ) -> Snapshot:
     """Read ledger and results. A run may continue meanwhile: what it adds is left out.
 
-    ``named`` matches the names of each topic's files. They tell the topic of a file where
+    ``patterns`` matches the names of each topic's files. They tell the topic of a file where
     transforms send the records of several topics to one folder, or those of one to several.
     """
-    folders = {t: "" if config.splits else folder_of(config.routed(t)) for t in named}
+    folders = {t: "" if config.splits else folder_of(config.routed(t)) for t in patterns}
     dead_folder = folder_of(connector.dead_letter_table) if connector.dead_letter_table else ""
     wanted = {*folders.values(), *([dead_folder] if dead_folder else [])}
     for _ in range(_TRIES):
@@ -62,12 +63,12 @@ def take(
     unjudged: dict[str, str] = {}
     targets = {t: f"{store.where}/{f}" for t, f in folders.items()}
     if config.routes:
-        targets = {t: f"the files of topic {t} in {where}" for t, where in targets.items()}
+        targets = {t: f"the files of topic {named(t)} in {where}" for t, where in targets.items()}
     provenance = connector.provenance_columns
     for topic, folder in folders.items():
         files = listed[folder]
         if config.routes:
-            files = _of(files, named[topic], dead_folder)
+            files = _of(files, patterns[topic], dead_folder)
         untraced[targets[topic]] = 0
         if not provenance:
             if reader.counts:
@@ -80,8 +81,8 @@ def take(
         if found.num_rows and found.column(0).null_count == found.num_rows:
             raise ConfigError(
                 f"connector {connector.name}: the files in {targets[topic]} have no column "
-                f"{columns[0]}, which provenance=true asks for: was that set after they were "
-                "written? Audit by counts with provenance=false"
+                f"{named(columns[0])}, which provenance=true asks for: was that set after they "
+                "were written? Audit by counts with provenance=false"
             )
         rows[targets[topic]] = found.num_rows
         records[topic] = places(found, topic)

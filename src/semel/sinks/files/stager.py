@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
+from semel.quoting import all_named, named
 from semel.records import (
     OFFSET,
     PARTITION,
@@ -68,7 +69,7 @@ class Arranger:
             chosen = ",".join(self.config.include or self.config.exclude)
             raise ConfigError(
                 f"connector {self.connector.name}: {name}={chosen} leaves nothing of topic "
-                f"{records.topic}, whose values have {', '.join(fields)}"
+                f"{named(records.topic)}, whose values have {all_named(fields)}"
             )
         return self.schemas.widened(target, arranged.fields())
 
@@ -81,7 +82,7 @@ class Arranger:
         target = self.config.routed(records.topic)
         why_not = self._refusal(target, records) if self.config.splits else ""
         if why_not:
-            why = f"transforms send it to topic {target[:60]}: {why_not}"
+            why = f"transforms send it to topic {named(target)}: {why_not}"
             raise all_rejected(why, records.rows, records.tombstones)
         return target
 
@@ -102,10 +103,10 @@ class Arranger:
     def _check_bytes(self, topic: str, rows: pa.Table) -> None:
         """Raises ConfigError: values are not bytes."""
         if rows.column_names != ["value"] or not pa.types.is_binary(rows.schema.types[0]):
-            found = ", ".join(f"{f.name} {f.type}" for f in rows.schema)
+            found = ", ".join(f"{named(f.name)} {f.type}" for f in rows.schema)
             raise ConfigError(
                 f"connector {self.connector.name}: format=bytes writes values that are bytes, and "
-                f"those of topic {topic} are {found}. Set value.converter="
+                f"those of topic {named(topic)} are {found}. Set value.converter="
                 "org.apache.kafka.connect.converters.ByteArrayConverter, or another format"
             )
 

@@ -16,7 +16,9 @@ from urllib.parse import SplitResult, urlsplit
 import fsspec
 from fsspec.core import split_protocol
 
+from semel.answers import MOST, too_large
 from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
+from semel.quoting import named
 from semel.sinks.outages import comes_from, is_of, judged
 from semel.watchdog import waiting
 
@@ -111,8 +113,8 @@ class Store:
         size = len(file.encode())
         if self._has_folders and size > _LONGEST_PART:
             raise ConfigError(
-                f"{self._key}={self.where}: file names contain the name of topic {topic}, and "
-                f"{file[:40]}... has {size} bytes; at most {_LONGEST_PART} are allowed there. "
+                f"{self._key}={self.where}: file names contain the name of topic {named(topic)}, "
+                f"and {file[:40]}... has {size} bytes; at most {_LONGEST_PART} are allowed there. "
                 "Use an object store, or a topic with a shorter name"
             )
 
@@ -248,7 +250,10 @@ class Store:
 
     def read(self, name: str) -> bytes:
         with self.translated():
-            return bytes(self.filesystem.cat_file(self.path(name)))
+            path = self.path(name)
+            if int(self.filesystem.info(path)["size"]) > MOST:
+                raise too_large(MOST, f"{self.where}/{name}")
+            return bytes(self.filesystem.cat_file(path))
 
     # Writing
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import ConfigError, SemelError
+from semel.quoting import named
 from semel.records import Rejected, RowsRejected
 from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
@@ -123,8 +124,8 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
             why_not = self._store.too_long(place.folder, self._longest_name(place))
             if why_not and not (below and self._has_room(where, topic)):  # no record is to blame
                 raise ConfigError(
-                    f"path={self._store.where}: no folder can be named by topic {where.topic}: "
-                    f"{why_not}. Use a topic with a shorter name"
+                    f"path={self._store.where}: no folder can be named by topic "
+                    f"{named(where.topic)}: {why_not}. Use a topic with a shorter name"
                 )
             if why_not:
                 why = f"folder {below[:60]}...: {why_not}"

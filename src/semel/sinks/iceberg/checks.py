@@ -9,6 +9,7 @@ from semel.config import ConnectorConfig
 from semel.delivery import Delivery
 from semel.errors import ConfigError, Problem
 from semel.problems import refuse
+from semel.quoting import named
 from semel.sinks.iceberg.catalogs import FLAT
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.layout import check_provenance
@@ -40,7 +41,7 @@ def _of_provenance(connector: ConnectorConfig, settings: Settings) -> Iterator[P
     for mine in settings.tables.values():
         keyed = replace(settings.config, id_columns=mine.id_columns)
         try:
-            check_provenance(keyed, connector.provenance_columns, f"table {mine.name}")
+            check_provenance(keyed, connector.provenance_columns, f"table {named(mine.name)}")
         except ConfigError as error:
             yield from error.problems
 

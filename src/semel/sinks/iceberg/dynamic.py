@@ -23,6 +23,7 @@ from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Refused
 from semel.failpoints import hit
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.quoting import named
 from semel.records import Records, Rejected, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
@@ -76,7 +77,7 @@ class DynamicTables(Tables):
         field = self._settings.config.route_field
         return {
             "writes": f"Iceberg tables that {field} names",
-            "ledger": f"properties of table {self._home.name}, and of each other one",
+            "ledger": f"properties of table {named(self._home.name)}, and of each other one",
         }
 
     def prepare(self) -> None:
@@ -135,7 +136,7 @@ class DynamicTables(Tables):
         return target
 
     def _refused(self, records: Records, why: str) -> list[Rejected]:
-        why = f"field {self._settings.config.route_field}: {why}"
+        why = f"field {named(self._settings.config.route_field)}: {why}"
         return [rejected(records.rows, i, why) for i in range(records.rows.num_rows)]
 
     # The ledgers

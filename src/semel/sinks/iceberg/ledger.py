@@ -34,6 +34,7 @@ from semel.ledger import (
     pending,
     set_by_hand,
 )
+from semel.quoting import named
 from semel.sinks.iceberg.rollbacks import holds, position_texts, rolled_back
 from semel.sinks.iceberg.table import Table
 
@@ -167,8 +168,9 @@ class IcebergLedger:
         return ConfigError(
             f"connector {self._connector}: table {self._table.where} is at {entry.position} for "
             f"{tp} in another log ({entry.log}) than the connector ({advance.log}): topic "
-            f"{tp.topic} was created again while the table was left out. To continue without what "
-            f"the table missed, run: semel offsets set FILE {tp}={advance.range.from_offset}"
+            f"{named(tp.topic)} was created again while the table was left out. To continue "
+            "without what the table missed, run: semel offsets set FILE "
+            f"{tp}={advance.range.from_offset}"
         )
 
     def moved(

@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from semel.errors import RolledBack
 from semel.ledger import LedgerEntry
+from semel.quoting import named
 from semel.sinks.iceberg.table import Table
 
 Parents = Mapping[int, int]
@@ -85,7 +86,7 @@ def rolled_back(
     """The error for a branch that does not descend from a connector's last commit, with the ways to
     continue. ``then`` are the entries that belong to the rows that it has."""
     stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
-    begin = f"connector {connector}: Iceberg table {table.where}: branch {table.branch} "
+    begin = f"connector {connector}: Iceberg table {table.where}: branch {named(table.branch)} "
     head = table.snapshot_id
     at = "holds no snapshot" if head is None else f"is at snapshot {head}"
     left = table.metadata.snapshot_by_id(mark)

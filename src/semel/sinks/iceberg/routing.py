@@ -14,6 +14,7 @@ import pyarrow.types as is_
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
 from semel.patterns import Pattern
+from semel.quoting import named
 from semel.records import METADATA, PARTITION, TOPIC, Records
 
 Counts = Counter[TopicPartition]
@@ -86,7 +87,8 @@ def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
         if not is_.is_struct(values.type):
             raise ConfigError(
                 f"iceberg.tables.route-field={field!r}: {first} is {values.type} here, which has "
-                f"no field {part}. Use a converter with schemas, or lift the field in a transform"
+                f"no field {named(part)}. Use a converter with schemas, or lift the field in a "
+                "transform"
             )
         if part not in [f.name for f in values.type]:
             return np.zeros(rows.num_rows, dtype=np.int64), [None]

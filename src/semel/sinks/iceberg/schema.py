@@ -10,6 +10,7 @@ import pyarrow.types as is_
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, TransientError
+from semel.quoting import all_named, named
 from semel.records import Records
 from semel.sinks import convert
 from semel.sinks.base import no_column
@@ -53,7 +54,8 @@ def check(
     if config.upsert and missing and table.columns.names and not config.auto_evolve:
         raise ConfigError(
             f"connector {connector.name}: id-columns={','.join(mine.id_columns)}: table "
-            f"{table.where} has no column {missing[0]}; it has {', '.join(table.columns.names)}"
+            f"{table.where} has no column {named(missing[0])}; it has "
+            f"{all_named(table.columns.names)}"
         )
 
 
@@ -86,7 +88,7 @@ def accommodated(
         if first and wanted:
             raise ConfigError(
                 f"connector {connector.name}: partition-by names {wanted[0]}, but records of topic "
-                f"{records.topic} have no such field; they have {', '.join(names)}"
+                f"{named(records.topic)} have no such field; they have {all_named(names)}"
             )
         try:
             if first:
@@ -123,8 +125,9 @@ def _check_columns(
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise ConfigError(
-                f"connector {connector.name}: fields {other} and {name} of topic {topic} are one "
-                "column to many of Iceberg's readers. Leave one out in a transform"
+                f"connector {connector.name}: fields {named(other)} and {named(name)} of topic "
+                f"{named(topic)} are one column to many of Iceberg's readers. Leave one out in a "
+                "transform"
             )
 
 

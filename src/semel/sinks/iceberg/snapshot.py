@@ -10,6 +10,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError
 from semel.ledger import TopicPartition
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason
@@ -104,7 +105,7 @@ def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
     if missing:
         raise ConfigError(
             f"connector {connector.name}: provenance=true, but Iceberg table {table.where} has no "
-            f"column {missing[0]}. Add it, or audit with provenance=false, by counts"
+            f"column {named(missing[0])}. Add it, or audit with provenance=false, by counts"
         )
 
 

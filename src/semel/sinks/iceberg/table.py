@@ -34,6 +34,7 @@ from pyiceberg.table.update import (
 
 from semel.converters.json.columns import WALL
 from semel.errors import ConfigError, RolledBack
+from semel.quoting import named
 from semel.sinks.iceberg.catalog import create_namespace, reading, translated
 
 log = logging.getLogger(__name__)
@@ -205,7 +206,7 @@ class Table:
         if form != "parquet":
             return f"wants {form} files (write.format.default): semel writes parquet"
         if self.branch != MAIN_BRANCH and self.branch not in self.metadata.refs:
-            return f"has no branch {self.branch}: create it, or change the commit-branch"
+            return f"has no branch {named(self.branch)}: create it, or change the commit-branch"
         if upserts and self.columns.names and self.metadata.format_version < 2:
             return "is of format version 1, whose readers do not expect upserts: upgrade it to 2"
         return None

@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
+from semel.quoting import named
 from semel.records import Records
 from semel.sinks.base import Snapshot, lacking, no_column
 from semel.sinks.iceberg import snapshot
@@ -119,8 +120,8 @@ class Tables:
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
-        named = " or ".join(t.name for t in self.all()) or "of any name"
-        return no_column(f"Iceberg table {named}", topic, field, grow=EVOLVES)
+        names = " or ".join(named(t.name) for t in self.all()) or "of any name"
+        return no_column(f"Iceberg table {names}", topic, field, grow=EVOLVES)
 
     def _union(self, found: Sequence[Sequence[pa.Field]]) -> pa.Schema:
         kinds: dict[str, pa.DataType] = {}

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
+from semel.quoting import PATH, named
 from semel.records import ORIGIN, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.convert import to_read
@@ -74,7 +75,7 @@ class TargetTable:
 
     def missing(self) -> ConfigError:
         return ConfigError(
-            f"connector {self._connector.name}: there is no Iceberg table {self.name}. "
+            f"connector {self._connector.name}: there is no Iceberg table {named(self.name)}. "
             "Create it, or set iceberg.tables.auto-create-enabled=true"
         )
 
@@ -160,7 +161,7 @@ class TargetTable:
             raise ConfigError(
                 f"connector {self._connector.name}: iceberg.tables.{wanted} needs "
                 "id columns: set iceberg.tables.default-id-columns, because table "
-                f"{self.name} has no identifier fields"
+                f"{named(self.name)} has no identifier fields"
             )
         return replace(config, id_columns=known)
 
@@ -244,7 +245,7 @@ class TargetTable:
 
     def busy(self) -> TransientError:
         return TransientError(
-            f"Iceberg table {self.name}: {CONFLICTS} commits of other writers came first"
+            f"Iceberg table {named(self.name)}: {CONFLICTS} commits of other writers came first"
         )
 
     def check(self, files: Sequence[StagedFile]) -> None:
@@ -260,7 +261,8 @@ class TargetTable:
             gone = _columns(then) - _columns(table.metadata.schema())
             if gone:
                 raise TargetChanged(
-                    f"Iceberg table {table.where}: column {min(gone)[1]} was altered meanwhile"
+                    f"Iceberg table {table.where}: column {named(min(gone)[1])} was altered "
+                    "meanwhile"
                 )
         for file in files:
             if not file.key and file.spec_id != table.metadata.default_spec_id:
@@ -271,8 +273,8 @@ class TargetTable:
                 there = table.io.new_input(file.path).exists()
             if not there:
                 raise TargetChanged(
-                    f"Iceberg table {table.where}: the staged file {file.path} is gone. Did "
-                    "something remove orphan files that were younger than a trigger?"
+                    f"Iceberg table {table.where}: the staged file {named(file.path, PATH)} is "
+                    "gone. Did something remove orphan files that were younger than a trigger?"
                 )
 
 

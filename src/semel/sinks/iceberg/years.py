@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
+from semel.quoting import named
+
 _DAYS = -719_162, 2_932_896
 _MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
@@ -15,7 +17,7 @@ def beyond(rows: pa.Table) -> dict[int, str]:
     found: dict[int, str] = {}
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         for row in _rows(values):
-            found.setdefault(row, f"column {name}: the year is not between 1 and 9999")
+            found.setdefault(row, f"column {named(name)}: the year is not between 1 and 9999")
     return found
 
 

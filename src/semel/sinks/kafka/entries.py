@@ -58,6 +58,6 @@ def loaded(text: str | bytes) -> dict[str, Any]:
     """The facts; empty if the text is not JSON that semel wrote."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from semel.errors import OffsetOutOfRange, TransientError
 from semel.ledger import LedgerEntry, TopicPartition
+from semel.quoting import named
 from semel.sinks.kafka.offsets import GroupOffsets
 from semel.sinks.kafka.storage import LedgerTopic, Stored
 
@@ -149,7 +150,7 @@ class Ledger:
 
     def _contradiction(self, differ: Mapping[TopicPartition, tuple[int, int]]) -> OffsetOutOfRange:
         facts = "; ".join(
-            f"{tp}: {ours} in topic {self.topic.name}, {theirs} in the group"
+            f"{tp}: {ours} in topic {named(self.topic.name)}, {theirs} in the group"
             for tp, (ours, theirs) in sorted(differ.items())
         )
         wanted = " ".join(f"{tp}=OFFSET" for tp in sorted(differ))

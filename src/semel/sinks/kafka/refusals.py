@@ -11,6 +11,7 @@ from semel.errors import ServiceError, TransientError
 from semel.kafka.errors import RECORD_REFUSED
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
+from semel.quoting import named
 from semel.records import Rejected, RowsRejected
 
 _JAVA = {
@@ -60,15 +61,15 @@ def find_refused(
             records[number][1].partition,
             records[number][1].offset,
             f"org.apache.kafka.common.errors.{_JAVA.get(error.code(), 'InvalidRecordException')}",
-            f"topic {records[number][0].topic}: {error.str()}",
+            f"topic {named(records[number][0].topic)}: {error.str()}",
         )
         for number, error in sorted(bad.items())
     ]
     letters = [one.topic for one, _ in (records[number] for number in bad) if not one.source]
     if letters:
         return ServiceError(
-            f"connector {connector}: topic {letters[0]} does not take a dead letter: raise its "
-            "max.message.bytes"
+            f"connector {connector}: topic {named(letters[0])} does not take a dead letter: raise "
+            "its max.message.bytes"
         )
     if rejected:
         return RowsRejected(rejected)

@@ -35,6 +35,7 @@ from semel.ledger import (
     set_by_hand,
 )
 from semel.problems import together
+from semel.quoting import named
 from semel.records import HEADERS, TIMESTAMP, Commit, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -124,7 +125,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         )
 
     def describe(self) -> dict[str, str]:
-        servers, topic = self._clusters.servers, self._ledger.topic.name
+        servers, topic = self._clusters.servers, named(self._ledger.topic.name)
         group = self._connector.group_id
         return {
             "writes": f"topic {self._config.topic_format} at {servers}",

@@ -19,6 +19,7 @@ from semel.errors import ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
 from semel.ledger import Hole, LedgerEntry, TopicPartition, now
+from semel.quoting import named
 from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
 
 PARTITION = 0
@@ -99,8 +100,8 @@ class LedgerTopic:
                     entries[tp] = entry_of(*tp, int(facts["position"]), facts)
             except (KeyError, TypeError, ValueError):
                 raise ServiceError(
-                    f"connector {self._connector}: ledger topic {self.name}: the record with key "
-                    f"{key.decode(errors='replace')} is not semel's: "
+                    f"connector {self._connector}: ledger topic {named(self.name)}: the record "
+                    f"with key {key.decode(errors='replace')} is not semel's: "
                     f"{value.decode(errors='replace')[:200]}. Does another program write to the "
                     "topic? Stop it, and set the position with semel offsets set"
                 ) from None
@@ -154,7 +155,7 @@ def _place(key: bytes) -> dict[str, Any] | None:
     Connect's source connectors, which may have the same name."""
     try:
         place = json.loads(key)[1]
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
     named = isinstance(place, dict) and "kafka_topic" in place and "kafka_partition" in place
     return place if named else None

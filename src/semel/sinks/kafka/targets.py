@@ -11,6 +11,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.presence import check_replicas
 from semel.kafka.retention import create_dead_letter_topic, like, of_copy
 from semel.ledger import TopicPartition
+from semel.quoting import named
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ class Targets:
                     Problem(
                         "errors.deadletterqueue.topic.name",
                         f"connector {connector.name}: errors.deadletterqueue.topic.name="
-                        f"{connector.dead_letter_topic} is the target of topic {topic} too: dead "
-                        "letters need a topic of their own",
+                        f"{connector.dead_letter_topic} is the target of topic {named(topic)} too: "
+                        "dead letters need a topic of their own",
                     )
                 )
         pattern = connector.topics_regex
@@ -74,7 +75,7 @@ class Targets:
                 Problem(
                     "topics.regex",
                     f"connector {connector.name}: topics.regex={pattern!r} matches the ledger "
-                    f"topic {self._ledger}: each commit would make one more record to copy, "
+                    f"topic {named(self._ledger)}: each commit would make one more record to copy, "
                     "forever. Exclude it, or name another topic in offset.storage.topic",
                 )
             )
@@ -103,10 +104,10 @@ class Targets:
                 return [
                     Problem(
                         "transforms",
-                        f"connector {self._connector.name}: transforms send topics {other} and "
-                        f"{topic} to topic {self._config.topic(topic)} of another cluster, where "
-                        "the ledger keeps a position for each topic and partition. Make a "
-                        "connector for each topic",
+                        f"connector {self._connector.name}: transforms send topics {named(other)} "
+                        f"and {named(topic)} to topic {named(self._config.topic(topic))} of "
+                        "another cluster, where the ledger keeps a position for each topic and "
+                        "partition. Make a connector for each topic",
                     )
                 ]
         return []
@@ -120,8 +121,9 @@ class Targets:
                 Problem(
                     "topic.rename.format",
                     f"connector {connector.name}: "
-                    f"topic.rename.format={self._config.topic_format!r} sends topic {topic} to "
-                    f"topic {name}, which the connector reads: its records would go round "
+                    f"topic.rename.format={self._config.topic_format!r} sends topic {named(topic)} "
+                    f"to topic {named(name)}, which the connector reads: its records would go "
+                    "round "
                     "forever. Choose another name, such as ${topic}.copy, or another cluster "
                     "by dest.kafka.bootstrap.servers",
                 )
@@ -173,8 +175,9 @@ class Targets:
         if name == self._ledger:
             raise ConfigError(
                 f"connector {self._connector.name}: topic.rename.format="
-                f"{self._config.topic_format!r} sends topic {topic} to {name}, which is the ledger "
-                "topic (offset.storage.topic) and holds nothing else. Choose another name"
+                f"{self._config.topic_format!r} sends topic {named(topic)} to {named(name)}, which "
+                "is the ledger topic (offset.storage.topic) and holds nothing else. Choose "
+                "another name"
             )
         partitions = self._source.topics().get(topic, 0)
         found = self._target.topics().get(name, 0)
@@ -182,7 +185,7 @@ class Targets:
             config = like(self._source.topic_config(topic) or {})
             self._target.create_topic(name, partitions, self._config.replication, config)
             found = partitions
-        where = f"connector {self._connector.name}: topic {name} for topic {topic}"
+        where = f"connector {self._connector.name}: topic {named(name)} for topic {named(topic)}"
         if not found:
             raise ConfigError(
                 f"{where} does not exist. Create it, or set auto.create=true; "
@@ -230,12 +233,12 @@ class Targets:
             if name in shared or not self._is_written(name):
                 continue
             some = sorted(tp for tp in lost if tp.topic == topic) or [TopicPartition(topic, 0)]
-            what = f"topic {topic} was copied"
+            what = f"topic {named(topic)} was copied"
             if lost:
                 what = f"{' and '.join(map(str, some))} {'were' if some[1:] else 'was'} copied"
             raise ConfigError(
-                f"connector {self._connector.name}: topic {name} holds records, but the ledger "
-                f"(topic {self._ledger}, and the offsets of consumer group "
+                f"connector {self._connector.name}: topic {named(name)} holds records, but the "
+                f"ledger (topic {named(self._ledger)}, and the offsets of consumer group "
                 f"{self._connector.group_id}) does not know how far {what}. "
                 "Starting now could copy records again, or skip some. If this connector has copied "
                 "it before, its ledger is lost: say where to continue for each partition, with "

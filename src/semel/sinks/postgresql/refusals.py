@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.quoting import named
 from semel.records import Rejected, rejected
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.errors import IS_DATA
@@ -92,7 +93,9 @@ def _refused(
     rows = _as_text(rows)
     nul = _with_nul(rows.columns)
     found = [
-        rejected(rows.places, row, f"column {name}: text cannot hold a NUL character (22021)")
+        rejected(
+            rows.places, row, f"column {named(name)}: text cannot hold a NUL character (22021)"
+        )
         for row, name in sorted(nul.items())
     ]
     if found:
@@ -126,7 +129,7 @@ def _each(
             table=batch.table.name.quoted,
             column=quote(name),
             value=value_of(batch.table, rows, name),
-            text=literal(f"column {name}: "),
+            text=literal(f"column {named(name)}: "),
         )
         for name in rows.columns.column_names
     ]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from semel.quoting import named
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
@@ -61,7 +62,7 @@ def _copy(connection: Connection, table: Table, rows: Rows) -> None:
         f"AND (attname, atttypid) IN ({expected})"
     )
     if unchanged != len(names):
-        raise SchemaChanged(f"table {table.name} was altered or recreated")
+        raise SchemaChanged(f"table {named(table.name)} was altered or recreated")
     assert table.name.schema is not None
     connection.copy(table.name.table, rows.columns, table.name.schema)
 

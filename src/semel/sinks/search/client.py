@@ -26,6 +26,7 @@ from semel.errors import (
 )
 from semel.extras import require
 from semel.kafka import security
+from semel.quoting import named
 from semel.sinks.search.config import PREFIX, SearchConfig
 from semel.watchdog import waiting
 
@@ -193,7 +194,7 @@ class Client:
                 page = answer.body
                 scroll = page["_scroll_id"]
                 if page["_shards"]["failed"]:
-                    raise TransientError(f"{self._name}: a shard of index {index} is down")
+                    raise TransientError(f"{self._name}: a shard of index {named(index)} is down")
                 yield from page["hits"]["hits"]
                 if len(page["hits"]["hits"]) < _PAGE:
                     return

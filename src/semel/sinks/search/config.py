@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from semel.errors import ConfigError, Problem, misconfigured
+from semel.quoting import named
 from semel.records import KEY, TIMESTAMP
 from semel.sinks.checks import problems_of_names
 from semel.sinks.routed import RoutedConfig
@@ -225,7 +226,9 @@ class SearchConfig(SearchKeys, RoutedConfig):
             name = streams.name(self, topic)
         elif name is None:
             name = self.index_format.replace("${topic}", topic).lower().lstrip("-_+")
-        where = f"topic {topic}: set it in topic.to.external.resource.mapping, as topic:index"
+        where = (
+            f"topic {named(topic)}: set it in topic.to.external.resource.mapping, as topic:index"
+        )
         return self.index_name(name, where)
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.sinks.search.client import Client
 from semel.sinks.search.documents import properties
 
@@ -92,7 +93,7 @@ def create(client: Client, name: str, mapping: Mapping[str, Any], where: str) ->
     body = {"mappings": {"properties": dict(mapping)}}
     answer = client.request("PUT", f"/{name}", body, expected=(400,))
     if answer.status == 400 and answer.kind != "resource_already_exists_exception":
-        raise ConfigError(f"{where}: index {name} cannot be created: {answer.reason}")
+        raise ConfigError(f"{where}: index {named(name)} cannot be created: {answer.reason}")
 
 
 def create_stream(client: Client, name: str, mapping: Mapping[str, Any], where: str) -> None:
@@ -105,7 +106,8 @@ def create_stream(client: Client, name: str, mapping: Mapping[str, Any], where: 
     answer = client.request("PUT", f"/_data_stream/{name}", expected=(400,))
     if answer.status == 400 and answer.kind != "resource_already_exists_exception":
         raise ConfigError(
-            f"{where}: data stream {name} cannot be created: {answer.reason}. Create an index "
+            f"{where}: data stream {named(name)} cannot be created: {answer.reason}. Create an "
+            "index "
             'template with "data_stream": {} whose index_patterns match it'
         )
     if mapping:
@@ -132,15 +134,15 @@ def check(index: Index, where: str, *, durable: bool, deletes: bool) -> None:
     """
     if durable and index.settings.get("index.translog.durability") == "async":
         raise ConfigError(
-            f"{where}: index {index.name} has index.translog.durability=async: a crash of the "
-            "server could lose documents that it has acknowledged. Set it to request, or declare "
-            "delivery=at-most-once"
+            f"{where}: index {named(index.name)} has index.translog.durability=async: a crash of "
+            "the server could lose documents that it has acknowledged. Set it to request, or "
+            "declare delivery=at-most-once"
         )
     kept = index.settings.get("index.gc_deletes")
     if deletes and kept is not None and _seconds(kept) < GC_DELETES:
         raise ConfigError(
-            f"{where}: index {index.name} has index.gc_deletes={kept}, so that an older version "
-            "could be written again soon after a delete. Set it to 60s or more, or set "
+            f"{where}: index {named(index.name)} has index.gc_deletes={kept}, so that an older "
+            "version could be written again soon after a delete. Set it to 60s or more, or set "
             "behavior.on.null.values=ignore"
         )
 

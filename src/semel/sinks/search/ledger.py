@@ -23,6 +23,7 @@ from semel.ledger import (
     pending,
     set_by_hand,
 )
+from semel.quoting import named
 from semel.sinks.search.client import Client
 
 INDEX = "semel_offsets"
@@ -280,8 +281,8 @@ class SearchLedger:
         found = f"{self.connector}/{tp.topic}/{tp.partition}"
         if len(found.encode()) > _LONGEST:
             raise ConfigError(
-                f"connector {self.connector}: the names of connector and topic {tp.topic} are "
-                f"together longer than an id may be ({_LONGEST} bytes). Shorten name"
+                f"connector {self.connector}: the names of connector and topic {named(tp.topic)} "
+                f"are together longer than an id may be ({_LONGEST} bytes). Shorten name"
             )
         return found
 

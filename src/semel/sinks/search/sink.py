@@ -22,7 +22,7 @@ from semel.errors import ConfigError, TransientError
 from semel.failpoints import hit
 from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import refuse, together
-from semel.quoting import one_line
+from semel.quoting import named, one_line
 from semel.records import (
     KEY,
     OFFSET,
@@ -116,8 +116,8 @@ class SearchSink(Sink):
         for name, holds in ((INDEX, "the ledger"), (table, "dead letters")):
             if name in names:
                 raise ConfigError(
-                    f"{self._where}: topic {topic} goes to index {name}, which holds {holds}. Name "
-                    "another one in topic.to.external.resource.mapping"
+                    f"{self._where}: topic {named(topic)} goes to index {named(name)}, which holds "
+                    f"{holds}. Name another one in topic.to.external.resource.mapping"
                     + (", or in errors.deadletterqueue.table" if name == table else "")
                 )
 
@@ -125,9 +125,10 @@ class SearchSink(Sink):
         """The offsets of two topics cannot be compared, so their keys must not be in one index."""
         if one != other and any(map(self._config.ids_are_keys, (one, other))):
             raise ConfigError(
-                f"{self._where}: topics {one} and {other} both go to index {index}, where a "
-                "document of one would replace that of the other by the higher offset, even if "
-                "it is older. Set key.ignore=true, or give each its index in "
+                f"{self._where}: topics {named(one)} and {named(other)} both go to index "
+                f"{named(index)}, where a document of one would replace that of the other by the "
+                "higher offset, "
+                "even if it is older. Set key.ignore=true, or give each its index in "
                 "topic.to.external.resource.mapping"
             )
 
@@ -212,14 +213,15 @@ class SearchSink(Sink):
 
     def _missing(self, topic: str) -> ConfigError:
         return ConfigError(
-            f"{self._where}: {self._config.kind} {self._config.index(topic)} for topic {topic} "
-            f"does not exist at {self._client.where}. Create it, or set auto.create=true"
+            f"{self._where}: {self._config.kind} {self._config.index(topic)} for topic "
+            f"{named(topic)} does not exist at {self._client.where}. Create it, or set "
+            "auto.create=true"
         )
 
     def _find(self, topic: str) -> Index | None:
         found = self._indices.get(topic)
         if found is None:
-            name, where = self._config.index(topic), f"{self._where}: topic {topic}"
+            name, where = self._config.index(topic), f"{self._where}: topic {named(topic)}"
             found = indices.find(self._client, name, where, stream=self._config.streams)
             if found is None:
                 return None
@@ -250,12 +252,12 @@ class SearchSink(Sink):
             for tp in sorted(positions):
                 if tp.topic in moved and tp.partition not in moved[tp.topic]:
                     raise ConfigError(
-                        f"{self._where}: topic {tp.topic} has a new partition, {tp.partition}. Ids "
-                        "are record keys and versions are offsets, which cannot be compared "
-                        "between partitions: for a key that moves, the higher offset would win, "
-                        "not the later record. If producers keep each key in its partition, set "
-                        "behavior.on.new.partitions=continue; else copy the topic into one with "
-                        "enough partitions, and read that"
+                        f"{self._where}: topic {named(tp.topic)} has a new partition, "
+                        f"{tp.partition}. Ids are record keys and versions are offsets, which "
+                        "cannot be compared between partitions: for a key that moves, the higher "
+                        "offset would win, not the later record. If producers keep each key in "
+                        "its partition, set behavior.on.new.partitions=continue; else copy the "
+                        "topic into one with enough partitions, and read that"
                     )
         return self._ledger.start(entries)
 
@@ -340,7 +342,7 @@ class SearchSink(Sink):
             create(self._client, self._config.index(topic), wanted, self._where)
             found = self._find(topic)
             if found is None:
-                raise TransientError(f"{self._where}: index of topic {topic} is gone again")
+                raise TransientError(f"{self._where}: index of topic {named(topic)} is gone again")
         self._check_alone(topic, found)
         new = {n: kind for n, kind in wanted.items() if n not in found.fields}
         if new and self._config.auto_evolve:

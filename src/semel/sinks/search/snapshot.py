@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.search import dead_letters, indices
@@ -45,15 +46,16 @@ def take(
     counted: set[tuple[str, str]] = set()
     for topic, name in [(topic, name) for topic, of_it in names.items() for name in of_it]:
         target = together or name
-        where = f"connector {ledger.connector}: topic {topic}"
+        where = f"connector {ledger.connector}: topic {named(topic)}"
         index = indices.find(client, name, where, stream=streams)
         if index is None:
             continue
         missing = [c for c in provenance.values() if c not in index.fields]
         if missing:
             raise ConfigError(
-                f"{where}: provenance=true, but index {name} has no field {missing[0]}. Run the "
-                "connector with auto.evolve=true, or audit by counts with provenance=false"
+                f"{where}: provenance=true, but index {named(name)} has no field "
+                f"{named(missing[0])}. Run the connector with auto.evolve=true, or audit by counts "
+                "with provenance=false"
             )
         client.refresh(index.name)
         if (target, name) not in counted:

@@ -14,6 +14,7 @@ from semel.converters.json import duck
 from semel.converters.json.nested import is_typed, nested_of
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
+from semel.quoting import named
 from semel.records import (
     KEY,
     OFFSET,
@@ -141,7 +142,7 @@ class Writer:
             except UNFIT:
                 unfit = unfit_rows(rows.column(place), read)
                 raise RowsRejected(
-                    [rejected(rows, row, f"field {field.name}: {why}") for row, why in unfit]
+                    [rejected(rows, row, f"field {named(field.name)}: {why}") for row, why in unfit]
                 ) from None
             rows = rows.set_column(place, field.name, made)
         return rows
@@ -286,9 +287,9 @@ def _check_ids(topic: str, source: pa.Table, *, null_too: bool) -> None:
     textual = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if not (textual or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise ConfigError(
-            f"keys of topic {topic} are of type {kind}, but a document's id is a text or a whole "
-            "number. Set key.converter to org.apache.kafka.connect.storage.StringConverter, or "
-            "key.ignore=true"
+            f"keys of topic {named(topic)} are of type {kind}, but a document's id is a text or a "
+            "whole number. Set key.converter to org.apache.kafka.connect.storage.StringConverter, "
+            "or key.ignore=true"
         )
     problems: dict[int, str] = {}
 
@@ -316,7 +317,7 @@ def _check_distinct(topic: str, rows: pa.Table) -> None:
     distinct = places.group_by(places.column_names, use_threads=False).aggregate([])
     if distinct.num_rows < rows.num_rows:
         raise ConfigError(
-            f"the transform makes several rows of one record of topic {topic}, but ids are "
+            f"the transform makes several rows of one record of topic {named(topic)}, but ids are "
             "their places in Kafka (key.ignore=true). Make one row per record"
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from semel.quoting import named
 from semel.sinks.sql.names import Name
 
 
@@ -67,10 +68,12 @@ class Table:
         """
         chosen = list(declared) or sorted(next(iter(self.keys), ()))
         if not chosen:
-            raise ValueError(f"table {self.name} has no unique key; set provenance=true")
+            raise ValueError(f"table {named(self.name)} has no unique key; set provenance=true")
         missing = [n for n in chosen if n not in self.columns]
         if missing:
-            raise ValueError(f"table {self.name} has no column {missing[0]}; set provenance=true")
+            raise ValueError(
+                f"table {named(self.name)} has no column {named(missing[0])}; set provenance=true"
+            )
         return chosen
 
     def schema_of(self, names: Sequence[str]) -> pa.Schema:

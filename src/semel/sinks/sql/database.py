@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.facts import default_of, facts_in
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
@@ -167,7 +168,7 @@ class Database(ABC):
 
     def generated(self, column: str) -> str:
         """Says why a generated column cannot be in a key."""
-        return f"computes column {column} itself, so it cannot take a key"
+        return f"computes column {named(column)} itself, so it cannot take a key"
 
     # For the audit
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from semel.converters.json import duck
 from semel.errors import ConfigError, SemelError, Unavailable
+from semel.quoting import named
 from semel.sinks.convert import convert as as_type
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql import grants
@@ -146,7 +147,7 @@ class Dialect(Database):
         unlike = [n for n in key if n in target.columns and not target.columns[n].exact]
         if unlike and not self.compares_keys:
             raise ConfigError(
-                f"table {target.name}: key column {unlike[0]} has a collation that "
+                f"table {named(target.name)}: key column {named(unlike[0])} has a collation that "
                 f"{self.system} applies to comparisons but not to its indexes. Declare it without "
                 "COLLATE"
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from semel.errors import ConfigError, ServiceError, TransientError, Unavailable, misconfigured
 from semel.problems import may_read
+from semel.quoting import PATH, named
 from semel.sinks import jdbc
 
 _PAUSE = 0.002
@@ -93,7 +94,7 @@ class LockFile:
             try:
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                told = f"cannot open the lock file {self.path}: {error}"
+                told = f"cannot open the lock file {named(self.path, PATH)}: {error}"
                 if error.errno in (errno.EROFS, errno.ENOSPC):
                     raise Unavailable(told) from None
                 raise ServiceError(told) from None

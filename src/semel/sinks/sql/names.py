@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from semel.config import ConnectorConfig
 from semel.errors import misconfigured
+from semel.quoting import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Name:
 
 
 _PART = r'"(?:[^"]|"")+"|[^".]+'
-_NAME = re.compile(rf"\s*(?:({_PART})\.)?({_PART})\s*")
+_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 
 
 _FORMAT = "table.name.format"
@@ -37,7 +38,7 @@ def parse_name(text: str, *, fold: bool, key: str = _FORMAT) -> Name:
     Raises:
         ConfigError: more than two parts, or an empty one.
     """
-    match = _NAME.fullmatch(text)
+    match = _NAME.fullmatch(text.strip())
     if match is None and key == _FORMAT:
         raise misconfigured(
             key,
@@ -70,8 +71,8 @@ def check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: boo
     if holds:
         raise misconfigured(
             _FORMAT,
-            f"connector {connector.name}: topic {topic} goes to table {name}, which holds {holds}. "
-            "Name another one in table.name.format or topics.to.tables.mapping",
+            f"connector {connector.name}: topic {named(topic)} goes to table {named(name)}, which "
+            f"holds {holds}. Name another one in table.name.format or topics.to.tables.mapping",
         )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.nested import Nested
+from semel.quoting import named
 from semel.records import (
     OFFSET,
     ORIGIN,
@@ -21,7 +22,7 @@ from semel.records import (
     rejected,
     some_rejected,
 )
-from semel.sinks.casts import named
+from semel.sinks.casts import told
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
 from semel.sinks.convert import read_nested
 from semel.sinks.fitting import UNFIT, only_null, unfit_rows
@@ -152,7 +153,7 @@ def converted(
             continue  # a field that has only been null so far, or one that the server fills in
         if values.null_count and name in key:
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
-                problems.setdefault(index, f"column {name} of the key is null")
+                problems.setdefault(index, f"column {named(name)} of the key is null")
         fit = partial(_fit, column=column, convert=convert, inside=(typed or {}).get(name))
         try:
             arrays[name], must_cast = fit(values)
@@ -161,8 +162,8 @@ def converted(
             if not unfit:  # continuing would leave the column out
                 raise
             for index, reason in unfit:
-                shown = named(values[index])
-                text = f"column {name} ({column.type}) cannot take {shown}: {reason}"
+                shown = told(values[index])
+                text = f"column {named(name)} ({column.type}) cannot take {shown}: {reason}"
                 problems.setdefault(index, text)
         else:
             staged.update([name] * must_cast)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.sql.columns import Table
@@ -51,9 +52,9 @@ def take(
         missing = [c for c in provenance.values() if c not in table.columns]
         if missing:
             raise ConfigError(
-                f"connector {ledger.connector}: provenance=true, but table {name} has no column "
-                f"{missing[0]}. Add it, run the connector with auto.evolve=true, or audit by "
-                "counts with provenance=false"
+                f"connector {ledger.connector}: provenance=true, but table {named(name)} has no "
+                f"column {named(missing[0])}. Add it, run the connector with auto.evolve=true, or "
+                "audit by counts with provenance=false"
             )
         traced = f"count({quote(provenance[TOPIC])})" if provenance else "count(*)"
         if (target, name) not in counted:
@@ -102,7 +103,7 @@ def _keys(database: Database, table: Table, fields: Sequence[str]) -> StoredKeys
     chosen = table.key_columns(fields)
     loose = database.loose_columns(table, chosen)
     if loose:
-        raise ValueError(f"column {loose[0]} may treat different texts as equal; {_ASK}")
+        raise ValueError(f"column {named(loose[0])} may treat different texts as equal; {_ASK}")
     return StoredKeys(database.rows_of(table, chosen))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
-from semel.quoting import named
+from semel.quoting import all_named, named
 from semel.records import Records, RowsRejected, rejected
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
@@ -33,7 +33,7 @@ def table_name(
     if name.schema and not kind.has_schemas:
         raise misconfigured(
             "table.name.format",
-            f"connector {connector.name}: table {name} for topic {topic}: "
+            f"connector {connector.name}: table {named(name)} for topic {named(topic)}: "
             f"{kind.system} has no schemas. Where the dot belongs to the name, "
             'quote it: table.name.format="${topic}"',
         )
@@ -98,12 +98,13 @@ class Tables:
 
     def no_column(self, topic: str, field: str) -> str:
         """See :meth:`semel.sinks.base.Sink.no_column`."""
-        known, name = self._known.get(topic), f"table {self.name(topic)}"
+        known, name = self._known.get(topic), f"table {named(self.name(topic))}"
         column = field.lower() if self._config.folds_names else field
         if known is not None and column in known.columns:
             return (
-                f"{name} computes column {column} itself, and cannot take the values that records "
-                f"of topic {topic} hold. Leave the field out {EVOLVES_OR_EXCLUDES['leave']}"
+                f"{name} computes column {named(column)} itself, and cannot take the values that "
+                f"records of topic {named(topic)} hold. Leave the field out "
+                f"{EVOLVES_OR_EXCLUDES['leave']}"
             )
         return no_column(name, topic, field, **EVOLVES_OR_EXCLUDES)
 
@@ -150,9 +151,11 @@ class Tables:
             if topic in self._uncreated:
                 self._uncreated.discard(topic)
                 if not self._config.evolves:
-                    raise TargetChanged(f"another task has made table {table.name} meanwhile")
+                    raise TargetChanged(
+                        f"another task has made table {named(table.name)} meanwhile"
+                    )
             if not self._config.evolves:
-                where = f"table {table.name}"
+                where = f"table {named(table.name)}"
                 what = no_column(where, topic, named(new[0].name), **EVOLVES_OR_EXCLUDES)
                 raise ConfigError(f"connector {self._connector.name}: {what}")
             with self._database.transaction():
@@ -167,11 +170,11 @@ class Tables:
         lacking = [f.name for f in new if not f.nullable and not self._database.default(f)]
         if lacking and self._database.query(self._database.first("1 AS one", table.name, 1)):
             raise ConfigError(
-                f"connector {self._connector.name}: field {named(lacking[0])} of topic {topic} is "
-                f"required and has no default that {self._database.system} has a literal for, and "
-                f"table {table.name} has rows, which would have "
-                "no value in the new column. Add the column yourself, give the field a default or "
-                "make it optional"
+                f"connector {self._connector.name}: field {named(lacking[0])} of topic "
+                f"{named(topic)} is required and has no default that {self._database.system} has "
+                f"a literal for, and table {named(table.name)} has rows, which would have no value "
+                "in the new column. Add the column yourself, give the field a default or make it "
+                "optional"
             )
 
     def _possible(
@@ -190,7 +193,7 @@ class Tables:
         why = f"is longer than the {longest} {database.name_unit} that {database.system} allows"
         if not refused and most is not None and len(there) + len(new) > most:
             room = max(0, most - len(there))
-            where = f"does not fit into table {self.name(records.topic)}"
+            where = f"does not fit into table {named(self.name(records.topic))}"
             why = f"{where}: {database.system} allows at most {most} columns"
             counts = sum((_given(arranged, name) for name in new), np.zeros(1, np.int64))
             wide = np.flatnonzero(counts > room)
@@ -227,9 +230,9 @@ class Tables:
 
     def _missing(self, topic: str) -> ConfigError:
         return ConfigError(
-            f"connector {self._connector.name}: table {self.name(topic)} for topic {topic} does "
-            f"not exist in {self._database.where}. Create it, or set auto.create=true; "
-            f"table.name.format={self._config.table_name_format!r} names it"
+            f"connector {self._connector.name}: table {named(self.name(topic))} for topic "
+            f"{named(topic)} does not exist in {self._database.where}. Create it, or set "
+            f"auto.create=true; table.name.format={self._config.table_name_format!r} names it"
         )
 
     def declared_key(self) -> list[str]:
@@ -240,12 +243,15 @@ class Tables:
         return [fold(f) for f in self._config.pk_fields]
 
     def _check_key(self, table: Table, key: list[str], topic: str) -> None:
-        where = f"connector {self._connector.name}: pk.fields={','.join(key)}: table {table.name}"
+        where = (
+            f"connector {self._connector.name}: pk.fields={','.join(key)}: table "
+            f"{named(table.name)}"
+        )
         missing = [n for n in key if n not in table.columns]
         if missing and not self._config.evolves:
             raise ConfigError(
-                f"{where} (topic {topic}) has no column {missing[0]}; it has "
-                f"{', '.join(table.columns)}"
+                f"{where} (topic {named(topic)}) has no column {named(missing[0])}; it has "
+                f"{all_named(table.columns)}"
             )
         generated = [n for n in key if n in table.columns and table.columns[n].generated]
         if generated:
@@ -255,8 +261,8 @@ class Tables:
             found = "; ".join(", ".join(sorted(k)) for k in table.keys) or "none"
             raise ConfigError(
                 f"connector {self._connector.name}: insert.mode=upsert needs a primary key or "
-                f"unique index on ({', '.join(key)}) of table {table.name}; its unique keys: "
-                f"{found}. Add one, or set pk.fields to an existing one"
+                f"unique index on ({', '.join(key)}) of table {named(table.name)}; its unique "
+                f"keys: {found}. Add one, or set pk.fields to an existing one"
             )
 
     def _check_columns(self, topic: str, names: Sequence[str]) -> None:
@@ -268,10 +274,9 @@ class Tables:
             other = seen.setdefault(name.encode().lower(), name)  # the case of A to Z only
             if other != name:
                 raise ConfigError(
-                    f"connector {self._connector.name}: fields {named(other)} and {named(name)} "
-                    f"of topic {topic} "
-                    f"are one column to {self._database.system}. Leave one out with "
-                    "field.exclude.list"
+                    f"connector {self._connector.name}: fields {named(other)} and {named(name)} of "
+                    f"topic {named(topic)} are one column to {self._database.system}. Leave one "
+                    "out with field.exclude.list"
                 )
 
 

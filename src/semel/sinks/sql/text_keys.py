@@ -8,6 +8,7 @@ import json
 import pyarrow as pa
 
 from semel.errors import ConfigError, Problem
+from semel.quoting import named
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import quote
@@ -31,11 +32,11 @@ def check(database: Database, table: Table, key: str, where: str) -> None:
         raise ConfigError(
             Problem(
                 "key.converter",
-                f"{where}: key.converter is not set, and table {table.name} holds keys that were "
-                f"written as text, such as {written[0].as_py()[:60]} in column {key}. Read as "
-                "JSON, the same records would get different keys. To keep these, set key.converter="
-                "org.apache.kafka.connect.storage.StringConverter; else correct the column, and "
-                "set key.converter=org.apache.kafka.connect.json.JsonConverter",
+                f"{where}: key.converter is not set, and table {named(table.name)} holds keys that "
+                f"were written as text, such as {written[0].as_py()[:60]} in column {named(key)}. "
+                "Read as JSON, the same records would get different keys. To keep these, set "
+                "key.converter=org.apache.kafka.connect.storage.StringConverter; else correct the "
+                "column, and set key.converter=org.apache.kafka.connect.json.JsonConverter",
             )
         )
 

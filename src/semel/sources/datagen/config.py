@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from semel.answers import content_of
 from semel.config import HIGH, LOW, Type, key
 from semel.errors import ConfigError, Problem
 from semel.problems import check_read
@@ -128,7 +129,7 @@ class DatagenConfig:
         if own is not None and not path.exists():
             return Schema(QUICKSTARTS[own].avro, "")
         try:
-            return Schema(path.read_text(encoding="utf-8"), "")
+            return Schema(content_of(path).decode(), "")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigError(

@@ -10,7 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.answers import content_of
 from semel.problems import check_read
+from semel.quoting import named
 from semel.sources.datagen import values
 from semel.sources.datagen.draws import salt
 from semel.sources.datagen.regex import texts
@@ -40,7 +42,7 @@ _LOGICAL = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 _DAY = {pa.time32("ms"): 86_400_000, pa.time64("us"): 86_400_000_000}
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.S)
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\\?\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)', re.S)
 _LENGTHS = {"min": 8, "max": 16}
 _DEEPEST = 32
 
@@ -57,11 +59,15 @@ def records_of(text: str) -> values.Records | values.Chosen:
     """
     try:
         schema, _end = json.JSONDecoder().raw_decode(_COMMENT.sub(r"\1", text).strip())
+        made = _Reader().maker(schema, ())
     except json.JSONDecodeError as error:
         raise Unusable(
             f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
-    made = _Reader().maker(schema, ())
+    except Unusable:
+        raise
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise Unusable(f"cannot be read: {error}") from None
     if not isinstance(made, (values.Records, values.Chosen)) or not pa.types.is_struct(made.type):
         raise Unusable("must be a record")
     return made
@@ -76,7 +82,7 @@ class _Reader:
     def maker(self, schema: Any, path: tuple[str, ...], *, repeated: bool = False) -> Maker:
         """The maker of a place's values; a place within an array is ``repeated``."""
         if len(path) > _DEEPEST:
-            raise Unusable(f"field {path[0]}: contains itself endlessly")
+            raise Unusable(f"field {named(path[0])}: contains itself endlessly")
         if isinstance(schema, list):
             return self._union(schema, path, repeated)
         if isinstance(schema, str):
@@ -163,7 +169,7 @@ class _Reader:
         for field in fields:
             name = str(field.get("name", ""))
             if not name or name in found:
-                raise _wrong(path, f"field {name!r} must have a name of its own")
+                raise _wrong(path, f"field {named(name)} must have a name of its own")
             found[name] = self.maker(field.get("type"), (*path, name), repeated=repeated)
         return values.Records(found)
 
@@ -321,9 +327,9 @@ def _of_file(given: Mapping[str, Any], path: tuple[str, ...]) -> Sequence[Any]:
     check_read("schema.string")
     name = Path(str(given.get("file", "")))
     try:
-        found = json.loads(name.read_text(encoding="utf-8"))
+        found = json.loads(content_of(name).decode())
     except (OSError, ValueError) as error:
-        raise _wrong(path, f"options of file {name} cannot be read: {error}") from None
+        raise _wrong(path, f"options of file {named(name)} cannot be read: {error}") from None
     return found if isinstance(found, list) else []
 
 
@@ -332,4 +338,4 @@ def _no_text(_block: Any) -> pa.Array:
 
 
 def _wrong(path: tuple[str, ...], why: str) -> Unusable:
-    return Unusable(f"field {'.'.join(path)}: {why}" if path else why)
+    return Unusable(f"field {named('.'.join(path))}: {why}" if path else why)

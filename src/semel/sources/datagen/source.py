@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from semel.config import SourceConnectorConfig, absolute, read
 from semel.delivery import Support
 from semel.errors import ConfigError, Problem
+from semel.quoting import all_named, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.datagen.config import DatagenConfig
 from semel.sources.datagen.draws import Block, salt
@@ -52,7 +53,7 @@ class DatagenSource(Source):
         self._key = schema.keyfield
         self.keyed = bool(self._key)
         if self._key and self._records.type.get_field_index(self._key) < 0:
-            names = ", ".join(f.name for f in self._records.type)
+            names = all_named(f.name for f in self._records.type)
             raise ConfigError(
                 Problem(
                     "schema.keyfield",
@@ -65,7 +66,7 @@ class DatagenSource(Source):
         count = f"{config.iterations:,} records" if config.iterations > 0 else "records"
         return {
             "reads": f"{count} per task, made by {config.origin} and random.seed={self._seed}",
-            "writes": f"topic {config.topic}",
+            "writes": f"topic {named(config.topic)}",
         }
 
     def exactly_once(self) -> Support:

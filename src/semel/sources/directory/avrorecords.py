@@ -26,6 +26,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.registry.framing import Framed
+from semel.quoting import named
 
 Skip = Callable[[bytes, int], int]
 """Returns where a value ends, given where it begins."""
@@ -139,7 +140,7 @@ def _one_of(skips: Sequence[Skip]) -> Skip:
     def skip(block: bytes, at: int) -> int:
         branch, at = _long(block, at)
         if not 0 <= branch < len(skips):
-            raise ValueError(f"a union has no branch {branch}: it has {len(skips)}")
+            raise ValueError(f"a union has no branch {named(branch)}: it has {len(skips)}")
         return skips[branch](block, at)
 
     return skip

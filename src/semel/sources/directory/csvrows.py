@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from semel.quoting import all_named
 from semel.records import one_array
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.opencsv import Row, lines_of
@@ -91,8 +92,8 @@ class OfCsv(OfBytes):
         named = [known.get(self._folded(n.strip()), n) for n in names]
         missing = [f.name for f in self._fields if f.name not in named and not f.optional]
         if missing or len(set(named)) < len(named):
-            why = f"lacks {', '.join(missing)}" if missing else "has a name twice"
-            raise Broken(0, f"its first row, {', '.join(names)}, {why}")
+            why = f"lacks {all_named(missing)}" if missing else "has a name twice"
+            raise Broken(0, f"its first row, {all_named(names)}, {why}")
         return named
 
     def _folded(self, name: str) -> str:

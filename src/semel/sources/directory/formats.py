@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semel.errors import ConfigError, Problem
+from semel.quoting import all_named, named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.csvrows import OfCsv
 from semel.sources.directory.schemas import Field, Parser, fields_of
@@ -96,7 +97,8 @@ def _check_fields(found: Formats) -> None:
         raise ConfigError(
             Problem(
                 "key.schema" if config.key_schema else "schema.generation.key.fields",
-                f"the key's field {missing[0]} must be one of value.schema: {', '.join(known)}",
+                f"the key's field {named(missing[0])} must be one of value.schema: "
+                f"{all_named(known)}",
             )
         )
     if config.timestamp_mode == "field":

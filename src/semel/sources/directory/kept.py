@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from semel.errors import ServiceError
+from semel.quoting import PATH, named
 from semel.sources.base import SourceOffset
 from semel.sources.directory import files
 from semel.sources.directory.found import Found
@@ -42,8 +43,9 @@ class Kept:
     def gone(self, name: str, offset: SourceOffset) -> ServiceError:
         """The error for a file that is not found."""
         return ServiceError(
-            f"connector {self._connector}: file {name} ({told(offset)}) is gone, so its "
-            "records cannot be read again. An audit needs cleanup.policy=none, move or movebydate"
+            f"connector {self._connector}: file {named(name, PATH)} ({told(offset)}) is gone, so "
+            "its records cannot be read again. An audit needs cleanup.policy=none, move or "
+            "movebydate"
         )
 
     def _everywhere(self, name: str) -> Iterator[tuple[str, Found]]:

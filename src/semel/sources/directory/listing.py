@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from semel.patterns import compiled
+from semel.quoting import PATH, named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.found import Found
 from semel.sources.directory.places import Places
@@ -66,8 +67,8 @@ class Listing:
         for name, since in self._aside.items():
             if now - since >= _ASIDE_S:
                 self._warn(
-                    f"file {name} was left in {self._place} by a crash or an error. semel ignores "
-                    "it: before you delete it, check that its records were read"
+                    f"file {named(name, PATH)} was left in {self._place} by a crash or an error. "
+                    "semel ignores it: before you delete it, check that its records were read"
                 )
 
 

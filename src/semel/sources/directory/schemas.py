@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.quoting import named
 from semel.transforms.dates import DateFormat
 
 _CONNECT = "org.apache.kafka.connect.data."
@@ -66,20 +67,24 @@ def fields_of(text: str) -> list[Field]:
     """
     try:
         schema = json.loads(text)
+        fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
+        if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
+            raise ValueError("must be of type STRUCT with fieldSchemas")
+        return [
+            Field(name, _type(name, given), bool(given.get("isOptional", False)))
+            for name, given in fields.items()
+        ]
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    fields = schema.get("fieldSchemas") if isinstance(schema, dict) else None
-    if not isinstance(fields, dict) or schema.get("type") != "STRUCT":
-        raise ValueError("must be of type STRUCT with fieldSchemas")
-    return [
-        Field(name, _type(name, given), bool(given.get("isOptional", False)))
-        for name, given in fields.items()
-    ]
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except (AttributeError, OverflowError, TypeError) as error:
+        raise ValueError(f"is not a schema: {error}") from None
 
 
 def _type(where: str, given: Any) -> pa.DataType:
     if not isinstance(given, Mapping) or "type" not in given:
-        raise ValueError(f"field {where} must have a type")
+        raise ValueError(f"field {named(where)} must have a type")
     name, kind = given.get("name"), str(given["type"]).upper()
     if name in _LOGICAL:
         return _LOGICAL[name]
@@ -95,7 +100,7 @@ def _type(where: str, given: Any) -> pa.DataType:
             inner = given.get("fieldSchemas") or {}
             return pa.struct([(n, _type(f"{where}.{n}", s)) for n, s in inner.items()])
     if kind not in _TYPES:
-        raise ValueError(f"field {where}: {given['type']} is not a type")
+        raise ValueError(f"field {named(where)}: {given['type']} is not a type")
     return _TYPES[kind]
 
 
@@ -124,7 +129,7 @@ class Parser:
         """
         kind = field.type
         if pa.types.is_nested(kind):
-            raise Unfit(f"field {field.name}: {kind} cannot be read from text")
+            raise Unfit(f"field {named(field.name)}: {kind} cannot be read from text")
         if not pa.types.is_string(kind):
             text = pc.utf8_trim_whitespace(text)
             text = pc.if_else(pc.equal(text, ""), None, text)
@@ -135,14 +140,16 @@ class Parser:
         else:
             found = _cast(text, kind)
         if found is None or found.null_count > text.null_count:
-            raise Unfit(f"field {field.name}: {self._first(text, field)} is not of type {kind}")
+            raise Unfit(
+                f"field {named(field.name)}: {self._first(text, field)} is not of type {kind}"
+            )
         self.check_nulls(found, field)
         return found
 
     def check_nulls(self, found: pa.Array, field: Field) -> None:
         """Raises Unfit: a required value is missing."""
         if found.null_count and not field.optional:
-            raise Unfit(f"field {field.name} is null, but isOptional is false")
+            raise Unfit(f"field {named(field.name)} is null, but isOptional is false")
 
     def _moments(self, text: pa.Array, kind: pa.DataType) -> pa.Array:
         formats = self._stamps

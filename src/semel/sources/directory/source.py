@@ -24,6 +24,7 @@ from semel.config import SourceConnectorConfig, absolute, read
 from semel.config.allowed import roots_of
 from semel.delivery import Support
 from semel.errors import ConfigError, ServiceError
+from semel.quoting import PATH, named
 from semel.records import ConnectRecords
 from semel.sinks.files.config import options_of
 from semel.sources.base import (
@@ -102,7 +103,7 @@ class DirectorySource(Source):
         return {
             "reads": f"{self._formats.name} of files {config.pattern} in {config.input_path}; "
             f"finished ones {finished}",
-            "writes": f"topic {config.topic}",
+            "writes": f"topic {named(config.topic)}",
         }
 
     def exactly_once(self) -> Support:
@@ -240,8 +241,8 @@ class DirectorySource(Source):
             reached = self._reached(offset)
         elif offset is not None:
             self._warn(
-                f"file {found.name} is not the same as before ({told(found.facts)} instead of "
-                f"{told(offset)}): reading it from its beginning"
+                f"file {named(found.name, PATH)} is not the same as before ({told(found.facts)} "
+                f"instead of {told(offset)}): reading it from its beginning"
             )
         if reached.state:
             return
@@ -252,7 +253,9 @@ class DirectorySource(Source):
                 reached = chunk.reached
                 yield records, reached
         except FileNotFoundError:
-            self._warn(f"file {found.name} was moved or replaced before it could be read")
+            self._warn(
+                f"file {named(found.name, PATH)} was moved or replaced before it could be read"
+            )
             return
         except Broken as broken:
             with contextlib.suppress(Broken):  # the records before lack a field that is needed
@@ -306,8 +309,8 @@ class DirectorySource(Source):
             field = self._field(values, config.timestamp_field, found)
             if not pa.types.is_timestamp(field.type):
                 raise ConfigError(
-                    f"connector {self._name}: file {found.name}: timestamp.field={field.name} is "
-                    f"{field.type}, but must be a timestamp"
+                    f"connector {self._name}: file {named(found.name, PATH)}: "
+                    f"timestamp.field={field.name} is {field.type}, but must be a timestamp"
                 )
             stamps = pc.struct_field(values, field.name)
         headers = None
@@ -319,7 +322,7 @@ class DirectorySource(Source):
             if not pa.types.is_struct(values.type):
                 raise ConfigError(
                     f"connector {self._name}: metadata.location=field: the records of file "
-                    f"{found.name} have no fields. Set metadata.location to headers or none"
+                    f"{named(found.name)} have no fields. Set metadata.location to headers or none"
                 )
             values = metadata.added(values, config.metadata_field, begin)
         return source_records(config.topic, values, keys=keys, timestamps=stamps, headers=headers)
@@ -328,11 +331,13 @@ class DirectorySource(Source):
         kind = values.type
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
             if not self._config.halt:
-                raise Broken(0, f"its records have no field {name}, which the configuration names")
+                raise Broken(
+                    0, f"its records have no field {named(name)}, which the configuration names"
+                )
             raise ConfigError(
-                f"connector {self._name}: file {found.name}: its records have no field {name}, "
-                "from which the key or timestamp is made. Correct schema.generation.key.fields, "
-                "key.schema or timestamp.field"
+                f"connector {self._name}: file {named(found.name, PATH)}: its records have no "
+                f"field {named(name)}, from which the key or timestamp is made. Correct "
+                "schema.generation.key.fields, key.schema or timestamp.field"
             )
         return kind.field(name)
 
@@ -377,7 +382,10 @@ class DirectorySource(Source):
     def _note(self, found: Found, broken: Broken) -> None:
         """Report what is wrong with a file, and what happens to it."""
         where = f"is moved to {_ERROR}" if self._config.error_path else "stays where it is"
-        message = f"file {found.name}: record {broken.record + 1}: {broken}. The file {where}"
+        message = (
+            f"file {named(found.name, PATH)}: record {broken.record + 1}: {broken}. The file "
+            f"{where}"
+        )
         self._broken = (
             f"connector {self._name}: {message}; the records before are written. Correct the rest "
             "and put it into input.path under another name, then start the connector again; "

@@ -93,7 +93,7 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
         why |= beyond | _seen(batch, column)
         for row, reason in why.items():
             message = (
-                f"the row with {_key(batch, shape, row)}: column {column.name} of type "
+                f"the row with {_key(batch, shape, row)}: column {named(column.name)} of type "
                 f"{column.type} has a value that is not of type {column.arrow}: {reason}. Correct "
                 "it, or leave it out or convert it with query"
             )
@@ -107,8 +107,8 @@ def rows(batch: pa.RecordBatch, shape: Shape, timezone: str, granularity: str) -
         times = pc.coalesce(*(arrays[c.name] for c in shape.times)).cast(pa.int64())
         if times.null_count:  # the query leaves nulls out, so the client could not read the time
             raise Unreadable(
-                f"column {shape.times[0].name} has a time that does not exist, and positions are "
-                "made of it. Correct it, or leave its row out with query"
+                f"column {named(shape.times[0].name)} has a time that does not exist, and "
+                "positions are made of it. Correct it, or leave its row out with query"
             )
     return Rows(struct([*found.values()], shape.columns), numbers, times, unfit)
 
@@ -155,7 +155,7 @@ def _fitting(
 def _key(batch: pa.RecordBatch, shape: Shape, row: int) -> str:
     """What identifies a row: its primary key, its number or its first column."""
     columns = [c for c in shape.columns if c.key] or [shape.number or shape.columns[0]]
-    return ", ".join(f"{c.name}={_text(batch.column(c.name), row)}" for c in columns)
+    return ", ".join(f"{named(c.name)}={_text(batch.column(c.name), row)}" for c in columns)
 
 
 def _text(values: pa.Array, row: int) -> str:

@@ -14,7 +14,7 @@ from semel.sources.jdbc.queries import Unreadable
 
 
 @contextmanager
-def named(where: str, database: Database) -> Iterator[None]:
+def explained(where: str, database: Database) -> Iterator[None]:
     """Errors in the body say ``where``: the connector, and its table or query.
 
     Raises:

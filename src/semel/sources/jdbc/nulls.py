@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from semel.quoting import all_named
 from semel.sources.jdbc.database import Database, TableId
 from semel.sources.jdbc.queries import Shape, without
 
@@ -25,7 +26,7 @@ class Nulls:
         self._looked_at.add(table)
         for columns in filter(None, ([found.number] if found.number else [], found.times)):
             if all(c.nullable for c in columns) and self._any(table, without(columns)):
-                names = ", ".join(c.name for c in columns)
+                names = all_named(c.name for c in columns)
                 log.warning(
                     "connector %s: table %s: rows with null in %s are not read",
                     *(self._name, table, names),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.quoting import named
+from semel.quoting import all_named, named
 from semel.sinks.sql.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -52,11 +52,11 @@ def shape(config: JdbcSourceConfig, columns: Sequence[Column], *, of_query: bool
     if config.validate_non_null and not of_query:
         if number is not None and number.nullable:
             raise Unreadable(
-                f"incrementing column {number.name} may be null: rows without a number would never "
-                "be read. Declare it NOT NULL, or set validate.non.null=false"
+                f"incrementing column {named(number.name)} may be null: rows without a number "
+                "would never be read. Declare it NOT NULL, or set validate.non.null=false"
             )
         if times and all(c.nullable for c in times):
-            names = ", ".join(c.name for c in times)
+            names = all_named(c.name for c in times)
             raise Unreadable(
                 f"all timestamp columns ({names}) may be null: rows without a time would never be "
                 "read. Declare one NOT NULL, or set validate.non.null=false"
@@ -69,7 +69,8 @@ def check_names(names: Sequence[str]) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise Unreadable(
-            f"has several columns named {twice[0]}. Give each a name of its own in query, with AS"
+            f"has several columns named {named(twice[0])}. Give each a name of its own in query, "
+            "with AS"
         )
 
 
@@ -105,10 +106,10 @@ def _named(name: str, key: str, columns: Sequence[Column]) -> Column:
     exact = [c for c in columns if c.name == name]
     found = exact or [c for c in columns if c.name.lower() == name.lower()]
     if not found:
-        there = ", ".join(c.name for c in columns)
-        raise Unreadable(f"has no column {name}, which {key} names. It has {there}")
+        there = all_named(c.name for c in columns)
+        raise Unreadable(f"has no column {named(name)}, which {key} names. It has {there}")
     if len(found) > 1:
-        alike = " and ".join(c.name for c in found)
+        alike = " and ".join(named(c.name) for c in found)
         raise Unreadable(
             f"has columns {alike}, and {key}={name} fits them all. Write the name of one exactly"
         )
@@ -129,17 +130,18 @@ def whole(column: Column, number: Any) -> int:
     except (TypeError, ValueError, ArithmeticError):
         pass
     raise Unreadable(
-        f"column {column.name} of type {column.type} has the value {named(str(number))}, which is "
-        "not a whole number: positions are made of it. Correct it, or leave it out with query"
+        f"column {named(column.name)} of type {column.type} has the value {named(str(number))}, "
+        "which is not a whole number: positions are made of it. Correct it, or leave it out with "
+        "query"
     )
 
 
 def beyond_long(column: Column, number: object) -> str:
     """Why a number cannot be a position."""
     return (
-        f"column {column.name} of type {column.type} has the value {number}, but source offsets "
-        f"hold numbers from {-LONG} to {LONG - 1} only. Correct the row, or find new rows by "
-        "another column, or by a time: incrementing.column.name, mode=timestamp"
+        f"column {named(column.name)} of type {column.type} has the value {number}, but source "
+        f"offsets hold numbers from {-LONG} to {LONG - 1} only. Correct the row, or find new rows "
+        "by another column, or by a time: incrementing.column.name, mode=timestamp"
     )
 
 

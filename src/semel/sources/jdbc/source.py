@@ -14,6 +14,7 @@ from semel.config import SourceConnectorConfig, read
 from semel.delivery import Delivery, Support
 from semel.errors import ConfigError, NotJudged, Problem, misconfigured
 from semel.problems import together
+from semel.quoting import named
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import anchored
 from semel.sources.base import (
@@ -30,7 +31,7 @@ from semel.sources.jdbc.batches import Rows, Together
 from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.databases import database_of
-from semel.sources.jdbc.errors import named
+from semel.sources.jdbc.errors import explained
 from semel.sources.jdbc.ignored import IGNORED
 from semel.sources.jdbc.modes import NOT_READ, WHY
 from semel.sources.jdbc.nulls import Nulls
@@ -106,7 +107,7 @@ class JdbcSource(Source):
     def describe(self) -> dict[str, str]:
         config = self._config
         what = "a query" if config.query else "tables"
-        topic = f"topic {config.topic_prefix}" if config.query else "a topic for each table"
+        topic = f"topic {named(config.topic_prefix)}" if config.query else "a topic for each table"
         return {
             "reads": f"{what} of {self._database.where} (mode {config.mode})",
             "writes": topic,
@@ -253,8 +254,8 @@ class JdbcSource(Source):
         with self._database.snapshot():
             if table is not None and not self._database.columns(table):
                 raise NotJudged(
-                    f"connector {self._name}: table {table} is not there any more, and its records "
-                    "cannot be compared"
+                    f"connector {self._name}: table {named(table)} is not there any more, and its "
+                    "records cannot be compared"
                 )
         at = position
         while True:
@@ -268,7 +269,7 @@ class JdbcSource(Source):
     def _batch(
         self, topic: str, table: TableId | None, together: Sequence[Rows], position: Position
     ) -> SourceBatch:
-        what = f"table {table}" if table else "query"
+        what = f"table {named(table)}" if table else "query"
         unread = [
             Unread(topic, f"{what}: {u.message}", f"{what}, {u.column}")
             for rows in together
@@ -308,8 +309,8 @@ class JdbcSource(Source):
                 raise
 
     def _named(self, table: TableId | None) -> AbstractContextManager[None]:
-        what = f"table {table}" if table else "query"
-        return named(f"connector {self._name}: {what}", self._database)
+        what = f"table {named(table)}" if table else "query"
+        return explained(f"connector {self._name}: {what}", self._database)
 
     def _describe(self) -> bool:
         """Look up the columns of the query, as often as the list of tables. Returns whether it did
@@ -329,7 +330,7 @@ class JdbcSource(Source):
         with database.snapshot():
             columns = self._query_columns if table is None else database.columns(table)
             if not columns:
-                self._warn(str(table), f"table {table} is not there: waiting for it")
+                self._warn(str(table), f"table {named(table)} is not there: waiting for it")
                 return
             if table is not None:
                 config = self._of(table)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import TableId
 
@@ -22,9 +23,10 @@ def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -
         other = by_topic.setdefault(table.name, table)
         if other != table:
             raise ConfigError(
-                f"connector {connector}: tables {other} and {table} would go to the same topic, "
-                f"{config.topic_prefix}{table.name}. Choose one with table.whitelist or "
-                "schema.pattern, and read the other with a connector that has another topic.prefix"
+                f"connector {connector}: tables {named(other)} and {named(table)} would go to the "
+                f"same topic, {config.topic_prefix}{table.name}. Choose one with table.whitelist "
+                "or schema.pattern, and read the other with a connector that has another "
+                "topic.prefix"
             )
     return found
 

@@ -17,6 +17,7 @@ from typing import TextIO
 
 from semel.config.source_connector import OFFSETS_FILE
 from semel.errors import ServiceError, Unavailable, misconfigured
+from semel.quoting import PATH, named
 from semel.sources.offsets.outside import Record, compare
 
 _HEAD = bytes.fromhex("aced0005") + (
@@ -43,7 +44,7 @@ class OffsetFile:
     def __init__(self, connector: str, path: str) -> None:
         self._where = f"connector {connector}: {OFFSETS_FILE}={path}"
         self._path = Path(path)
-        self.where = f"offsets file {path}"
+        self.where = f"offsets file {named(path, PATH)}"
 
     def prepare(self) -> None:
         """Check that the file can be written. Raises ConfigError: it cannot."""

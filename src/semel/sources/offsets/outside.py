@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from semel.errors import LedgerConflict
+from semel.quoting import named
 
 Record = tuple[bytes, bytes | None]
 """Key and value, as in the offsets topic; None forgets the key."""
@@ -49,6 +50,6 @@ def compare(
     other = next((key for key, value in known.items() if held.get(key) != value), None)
     if other is not None:
         raise LedgerConflict(
-            f"{where}: the record {other.decode(errors='replace')} has changed since it was read: "
-            "another run or task has written it"
+            f"{where}: the record {named(other.decode(errors='replace'))} has changed since it was "
+            "read: another run or task has written it"
         )

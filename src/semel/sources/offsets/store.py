@@ -30,6 +30,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values
 from semel.kafka.murmur2 import partition_of
 from semel.kafka.transactions import PlainProducer, RecordsRefused
+from semel.quoting import named
 from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
 from semel.sources.offsets.table import OffsetTable
@@ -132,7 +133,7 @@ class SourceOffsets:
         """What holds them."""
         if self._outside is not None:
             return self._outside.where
-        return f"offsets topic {self._connector.offsets_topic}"
+        return f"offsets topic {named(self._connector.offsets_topic)}"
 
     @property
     def in_transactions(self) -> bool:
@@ -323,7 +324,7 @@ class SourceOffsets:
 def where(connector: SourceConnectorConfig) -> str:
     """What holds a connector's source offsets."""
     outside = outside_of(connector)
-    return f"offsets topic {connector.offsets_topic}" if outside is None else outside.where
+    return f"offsets topic {named(connector.offsets_topic)}" if outside is None else outside.where
 
 
 def outside_of(connector: SourceConnectorConfig) -> Outside | None:

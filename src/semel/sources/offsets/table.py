@@ -19,6 +19,7 @@ import pyarrow as pa
 from semel.config import SourceConnectorConfig, read
 from semel.config.source_connector import OFFSETS_TABLE, OFFSETS_URLS
 from semel.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
+from semel.quoting import named
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, parse_name
@@ -42,7 +43,7 @@ class OffsetTable:
 
     @property
     def where(self) -> str:
-        return f"offsets table {self._name} of {self._database.where}"
+        return f"offsets table {named(self._name)} of {self._database.where}"
 
     def prepare(self) -> None:
         fields = [pa.field(name, pa.string(), nullable=False) for name in _COLUMNS]

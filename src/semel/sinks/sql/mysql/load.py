@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.errors import ServiceError
+from semel.quoting import named
 from semel.sinks.sql.columns import is_binary
 from semel.sinks.sql.mysql.text import lines
 from semel.sinks.sql.names import Name, quote
@@ -72,7 +73,7 @@ def result_class() -> Any:
                 connection._force_close()
                 raise ServiceError(
                     f"the server at {connection.host}:{connection.port} asks for the file "
-                    f"{asked.decode(errors='replace')!r} of this machine, which no statement "
+                    f"{named(asked.decode(errors='replace'))} of this machine, which no statement "
                     "names. It gets nothing: check whether it is the server that you mean"
                 )
             for start in range(0, len(rows), _CHUNK):

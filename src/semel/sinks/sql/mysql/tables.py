@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from semel.errors import ConfigError
+from semel.quoting import named
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import table
 from semel.sinks.sql.mysql.types import column_of
@@ -30,7 +31,7 @@ def find_table(query: Query, name: Name, *, mariadb: bool) -> Table | None:
         return None
     if there[0]["engine"] not in ("InnoDB", None):
         raise ConfigError(
-            f"table {name} has the engine {there[0]['engine']}, which has no transactions. "
+            f"table {named(name)} has the engine {there[0]['engine']}, which has no transactions. "
             f"Use InnoDB: ALTER TABLE {name} ENGINE=InnoDB"
         )
     columns = query(

@@ -19,7 +19,7 @@ CLASSES = ("sqlserver",)
 _FORM = "jdbc:sqlserver://host:port;databaseName=name"
 _URL = re.compile(r"sqlserver://([^;\\:/,\s]*)(?:\\([^;:/]*))?(?::(\d+))?/?(;.*)?", re.S)
 _JTDS = re.compile(r"jtds:sqlserver://([^;:/,\s]*)(?::(\d+))?(?:/([^;/]*))?(;.*)?", re.S)
-_PROPERTY = re.compile(r"\s*([^=;]+?)\s*=\s*(?:\{((?:[^}]|\}\})*)\}|([^;]*?))\s*(?:;|$)")
+_PROPERTY = re.compile(r"\s*+([^=;\s][^=;]*+)=\s*+(?:\{((?:[^}]|\}\})*+)\}|([^;]*+))\s*+(?:;|$)")
 _YES, _NO = ("true", "yes", "mandatory"), ("false", "no", "optional")
 _SAME = {
     "database": "databasename",
@@ -135,13 +135,13 @@ def _as_microsofts(url: str) -> str:
 def _properties(text: str) -> dict[str, str] | None:
     """``name=value;name={value}``, names in lower case; None for anything else."""
     found: dict[str, str] = {}
-    place = 0
-    while text[place:].strip(" ;"):
+    text, place = text.rstrip(" ;"), 0
+    while place < len(text):
         match = _PROPERTY.match(text, place)
         if match is None:
             return None
-        name = match[1].lower()
-        value = match[3] if match[2] is None else match[2].replace("}}", "}")
+        name = match[1].rstrip().lower()
+        value = match[3].rstrip() if match[2] is None else match[2].replace("}}", "}")
         found[_SAME.get(name, name)] = value
         place = match.end()
     return found

@@ -12,6 +12,7 @@ import pyarrow as pa
 from semel.converters.json.facts import facts_in
 from semel.errors import TransientError, Unavailable
 from semel.extras import require
+from semel.quoting import named
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.rereading import NotShown
@@ -274,8 +275,8 @@ class SqlServer(Dialect):
         (found,) = self.query(f"SELECT {', '.join(counts)} FROM {_STAGE}").to_pylist()
         for name in (n for n, count in found.items() if count):
             raise DataRefused(
-                f"{self.where}: column {name} ({declared(known[name])}) of {target} would cut or "
-                "replace a value"
+                f"{self.where}: column {named(name)} ({declared(known[name])}) of {target} would "
+                "cut or replace a value"
             )
 
     @contextmanager

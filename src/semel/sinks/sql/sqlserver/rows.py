@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.quoting import named
 from semel.records import one_array
 from semel.sinks.sql.columns import is_binary
 
@@ -43,7 +44,7 @@ def rows(table: pa.Table) -> bytes:
         try:
             parts.append(_encoded(one_array(column)))
         except Unsendable as error:
-            raise Unsendable(f"column {name}: {error}") from None
+            raise Unsendable(f"column {named(name)}: {error}") from None
     each = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     return _content(each)[1:]
 
