@@ -135,10 +135,9 @@ def _group_offsets(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) "
             f"has no entry for topic {tp.topic}, but consumer group {group} is at {found[tp][0]} "
             f"for {tp}, without metadata that says who committed it. If a connector of Kafka "
-            "Connect did, continue from there with first.position=group. If it was semel, whose "
-            "first version left such copies of its positions, its ledger is gone, and continuing "
-            "would leave out what the target lacks: to read the topic again, run semel offsets "
-            "reset with the connector's file, or set first.position=reset"
+            "Connect did, continue from there with first.position=group. That leaves "
+            "out what the target lacks: to read the topic again, run semel offsets reset with the "
+            "connector's file, or set first.position=reset"
         )
     log.warning(
         "the ledger has no entry for these partitions yet; they begin at the offsets of "

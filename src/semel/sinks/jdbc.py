@@ -237,11 +237,3 @@ def check_key(connector: ConnectorConfig, config: Keyed) -> None:
             "value: name its column in pk.fields, or set the key.converter of keys that have "
             "fields",
         )
-
-
-def upgrade_refused(connector: str, table: str, statement: str, error: Exception) -> ConfigError:
-    """The error if the user may not add the columns that an older version's ledger lacks."""
-    return ConfigError(
-        f"connector {connector}: table {table} was made by an older semel and lacks columns, which "
-        f"this user may not add: {error}. Let its owner run: {statement}"
-    )
