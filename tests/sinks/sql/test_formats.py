@@ -8,7 +8,6 @@ from semel.errors import ServiceError
 from semel.ledger import Advance, OffsetRange, TopicPartition, first
 from semel.records import Commit, DeadLetter
 from tests.sinks.sql.conftest import MakeSink, Query
-from tests.sinks.target import advance
 
 TP = TopicPartition("t", 0)
 
@@ -39,7 +38,8 @@ def test_rows_of_a_later_version_are_refused(
     sink.prepare([])
     sink.start([first(TP, 0)])
     letter = DeadLetter("t", 0, 4, None, b"bad", (), None, "VALUE_CONVERTER", "E", "why")
-    sink.commit([advance(0, 5, lost=1, failed=1)], Commit([], dead_letters=[letter]))
+    step = Advance(OffsetRange(*TP, 0, 5), read=4, written=3, failed=1, lost=1)
+    sink.commit([step], Commit([], dead_letters=[letter]))
     sink.close()
     query(f"UPDATE {table} SET format = 2")
     with pytest.raises(ServiceError, match=rf"{what} was written by a later version .*format 2"):
