@@ -131,16 +131,18 @@ class Configs:
         name = key.decode(errors="replace")
         try:
             return self._applied(name, _facts(value))
-        except ServiceError as error:
-            log.error("config topic: %s; this worker keeps the assignment before it", error)
         except _UNREADABLE as error:
             log.warning("config topic: skipping the record %s: %r", named(name), error)
-        return None
+            return None
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
         if name == _ASSIGNMENT:
             found = facts or {"format": formats.OWNERS, "epoch": 0, "workers": {}, "versions": {}}
-            formats.check("the assignment", found["format"], formats.OWNERS)
+            try:
+                formats.check("the assignment", found["format"], formats.OWNERS)
+            except ServiceError as error:
+                log.error("config topic: %s. Until then this worker runs nothing", error)
+                found = {**found, "workers": {}, "versions": {}}
             workers = {of: tuple(each) for of, each in found["workers"].items()}
             self.assignment = Assignment(int(found["epoch"]), workers, dict(found["versions"]))
         elif name == _SESSION_KEY:
