@@ -79,10 +79,10 @@ class Ledger(ABC):
 
     def holes(self) -> list[Hole]:
         """Every hole of the connector."""
-        names = ("topic", "partition", "from_offset", "until_offset", "reason", "recorded_by")
+        names = ("topic", "partition", "from_offset", "until_offset", "reason")
         return [
-            Hole(*(row[n] for n in names), _iso(row["recorded_at"]))
-            for row in self._rows(HOLES, (*names, "recorded_at"))
+            Hole(**{n: row[n] for n in names}, by=row["recorded_by"], at=_iso(row["recorded_at"]))
+            for row in self._rows(HOLES, (*names, "recorded_by", "recorded_at"))
         ]
 
     def _rows(self, table: Name, names: Iterable[str], end: str = "") -> list[dict[str, Any]]:
