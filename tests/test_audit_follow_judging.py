@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from semel.audit.follow.intervals import (
-    Interval,
     Mark,
     begun,
     broken_off,
-    judge,
     spelled,
     too_early,
 )
@@ -24,6 +22,7 @@ from semel.audit.follow.progress import Missing, PartitionProgress
 from semel.audit.follow.report import Judged
 from semel.audit.follow.state import FollowState, default_path, load, save
 from semel.audit.follow.totals import Totals
+from semel.audit.referee import Interval, judge
 from semel.errors import ConfigError
 from semel.ledger import (
     DAMAGED,
@@ -69,11 +68,11 @@ def test_an_interval_names_what_is_missing_duplicated_and_a_ghost() -> None:
 def test_dead_letters_and_replaced_rows_are_not_missing_and_may_not_be_there() -> None:
     assert found(interval(HERE[3:], dead=[10], replaced=[11, 12])) == ([], [], 0, 0)
     assert found(interval(HERE, dead=[10])) == ([], [10], 0, 0)
-    assert found(interval(HERE, replaced=[11], replaces=True)) == ([], [11], 0, 0)
+    assert found(interval(HERE, replaced=[11])) == ([], [11], 0, 0)
 
 
 def test_a_record_that_may_have_failed_is_not_held_against_the_row_before_it() -> None:
-    assert found(interval(HERE, replaced=[11], replaces=True, budget=1)) == ([], [], 0, 1)
+    assert found(interval(HERE, replaced=[11], budget=1)) == ([], [], 0, 1)
 
 
 def test_keys_of_several_partitions_are_not_judged() -> None:
@@ -100,7 +99,7 @@ def test_a_row_of_a_record_that_was_cut_off_is_no_surplus() -> None:
     """The one at 16 replaced the row of 13; 19 has replaced the row of the new record at 16. The
     audit of the whole topic judges the missing row."""
     cut, rows = [Hole(*TP, 15, 18, TRUNCATED)], [p for p in HERE if p != 13]
-    judged = interval(rows, replaced=[16], holes=cut, replaces=True)
+    judged = interval(rows, replaced=[16], holes=cut)
     assert found(judged) == ([13], [], 0, 1)  # or 16 should have replaced the row there
     assert found(replace(judged, holes=[])) == ([13], [16], 0, 0)
     times = np.array([1 if p == 16 else 0 for p in rows])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.audit.auditor import Auditor
-from semel.audit.keys import LiveKeys, judge
+from semel.audit.keys import LiveKeys, judge_number
 from semel.audit.offsets import (
     Seen,
     beyond_kafka,
@@ -46,7 +46,7 @@ TP = TopicPartition("t", 0)
 def test_missing_rows_are_lost_and_others_are_not_judged(
     rows: int, failed: int, lost: int, unknown: int
 ) -> None:
-    verdict = judge(rows, LiveKeys(50, 50), failed)
+    verdict = judge_number(rows, LiveKeys(50, 50), failed)
     assert (verdict.lost, verdict.unknown) == (lost, unknown)
     assert bool(verdict.why) == bool(unknown)
 
@@ -55,7 +55,7 @@ def test_missing_rows_are_lost_and_others_are_not_judged(
 def test_keys_that_may_have_a_row_or_not_are_never_judged(
     rows: int, lost: int, unknown: int
 ) -> None:
-    verdict = judge(rows, LiveKeys(40, 50), failed=0)
+    verdict = judge_number(rows, LiveKeys(40, 50), failed=0)
     assert (verdict.lost, verdict.unknown) == (lost, unknown)
 
 

@@ -19,8 +19,8 @@ FLOORS = [
     {"abandoned", "logformat"},
     {"errors", "watchdog"},
     {
-        *("aliases", "delivery", "extras", "failpoints", "jars", "keystores", "ledger"),
-        "patterns",
+        *("aliases", "delivery", "extras", "failpoints", "formats", "jars", "keystores"),
+        *("ledger", "patterns"),
         *("problems", "records"),
     },
     {"archives", "config", "targets"},

@@ -433,7 +433,7 @@ def test_no_environment_variable_switches_the_rule_off(
     sink.prepare([])
     tp = PARTITIONS[0]
     sink.start(firsts({tp: 0}))
-    monkeypatch.setenv("SEMEL_TEST_DISABLE_LEDGER_CHECK", "1")  # did so in older versions
+    monkeypatch.setenv("SEMEL_TEST_DISABLE_LEDGER_CHECK", "1")
     with pytest.raises(LedgerConflict, match="is at 0"):
         sink.advance([Advance(span(tp, 5, 6))])
 

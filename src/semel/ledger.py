@@ -183,10 +183,9 @@ class LedgerEntry:
     """What a ledger holds for one topic-partition: the position, what it points at, and counts.
 
     ``cluster_id`` and ``topic_id`` (KIP-516) name the log that the position belongs to; empty means
-    not known, as in entries of older versions. ``leader_epoch`` (KIP-320) belongs to the record
-    before ``epoch_offset``, which is at most the position: offsets between the two hold no records,
-    but may belong to later epochs. Both are -1 while they are not known, or if an older version has
-    moved the position since they were written. ``target`` names what holds this topic's results,
+    not known. ``leader_epoch`` (KIP-320) belongs to the record before ``epoch_offset``, which is at
+    most the position: offsets between the two hold no records, but may belong to later epochs. Both
+    are -1 while they are not known. ``target`` names what holds this topic's results,
     see :class:`semel.targets.Target`.
     """
 

@@ -193,7 +193,7 @@ def test_a_group_offset_outside_the_log_is_refused(
 
 
 @pytest.mark.integration
-def test_offsets_that_an_older_semel_may_have_published_do_not_begin_an_empty_ledger(
+def test_offsets_without_metadata_do_not_begin_an_empty_ledger(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
     source = topic()

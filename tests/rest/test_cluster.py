@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from semel.audit.source import audit_source
 from semel.connect.cluster import herder
 from semel.connect.cluster.membership import Group, Membership
-from semel.connect.cluster.records import StateRecord, configured
+from semel.connect.cluster.records import configured
 from semel.errors import ConfigError
 from semel.planning import plan_source
 from semel.rest.token import VARIABLE
@@ -294,33 +294,6 @@ def test_any_worker_says_what_a_spread_connector_waits_for_and_has_its_log(
                 assert any("; trying again" in line["message"] for line in logs.json()["lines"])
         proxy.accept()
         wait_until(lambda: offset(two.api, name) == 20)
-
-
-@pytest.mark.long
-def test_a_task_starts_beside_a_worker_of_an_earlier_semel(
-    join: Join,
-    topic: MakeTopic,
-    produce: Produce,
-    configure: Configure,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written = StateRecord.value
-
-    def earlier(state: StateRecord) -> dict[str, Any]:
-        facts = written(state)
-        hashed = facts.pop("configuration", None)
-        return facts | ({"version": hashed} if hashed else {})
-
-    monkeypatch.setattr(StateRecord, "value", earlier)
-    source = topic(partitions=2)
-    produce(source, records(100))
-    one, two = join(), join()
-    config = configure(source, {"tasks.max": "2"})
-    name = config["name"]
-    assert one.api.post("/connectors", json={"name": name, "config": config}).status_code == 201
-    wait_until(lambda: workers_of(one.api, name) == {one.id: 1, two.id: 1})
-    wait_until(lambda: offset(one.api, name) == 100)
-    assert_nothing_lost_nothing_twice(config, range(100))
 
 
 @pytest.mark.long

@@ -35,7 +35,7 @@ def check_refuses_another_log(sink: Sink, tp: TopicPartition) -> int:
         return Advance(OffsetRange(*tp, at, at + 5), read=5, written=5, log=log)
 
     assert held().log == UNKNOWN_LOG
-    assert sink.advance([step(FORMER)]) is Outcome.APPLIED, "the entry may be an older version's"
+    assert sink.advance([step(FORMER)]) is Outcome.APPLIED, "the entry's log is not known"
     for log in (FORMER, PRESENT):
         sink.rebase([Rebase(held(), replace(held(), **log._asdict()))])
     begin = held().position

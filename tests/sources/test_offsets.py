@@ -325,7 +325,7 @@ def test_of_two_keys_of_one_partition_the_later_record_counts_and_both_are_forgo
 def test_a_tombstone_forgets_what_an_older_spelling_of_its_key_has(
     kafka: Kafka, make: Make
 ) -> None:
-    """An earlier semel wrote it under the last key only."""
+    """Kafka Connect writes it under its own key only."""
     offsets = make()
     topic, now = offsets._connector.offsets_topic, int(time.time() * 1000)
     older = b'["local-file-source",{"table":"t","schema":"s"}]'

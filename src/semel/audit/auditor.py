@@ -11,13 +11,12 @@ import numpy as np
 
 from semel.audit import holes
 from semel.audit.hashes import ChangedRow
-from semel.audit.keys import LiveKeys, judge
+from semel.audit.keys import LiveKeys, judge_number
 from semel.audit.named import target_of
 from semel.audit.offsets import (
     Seen,
-    beyond_kafka,
+    given_up,
     letters,
-    mismatched,
     offsets_of,
     overwritten,
     times_of,
@@ -26,6 +25,7 @@ from semel.audit.offsets import (
     wants_times,
     within,
 )
+from semel.audit.referee import Interval, judge
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import OnProgress, Values
@@ -37,8 +37,6 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
 from semel.ledger import (
-    NOT_HERE,
-    RECREATED,
     RESET,
     SET_BACK,
     SKIPPED,
@@ -232,29 +230,21 @@ class Auditor:
         return keep
 
     def _given_up(self, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
-        """Which offsets have no row, and need none by the ledger's holes. Records that were removed
-        before they were read may be back: a broker that dies can forget that it has removed
-        some."""
+        """Which offsets have no row, and need none by the ledger's holes."""
         rows = offsets_of(self._snapshot.records.get(tp.topic), tp.partition)
-        return within(offsets, self._holes_of(tp, *NOT_HERE)) & ~np.isin(offsets, rows)
+        return given_up(offsets, rows, self._holes_of(tp))
 
     def _exact(self, tp: TopicPartition, seen: Seen) -> PartitionAudit:
-        entry = self._entries[tp]
-        found = letters(self._snapshot, tp, seen.all(), seen.all_times())
+        entry, kafka = self._entries[tp], seen.all()
+        found = letters(self._snapshot, tp, kafka, seen.all_times())
         dead, former = (d[d >= entry.start_position] for d in found)
-        rows, known, odd, doubtful = self._rows(entry, seen, dead)
-        kafka = seen.all()
-        distinct = np.unique(rows)
-        judged = np.setdiff1d(distinct[distinct >= self._start(entry)], seen.unsure)
-        gone = np.concatenate([seen.replaced, seen.unsure, dead])
-        expected = np.setdiff1d(kafka, gone)
-        expected = expected[~self._given_up(tp, expected)]
-        absent = np.setdiff1d(expected, judged)
         failed_or_filtered = self._without_row(entry, dead, former)
+        findings = judge(self._interval(entry, seen, dead, failed_or_filtered))
+        absent, unknown = findings.missing, findings.unknown
         unsure = holes.doubts(entry, self._snapshot.holes, failed_or_filtered)
         excused = min(len(absent), max(0, failed_or_filtered - unsure))
         missing = max(0, len(absent) - excused - unsure)
-        doubtful += self._doubtful.setdefault(tp, len(absent) - excused - missing)
+        unknown += self._doubtful.setdefault(tp, len(absent) - excused - missing)
         again = holes.ahead(entry, self._snapshot.holes)
         later = [*self._holes_of(tp, TRUNCATED), *again]
         if self._wants.replaces and (cut := overwritten(absent, later)):
@@ -262,28 +252,12 @@ class Auditor:
             # position in Kafka.
             most = entry.records_read - len(kafka) + int(self._given_up(tp, kafka).sum())
             cut = min(missing, cut, max(0, most))
-            doubtful, missing = doubtful + cut, missing - cut
+            unknown, missing = unknown + cut, missing - cut
         left_out = min(missing, self._left_out[tp.topic])
         self._left_out[tp.topic] -= left_out
-        doubtful, missing = doubtful + left_out, missing - left_out
-        stray = np.setdiff1d(judged, expected)
-        stray = stray[~within(stray, again)]
-        # A record that failed or was filtered has not replaced the row before it.
-        kept = stray[np.isin(stray, seen.replaced)][: max(0, failed_or_filtered)]
-        stray = np.setdiff1d(stray, kept)
-        unknown = len(seen.unsure) + doubtful + len(kept)
+        unknown, missing = unknown + left_out, missing - left_out
         if self._expired(entry):
             unknown += excused  # the filtered records may be those that Kafka no longer has
-        if tp.topic in self._compacted:
-            compacted = (stray < entry.position) & ~np.isin(stray, kafka)
-            unknown += int(compacted.sum())
-            stray = stray[~compacted]
-        unreadable = [d.range for d in self._unreadable if d.topic_partition == tp]
-        damaged = within(stray, unreadable) & (stray < entry.position)
-        unknown += int(damaged.sum())  # written before their records were damaged
-        stray = stray[~damaged]
-        twice = len(rows) - len(distinct)
-        ghosts = self._ghosts(entry, rows, stray, kafka)
         target = self._snapshot.targets[tp.topic]
         untraced = min(missing, self._untraced.get(target, 0))
         if untraced:
@@ -296,16 +270,16 @@ class Auditor:
             tp.topic,
             tp.partition,
             kafka=len(kafka),
-            rows=len(rows),
+            rows=findings.rows,
             lost=missing,
-            duplicated=twice + len(stray) + odd,
+            duplicated=len(findings.surplus),
             replaced=len(seen.replaced),
             filtered=entry.records_filtered,
             failed=entry.records_failed,
             retention=entry.records_lost,
             behind=max(0, self._latest[tp] - entry.position),
             unknown=unknown,
-            ghosts=min(ghosts, twice + len(stray)) + odd + known,
+            ghosts=findings.ghosts + findings.former,
             expired=self._expired(entry),
             skipped=self._skipped(tp, kafka),
         )
@@ -325,31 +299,26 @@ class Auditor:
         skipped = within(kafka, self._holes_of(tp, SKIPPED))
         return int((skipped & self._given_up(tp, kafka)).sum())
 
-    def _rows(
-        self, entry: LedgerEntry, seen: Seen, dead: np.ndarray
-    ) -> tuple[np.ndarray, int, int, int]:
-        """The offsets of rows without ghosts, the number of ghosts from a log that the ledger knows
-        to be gone, the number of other rows whose timestamp is not their record's, and how many of
-        the ghosts may be rows that should have been replaced. Records at ``dead`` have failed."""
+    def _interval(self, entry: LedgerEntry, seen: Seen, dead: np.ndarray, budget: int) -> Interval:
         records, tp = self._snapshot.records.get(entry.topic), entry.topic_partition
         rows, times = offsets_of(records, tp.partition), times_of(records, tp.partition)
         mine = rows >= entry.start_position
-        rows, times = rows[mine], None if times is None else times[mine]
-        without = np.concatenate([dead, seen.replaced])
-        other, foreign = mismatched(rows, times, seen.all(), seen.all_times(), without)
-        known = foreign & within(rows, self._holes_of(tp, RECREATED, TRUNCATED))
-        odd = other & ~known
-        doubtful = 0 if times is not None else int(np.isin(rows[known], seen.replaced).sum())
-        return rows[~known & ~odd], int(known.sum()), int(odd.sum()), doubtful
-
-    def _ghosts(
-        self, entry: LedgerEntry, rows: np.ndarray, stray: np.ndarray, kafka: np.ndarray
-    ) -> int:
-        """The number of rows that come from no record in Kafka."""
-        if entry.topic in self._compacted:
-            return 0
-        ahead = (stray >= entry.position) & (stray < self._latest[entry.topic_partition])
-        return beyond_kafka(rows[np.isin(rows, stray[~ahead])], kafka)
+        return Interval(
+            seen.all(),
+            rows[mine],
+            seen.all_times(),
+            None if times is None else times[mine],
+            seen.replaced,
+            seen.unsure,
+            dead,
+            self._holes_of(tp),
+            [d.range for d in self._unreadable if d.topic_partition == tp],
+            compacted=tp.topic in self._compacted,
+            budget=budget,
+            start=self._start(entry),
+            position=entry.position,
+            latest=self._latest[tp],
+        )
 
     def _holes_of(self, tp: TopicPartition, *reasons: str) -> list[Hole]:
         return holes.of(self._snapshot.holes, tp, *reasons)
@@ -428,7 +397,7 @@ class Auditor:
                 found[target] = self._compared(target, mine[0], entries)
                 continue
             live = self._replacing.live(self._target(mine[0])) or LiveKeys(0, 0)
-            verdict = judge(rows, live, unnamed_failures(self._snapshot, mine[0], entries))
+            verdict = judge_number(rows, live, unnamed_failures(self._snapshot, mine[0], entries))
             found[target] = verdict.lost, 0, verdict.unknown
             if verdict.why:
                 self.not_judged.append(f"{target}: {verdict.why}")

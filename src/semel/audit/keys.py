@@ -41,7 +41,7 @@ class TableVerdict:
     why: str = ""
 
 
-def judge(rows: int, live: LiveKeys, failed: int) -> TableVerdict:
+def judge_number(rows: int, live: LiveKeys, failed: int) -> TableVerdict:
     """Judge a table by its number of rows. ``failed`` unknown records may have left no row. Surplus
     rows are not duplicated, because they may have been there before. Keys that may or may not have
     a row are not judged."""

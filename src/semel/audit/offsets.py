@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from semel.ledger import (
     DAMAGED,
+    NOT_HERE,
     RECREATED,
     SET_BACK,
     TRUNCATED,
@@ -21,6 +22,8 @@ from semel.ledger import (
 from semel.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Snapshot
 
+NONE = np.array([], dtype=np.int64)
+
 
 class Seen:
     """The offsets of Kafka's records in one partition below the position."""
@@ -28,21 +31,21 @@ class Seen:
     def __init__(self) -> None:
         self.offsets: list[np.ndarray] = []
         self.times: list[np.ndarray] = []
-        self.replaced = np.array([], dtype=np.int64)
-        self.unsure = np.array([], dtype=np.int64)
+        self.replaced = NONE
+        self.unsure = NONE
         self.unmade: list[np.ndarray] = []
         """The offsets of records that converter or transform leave out now, poll by poll."""
 
     def all(self) -> np.ndarray:
-        return np.concatenate(self.offsets) if self.offsets else np.array([], dtype=np.int64)
+        return np.concatenate([NONE, *self.offsets])
 
     def left_out(self) -> np.ndarray:
         """The offsets of :attr:`unmade`."""
-        return np.concatenate(self.unmade) if self.unmade else np.array([], dtype=np.int64)
+        return np.concatenate([NONE, *self.unmade])
 
     def all_times(self) -> np.ndarray:
         """The timestamps of these records in milliseconds; empty if they were not read."""
-        return np.concatenate(self.times) if self.times else np.array([], dtype=np.int64)
+        return np.concatenate([NONE, *self.times])
 
 
 def unmade(raw: pa.Table, parts: Sequence[Records], partition: int) -> np.ndarray:
@@ -65,9 +68,22 @@ def within(offsets: np.ndarray, ranges: Sequence[Hole | OffsetRange]) -> np.ndar
     return found
 
 
+def given_up(
+    offsets: np.ndarray,
+    rows: np.ndarray,
+    holes: Sequence[Hole],
+    reasons: Collection[str] = NOT_HERE,
+) -> np.ndarray:
+    """Which offsets of a partition have no row, and need none by its holes. Records that were
+    removed before they were read may be back: a broker that dies can forget that it has removed
+    some."""
+    found: np.ndarray = within(offsets, [h for h in holes if h.reason in reasons])
+    return found & ~np.isin(offsets, rows)
+
+
 def offsets_of(table: pa.Table | None, partition: int) -> np.ndarray:
     if table is None or not table.num_rows:
-        return np.array([], dtype=np.int64)
+        return NONE
     partitions = table.column("partition").to_numpy()
     offsets: np.ndarray = table.column("offset").to_numpy()[partitions == partition]
     return offsets

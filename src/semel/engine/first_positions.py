@@ -136,10 +136,9 @@ def _group_offsets(
             f"connector {connector.name}: its ledger ({sink.describe().get('ledger', 'here')}) has "
             f"no entry for topic {named(tp.topic)}, but consumer group {group} is at "
             f"{found[tp][0]} for {tp}, without metadata that says who committed it. If a connector "
-            "of Kafka Connect did, continue from there with first.position=group. If it was "
-            "semel, whose first version left such copies of its positions, its ledger is gone, "
-            "and continuing would leave out what the target lacks: to read the topic again, run "
-            "semel offsets reset with the connector's file, or set first.position=reset"
+            "of Kafka Connect did, continue from there with first.position=group. That leaves out "
+            "what the target lacks: to read the topic again, run semel offsets reset with the "
+            "connector's file, or set first.position=reset"
         )
     log.warning(
         "the ledger has no entry for these partitions yet; they begin at the offsets of "

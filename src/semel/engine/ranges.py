@@ -91,7 +91,7 @@ def stored_entries(
     A partition that appeared while the connector runs is entered at its earliest offset. With
     ``offset.out.of.range=earliest`` a hole left by retention is recorded and skipped; with
     ``topic.recreated=earliest`` and ``log.truncated=continue`` an entry of another log is moved.
-    Entries of older versions learn which log is theirs.
+    Entries whose log was not known learn it.
 
     ``diverged`` holds offsets below the position at which a consumer has met records that were not
     there when they were read.

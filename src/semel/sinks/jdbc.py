@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from semel import converters
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, Problem, misconfigured
-from semel.quoting import named
 from semel.sinks.checks import (
     left_out_of_the_key,
     problems_of_field_lists,
@@ -238,11 +237,3 @@ def check_key(connector: ConnectorConfig, config: Keyed) -> None:
             "value: name its column in pk.fields, or set the key.converter of keys that have "
             "fields",
         )
-
-
-def upgrade_refused(connector: str, table: str, statement: str, error: Exception) -> ConfigError:
-    """The error if the user may not add the columns that an older version's ledger lacks."""
-    return ConfigError(
-        f"connector {connector}: table {named(table)} was made by an older semel and lacks "
-        f"columns, which this user may not add: {error}. Let its owner run: {statement}"
-    )

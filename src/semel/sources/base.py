@@ -291,7 +291,7 @@ class Source(ABC):
         tasks."""
 
     def former(self, partition: SourcePartition) -> Sequence[SourcePartition]:
-        """Other names that Kafka Connect, or an older version, has given a partition. If no offset
+        """Other names that Kafka Connect has given a partition. If no offset
         is stored under its own name, reading resumes at the first one stored under these."""
         return ()
 

@@ -104,14 +104,14 @@ def test_states_are_written_as_kafka_connect_writes_them() -> None:
     }
 
 
-@pytest.mark.parametrize(("said", "read"), [("0123456789ab", "0123456789ab"), ("4.3.1", "")])
-def test_states_of_an_earlier_semel_hold_the_hash_of_a_configuration_as_version(
-    said: str, read: str
+def test_an_assignment_of_a_later_version_gives_no_work_and_is_named(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    key, value = records.task_stated("a", 0, StateRecord("RUNNING", "w:1", 7))
-    statuses = Statuses()
-    statuses.apply(key, json.dumps({**json.loads(value or b""), "version": said}).encode())
-    assert statuses.tasks["a"][0].version == read
+    configs = Configs()
+    key, value = records.assigned(Assignment(3, {"a": ("http://w:1",)}, {"a": "v"}))
+    configs.apply(key, json.dumps({**json.loads(value or b""), "format": 2}).encode())
+    assert configs.assignment == Assignment(3)
+    assert "the assignment was written by a later version of semel (format 2" in caplog.text
 
 
 def test_states_are_read_and_forgotten() -> None:

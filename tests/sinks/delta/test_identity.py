@@ -8,14 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from semel.errors import LedgerConflict
+from semel.errors import LedgerConflict, ServiceError
 from semel.ledger import (
     RECREATED,
     TRUNCATED,
-    Advance,
     Hole,
     LedgerEntry,
-    OffsetRange,
     Outcome,
     Rebase,
     TopicPartition,
@@ -53,7 +51,7 @@ def test_an_entry_keeps_its_log_and_the_epoch_of_its_last_record(lake: Lake) -> 
     assert (entry.position, entry.rows_written) == (30, 20)
 
 
-def test_an_entry_of_an_older_version_learns_its_log_in_place(lake: Lake) -> None:
+def test_an_entry_learns_its_log_in_place(lake: Lake) -> None:
     sink = lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))
     old = held(sink)
@@ -156,23 +154,6 @@ def test_a_shorter_text_replaces_a_longer_one() -> None:
     assert texts.text("y", stored.get) == ""
 
 
-def test_an_epoch_is_forgotten_once_an_older_version_has_moved_the_position(lake: Lake) -> None:
-    """It moves the position alone: records lie between the epoch's offset and the position then."""
-    sink = lake.sink()
-    sink.commit([replace(advance(0, 10), leader_epoch=2, epoch_offset=10)], values(0, 10))
-    sink.commit([Advance(OffsetRange("t", 0, 10, 12))], Commit([]))  # transaction markers
-    (entry,) = lake.made().entries()
-    assert (entry.leader_epoch, entry.epoch_offset) == (2, 10)
-    moved = CommitProperties(app_transactions=[Transaction("semel:c:t:0", 20)])
-    one = pa.table({"id": [12]})
-    write_deltalake(str(lake.path / "t"), one, mode="append", commit_properties=moved)
-    (entry,) = lake.made().entries()
-    assert (entry.position, entry.leader_epoch, entry.epoch_offset) == (20, -1, -1)
-    lake.sink().commit([Advance(OffsetRange("t", 0, 20, 22))], Commit([]))
-    (entry,) = lake.made().entries()
-    assert (entry.position, entry.leader_epoch) == (22, -1)
-
-
 @pytest.mark.parametrize("created", [True, False], ids=["table", "no table yet"])
 def test_records_of_the_former_log_are_refused_at_the_same_position(
     lake: Lake, created: bool
@@ -203,3 +184,12 @@ def test_the_ids_of_logs_are_read_once_for_each_commit_of_the_connector(
         looked.clear()
         assert sink.commit([advance(start, start + 10)], values(start, 10)) is Outcome.APPLIED
         assert not [name for name in looked if ":topic:" in name or ":cluster:" in name]
+
+
+def test_a_table_of_a_later_version_is_refused(lake: Lake) -> None:
+    lake.sink().commit([advance(0, 10)], values(0, 10))
+    later = CommitProperties(app_transactions=[Transaction("semel:c::format", 2)])
+    one = pa.table({"id": [12]})
+    write_deltalake(str(lake.path / "t"), one, mode="append", commit_properties=later)
+    with pytest.raises(ServiceError, match=r"in Delta table .* was written by a later version"):
+        lake.made().entries()

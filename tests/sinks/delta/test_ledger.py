@@ -139,17 +139,6 @@ def test_positions_and_counts_outlive_checkpoints_and_log_cleanup(lake: Lake) ->
     assert len(lake.rows()) == 260
 
 
-def test_an_old_hole_without_a_time_gets_none_when_positions_are_set(lake: Lake) -> None:
-    sink = lake.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    sink.advance([advance(10, 15, lost=5)])
-    table, old = sink._tables.find("t"), [Hole("t", 0, 10, 15)]
-    assert table is not None
-    ledger = sink._positions.current(table)
-    ledger.commit([], ledger._all_holes([FIRST], old))
-    assert [(h, h.at) for h in lake.sink().holes()] == [(old[0], "")]
-
-
 def test_holes_are_recorded(lake: Lake) -> None:
     sink = lake.sink()
     sink.commit([advance(0, 10)], values(0, 10))

@@ -213,26 +213,6 @@ def test_upserts_notice_a_restore(lake: Lake) -> None:
         sink.commit([advance(30, 40)], values(30, 40))
 
 
-def test_a_table_of_an_older_version_of_semel_is_taken_as_it_is(lake: Lake) -> None:
-    """It has positions, but does not say which version the last commit made."""
-    from deltalake import CommitProperties, Transaction
-
-    own = [Transaction("semel:c:t:0", 10), Transaction("semel:c:t", 1)]
-    path = str(lake.path / "t")
-    write_deltalake(path, pa.table({"id": list(range(10))}))
-    write_deltalake(
-        path,
-        pa.table({"id": [10]}),
-        mode="append",
-        commit_properties=CommitProperties(app_transactions=own),
-    )
-    sink = lake.sink()
-    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
-    lake.table().restore(1)
-    with pytest.raises(RolledBack, match="restored the table to version 1"):
-        made(lake).prepare(["t"])
-
-
 def _log(*names: Operation | str) -> dict[int, Operation]:
     return {
         n: name if isinstance(name, Operation) else Operation(name)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from semel.errors import ConfigError, LedgerConflict
 from semel.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.sinks.files.ledger import _read
 from semel.sinks.files.sink import FilesSink
 from tests.sinks.files.conftest import Folder
 from tests.sinks.files.test_s3 import values
@@ -32,18 +30,6 @@ def test_an_entry_keeps_its_log_and_the_epoch_of_its_last_record(folder: Folder)
     entry = held(folder.made())
     assert (entry.cluster_id, entry.topic_id) == ("k", "first")
     assert (entry.leader_epoch, entry.epoch_offset, entry.position) == (2, 9, 10)
-
-
-def test_what_earlier_versions_lack_and_later_ones_add_is_read(folder: Folder) -> None:
-    sink = folder.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    facts = json.loads(folder.state().text())
-    for name in ("cluster_id", "topic_id", "leader_epoch", "epoch_offset", "target"):
-        del facts["positions"][0][name]
-    facts["positions"][0]["of_a_later_version"] = 1
-    facts["files"][0]["of_a_later_version"] = 1
-    (entry,) = _read("x", json.dumps(facts).encode()).entries.values()
-    assert (entry.position, entry.topic_id, entry.leader_epoch) == (10, "", -1)
 
 
 def test_what_is_named_by_offsets_does_not_begin_anew(folder: Folder) -> None:

@@ -43,14 +43,14 @@ def learn(warehouse: Warehouse, name: str, log: LogId, **facts: int) -> None:
     """Move a table's entry to a log by hand."""
     table = warehouse.catalog.load_table(name)
     known = json.loads(table.properties["semel:c:t:0"])
-    known |= {"cluster": log.cluster_id, "topic": log.topic_id, **facts}
+    known |= {**log._asdict(), **facts}
     with table.transaction() as transaction:
         transaction.set_properties({"semel:c:t:0": json.dumps(known)})
 
 
 def learned_log(warehouse: Warehouse, name: str) -> LogId:
     known = json.loads(warehouse.catalog.load_table(name).properties["semel:c:t:0"])
-    return LogId(known["cluster"], known["topic"])
+    return LogId(known["cluster_id"], known["topic_id"])
 
 
 def begin_another_log(sink: IcebergSink) -> None:
@@ -64,7 +64,7 @@ def begin_another_log(sink: IcebergSink) -> None:
     sink.rebase([Rebase(first, second)])
 
 
-def test_an_entry_of_an_older_version_learns_its_log_and_keeps_epochs(
+def test_an_entry_learns_its_log_and_keeps_epochs(
     warehouse: Warehouse,
 ) -> None:
     sink = warehouse.sink()

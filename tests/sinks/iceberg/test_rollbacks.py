@@ -208,30 +208,6 @@ def test_what_nothing_tells_any_more_is_not_guessed(warehouse: Warehouse) -> Non
     warehouse.unprepared().prepare(["t"])
 
 
-def test_a_table_of_an_older_version_of_semel_is_taken_as_it_is(warehouse: Warehouse) -> None:
-    """It has positions, but no snapshot is named; the first start does so."""
-    _, first, _ = filled(warehouse)
-    with warehouse.table().transaction() as transaction:
-        transaction.remove_properties("semel-snapshot:c")
-    warehouse.unprepared().prepare(["t"])
-    assert warehouse.table().properties["semel-snapshot:c"] == str(head(warehouse))
-    roll_back(warehouse, first)
-    with pytest.raises(RolledBack):
-        warehouse.unprepared().prepare(["t"])
-
-
-def test_an_older_version_may_go_on_in_between(warehouse: Warehouse) -> None:
-    """It moves positions and names no snapshot: what is named is an ancestor all the same."""
-    filled(warehouse)
-    table = warehouse.table()
-    entry = table.properties["semel:c:t:0"].replace('"position":20', '"position":21')
-    with table.transaction() as transaction:
-        transaction.set_properties({"semel:c:t:0": entry})
-        transaction.append(pa.table({"id": [20]}, schema=table.schema().as_arrow()))
-    sink = warehouse.sink()
-    assert sink.commit([advance(21, 30)], values(21, 30)) is Outcome.APPLIED
-
-
 def test_a_branch_is_judged_by_its_own_head(warehouse: Warehouse) -> None:
     _, first, last = filled(warehouse)
     with warehouse.table().manage_snapshots() as snapshots:

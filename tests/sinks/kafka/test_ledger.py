@@ -15,7 +15,6 @@ from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.ledger import (
-    RETENTION,
     TAKEN_OVER,
     TRUNCATED,
     Advance,
@@ -27,7 +26,7 @@ from semel.ledger import (
 )
 from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
-from semel.sinks.kafka.entries import entry_of, facts_of
+from semel.sinks.ledger_json import entry_of, facts_of
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, records, wait_until
@@ -136,10 +135,10 @@ def test_a_ledger_topic_that_is_deleted_is_written_again_from_the_groups_offsets
 
 
 @pytest.mark.long
-def test_a_connector_of_the_earlier_form_is_carried_over(
+def test_positions_are_carried_over_where_the_ledger_topic_was_deleted(
     admin: AdminClient, topic: MakeTopic, produce: Produce, configure: Configure, sink: MakeSink
 ) -> None:
-    """Its ledger was the group's offsets, with counts in their metadata."""
+    """The group's offsets hold the same facts in their metadata."""
     source = topic()
     produce(source, records(40))
     config = configure(source, {**QUICK, "provenance": "false"})
@@ -287,26 +286,6 @@ def test_holes_and_the_log_of_a_position_are_kept(
     assert holes == (Hole(source, 0, 0, 10), hole)
     driver.set_positions([LedgerEntry(source, 0, 0, 0, topic_id="U")])
     assert set(driver._ledger.topic.read(1).holes) == {hole}
-
-
-def test_a_hole_that_an_earlier_version_has_stored_ends_like_others(
-    topic: MakeTopic, configure: Configure, sink: MakeSink
-) -> None:
-    source = topic()
-    config = configure(source)
-    driver = sink(config)
-    driver.prepare([source])
-    driver.start([LedgerEntry(source, 0, 0, 0)])
-    driver.advance([Advance(OffsetRange(source, 0, 0, 10), read=10)])
-    place = {"kafka_topic": source, "kafka_partition": 0, "hole": [0, 10]}
-    key = json.dumps([config["name"], place], separators=(",", ":"))
-    ledger = driver._ledger.topic
-    producer = Producer({"bootstrap.servers": config["bootstrap.servers"]})
-    producer.produce(ledger.name, json.dumps({"reason": RETENTION, "at": ""}), key, 0)
-    producer.flush(PATIENCE)
-    assert ledger.read(1).holes == (Hole(source, 0, 0, 10, RETENTION),)
-    driver.set_positions([LedgerEntry(source, 0, 0, 0)])
-    assert not [h for h in ledger.read(1).holes if h.reason == RETENTION]
 
 
 def test_what_was_read_before_positions_are_set_by_hand_stays_known(

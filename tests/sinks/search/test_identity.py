@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import LedgerConflict
-from semel.ledger import RECREATED, Advance, Hole, LedgerEntry, OffsetRange, Outcome, Rebase
+from semel.errors import LedgerConflict, ServiceError
+from semel.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
 from semel.records import Commit
 from semel.sinks.search.ledger import INDEX
 from semel.sinks.search.sink import SearchSink
@@ -24,13 +24,8 @@ def held(sink: SearchSink) -> LedgerEntry:
     return replace(entry, updated_at="")
 
 
-def test_an_entry_of_an_older_version_learns_its_log_and_keeps_epochs(cluster: Cluster) -> None:
+def test_an_entry_learns_its_log_and_keeps_epochs(cluster: Cluster) -> None:
     sink = cluster.sink()
-    place = f"{cluster.name}/{cluster.topic}/0"
-    source = cluster.server.request("POST", f"/{INDEX}/_mget", {"ids": [place]})["docs"][0]
-    for name in ("cluster_id", "topic_id", "leader_epoch", "epoch_offset", "target"):
-        del source["_source"][name]
-    cluster.server.request("PUT", f"/{INDEX}/_doc/{place.replace('/', '%2F')}", source["_source"])
     old = held(cluster.sink())
     assert (old.cluster_id, old.topic_id, old.leader_epoch) == ("", "", -1)
     new = replace(old, cluster_id="k", topic_id="first")
@@ -80,23 +75,16 @@ def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(cluster: Cluster) 
         sink.rebase([Rebase(old, replace(old, topic_id="second"))])
 
 
-def test_an_epoch_is_forgotten_once_an_older_version_has_moved_the_position(
-    cluster: Cluster,
-) -> None:
-    """It moves the position alone: records lie between the epoch's offset and the position then."""
-    sink = cluster.sink()
-    step = replace(moved(cluster, 0, 10)[0], leader_epoch=2, epoch_offset=10)
-    deliver(sink, [step], values(cluster, 0, 10))
-    sink.advance([Advance(OffsetRange(cluster.topic, 0, 10, 12))])  # transaction markers
-    assert (held(sink).leader_epoch, held(sink).epoch_offset) == (2, 10)
-    place = f"{cluster.name}/{cluster.topic}/0"
-    source = cluster.server.request("POST", f"/{INDEX}/_mget", {"ids": [place]})["docs"][0]
-    older = {**source["_source"], "position": 20}
-    cluster.server.request("PUT", f"/{INDEX}/_doc/{place.replace('/', '%2F')}", older)
-    assert (held(sink).position, held(sink).leader_epoch, held(sink).epoch_offset) == (20, -1, -1)
-    sink.advance([Advance(OffsetRange(cluster.topic, 0, 20, 22))])
-    assert (held(sink).position, held(sink).leader_epoch) == (22, -1)
-
-
 def test_records_of_the_former_log_are_refused_at_the_same_position(cluster: Cluster) -> None:
     check_refuses_another_log(cluster.sink(), cluster.first)
+
+
+def test_a_document_of_a_later_version_is_refused(cluster: Cluster) -> None:
+    sink = cluster.sink()
+    place = f"{cluster.name}/{cluster.topic}/0"
+    source = cluster.server.request("POST", f"/{INDEX}/_mget", {"ids": [place]})["docs"][0]
+    later = {**source["_source"], "format": 2}
+    cluster.server.request("PUT", f"/{INDEX}/_doc/{place.replace('/', '%2F')}", later)
+    for read in (sink.entries, lambda: sink.advance(moved(cluster, 0, 10))):
+        with pytest.raises(ServiceError, match="in index semel_offsets was written by a later"):
+            read()

@@ -29,7 +29,7 @@ def checked(cluster: Cluster, **keys: str) -> SearchSink:
 
 @pytest.fixture
 def written(cluster: Cluster) -> Cluster:
-    """Ten documents; the entry does not name their index yet, as those of older versions."""
+    """Ten documents; the entry does not name their index yet."""
     deliver(cluster.sink(), moved(cluster, 0, 10), values(cluster, 0, 10))
     return cluster
 

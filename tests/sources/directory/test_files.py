@@ -157,7 +157,7 @@ def test_a_replacement_of_the_same_size_and_time_is_read_and_a_chmod_changes_not
     os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
     assert reading.all() == ["one", "two", "six", "ten"]
     assert "file a.txt is not the same as before (size 8, " in caplog.text
-    reading.stored["a.txt"] = {  # as an earlier semel has stored it
+    reading.stored["a.txt"] = {  # as Kafka Connect's connectors may
         n: v for n, v in reading.stored["a.txt"].items() if n not in ("changed", "checksum")
     }
     path.chmod(0o640)

@@ -11,11 +11,8 @@ import numpy as np
 
 from semel.audit import holes
 from semel.audit.follow.intervals import (
-    NONE,
-    Findings,
     begun,
     broken_off,
-    judge,
     rowless,
     too_early,
 )
@@ -28,7 +25,8 @@ from semel.audit.follow.rowcounts import RowCounts, of_topic
 from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import FollowState
 from semel.audit.named import target_of
-from semel.audit.offsets import Seen
+from semel.audit.offsets import NONE, Seen
+from semel.audit.referee import Findings, judge
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import ValuesFound
@@ -264,7 +262,6 @@ class Follower:
                     replace(
                         both,
                         compacted=tp.topic in compacted,
-                        replaces=self._replaces,
                         budget=progress.budget(seen.entries[tp], letters, elsewhere),
                     )
                 )

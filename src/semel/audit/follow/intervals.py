@@ -1,98 +1,15 @@
-"""Compares Kafka's records with the store's rows in one interval of offsets."""
+"""How far a partition is judged, and what continues from there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from semel.audit.holes import FORMER
-from semel.audit.offsets import beyond_kafka, mismatched, within
-from semel.ledger import SET_BACK, Hole, LedgerEntry, LogId, OffsetRange
-
-NONE = np.array([], dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Some offsets of one topic-partition, in Kafka and in the store.
-
-    ``kafka`` holds the offsets of Kafka's records, and ``stamps`` their timestamps where rows have
-    ``times`` or dead letters need them. ``replaced`` and ``unsure`` are as
-    :meth:`semel.audit.replacing.Replacing.gone` finds them. ``dead`` holds the offsets of dead
-    letters. ``budget`` is the number of records without a row that the ledger counts but does not
-    name.
-    """
-
-    kafka: np.ndarray
-    rows: np.ndarray
-    stamps: np.ndarray = field(default_factory=NONE.copy)
-    times: np.ndarray | None = None
-    replaced: np.ndarray = field(default_factory=NONE.copy)
-    unsure: np.ndarray = field(default_factory=NONE.copy)
-    dead: np.ndarray = field(default_factory=NONE.copy)
-    holes: Sequence[Hole] = ()
-    unreadable: Sequence[OffsetRange] = ()
-    compacted: bool = False
-    replaces: bool = False
-    budget: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """The findings of an interval: the offsets of records without a row, and those of surplus rows,
-    once per row. ``ghosts`` of the surplus rows come from no record in Kafka."""
-
-    missing: np.ndarray
-    surplus: np.ndarray
-    ghosts: int = 0
-    unknown: int = 0
-
-
-def judge(interval: Interval) -> Findings:
-    """Judge an interval below the position, for which the store shows all rows."""
-    rows, times, kafka = interval.rows, interval.times, interval.kafka
-    without = np.concatenate([interval.dead, interval.replaced])
-    other, foreign = mismatched(rows, times, kafka, interval.stamps, without)
-    known = foreign & within(rows, former(interval.holes))
-    odd = other & ~known
-    strange, former_rows, rows = rows[odd], rows[known], rows[~known & ~odd]
-
-    distinct, counts = np.unique(rows, return_counts=True)
-    judged = np.setdiff1d(distinct, interval.unsure)
-    gone = np.concatenate([interval.replaced, interval.unsure, interval.dead])
-    expected = np.setdiff1d(kafka, gone)
-    stray = np.setdiff1d(judged, expected)
-    unknown = len(interval.unsure)
-    if times is None:
-        unknown += int(np.isin(former_rows, interval.replaced).sum())
-
-    if interval.compacted:
-        unknown += int((~np.isin(stray, kafka)).sum())
-        stray = stray[np.isin(stray, kafka)]
-    damaged = within(stray, interval.unreadable)
-    unknown += int(damaged.sum())
-    stray = stray[~damaged]
-    if interval.replaces and interval.budget:
-        # A record that failed or was filtered out has not replaced the row before it.
-        excused = stray[np.isin(stray, interval.replaced)][: interval.budget]
-        unknown += len(excused)
-        stray = np.setdiff1d(stray, excused)
-    twice = np.repeat(distinct, counts - 1)
-    surplus = np.concatenate([stray, twice, strange])
-    ghosts = 0 if interval.compacted else beyond_kafka(rows[np.isin(rows, stray)], kafka)
-    return Findings(
-        np.setdiff1d(expected, judged),
-        np.sort(surplus),
-        min(ghosts, len(stray) + len(twice)) + len(strange),
-        unknown,
-    )
-
-
-def former(holes: Sequence[Hole]) -> list[Hole]:
-    """The offsets whose rows may come from a log that no longer exists."""
-    return [h for h in holes if h.reason in FORMER]
+from semel.audit.offsets import within
+from semel.ledger import SET_BACK, Hole, LedgerEntry, LogId
 
 
 def too_early(ahead: np.ndarray, holes: Sequence[Hole]) -> np.ndarray:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from semel.audit.follow.intervals import NONE, Mark, owing, rowless
+from semel.audit.follow.intervals import Mark, owing, rowless
+from semel.audit.offsets import NONE
 from semel.ledger import LedgerEntry, TopicPartition
 
 
@@ -94,7 +95,7 @@ class PartitionProgress:
             read, without = self.mark.read, self.mark.rowless + named
         else:
             return 0, NONE
-        log = entry.log.completed(self.mark.log)  # ledgers of older versions learn it later
+        log = entry.log.completed(self.mark.log)  # a ledger may learn it later
         self.mark = Mark(self.mark.start, self.at, read, without, *log)
         self.records, self.gaps, self.due = 0, 0, NONE.copy()
         return 0, NONE

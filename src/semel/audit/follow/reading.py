@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from semel.audit import holes
-from semel.audit.follow.intervals import NONE, Interval
 from semel.audit.follow.look import Look, ranges_of
-from semel.audit.offsets import Seen, letters, offsets_of, wants_times, within
+from semel.audit.offsets import NONE, Seen, given_up, letters, offsets_of, wants_times, within
+from semel.audit.referee import Interval
 from semel.audit.values import Values
 from semel.audit.workspace import Workspace
 from semel.engine.poll import TopicPoll, by_topic
@@ -39,6 +39,8 @@ def read(
     found = {tp: Seen() for tp in starts}
     damaged: list[Damage] = []
     dated = wants_times(seen.snapshot, seen.records)
+    # Without provenance, records that have rows in another target count as read.
+    reasons = NOT_HERE if seen.records else UNREAD
     messages = read_ranges(planned.connector, starts, ends, damaged=damaged.append)
     for polled in messages:
         for poll in by_topic(polled):
@@ -47,7 +49,8 @@ def read(
             for partition in np.unique(poll.partitions).tolist():
                 tp = TopicPartition(poll.topic, partition)
                 mine = poll.partitions == partition
-                absent = _absent(seen, tp, poll.offsets)
+                rows = offsets_of(seen.records.get(tp.topic), tp.partition)
+                absent = given_up(poll.offsets, rows, holes.of(seen.snapshot.holes, tp), reasons)
                 keep &= ~(mine & absent)
                 mine &= ~absent
                 found[tp].offsets.append(poll.offsets[mine])
@@ -59,15 +62,6 @@ def read(
             if taken is not None:
                 taken(poll.only(keep))
     return found, damaged
-
-
-def _absent(seen: Look, tp: TopicPartition, offsets: np.ndarray) -> np.ndarray:
-    """Which offsets have no row, and need none by the ledger's holes. Without provenance, records
-    that have rows in another target count as read."""
-    reasons = NOT_HERE if seen.records else UNREAD
-    rows = offsets_of(seen.records.get(tp.topic), tp.partition)
-    absent: np.ndarray = within(offsets, holes.of(seen.snapshot.holes, tp, *reasons))
-    return absent & ~np.isin(offsets, rows)
 
 
 def dead_letters(seen: Look, tp: TopicPartition) -> np.ndarray:

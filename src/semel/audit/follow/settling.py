@@ -8,12 +8,12 @@ from contextlib import closing
 from dataclasses import replace
 
 from semel.audit.auditor import Auditor
-from semel.audit.follow.intervals import NONE
 from semel.audit.follow.look import Look
 from semel.audit.follow.progress import PartitionProgress
 from semel.audit.follow.reading import dead_letters
 from semel.audit.follow.report import Judged
 from semel.audit.holes import by_reading
+from semel.audit.offsets import NONE
 from semel.audit.report import breaks
 from semel.audit.workspace import Workspace
 from semel.engine.pipeline import Pipeline

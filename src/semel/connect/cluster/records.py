@@ -11,14 +11,15 @@ import hashlib
 import hmac
 import json
 import logging
-import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from semel import formats
 from semel.engine.states import Awaited, State, Waiting
+from semel.errors import ServiceError
 from semel.quoting import named
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ _READ_BY = ":connector-"
 _LEAVING = "semel-worker-"
 _TARGETS = {State.RUNNING: "STARTED", State.PAUSED: "PAUSED", State.STOPPED: "STOPPED"}
 _STATES = {word: state for state, word in _TARGETS.items()}
-_HASH = re.compile("[0-9a-f]{12}")
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -112,7 +112,7 @@ class Configs:
     def version(self, connector: str) -> str:
         """The version of a connector's configuration."""
         text = json.dumps(self.connectors.get(connector, {}), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]  # as _HASH reads it
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def target(self, connector: str) -> State:
         """The state that a connector should have."""
@@ -137,7 +137,12 @@ class Configs:
 
     def _applied(self, name: str, facts: Mapping[str, Any] | None) -> Restart | None:
         if name == _ASSIGNMENT:
-            found = facts or {"epoch": 0, "workers": {}, "versions": {}}
+            found = facts or {"format": formats.OWNERS, "epoch": 0, "workers": {}, "versions": {}}
+            try:
+                formats.check("the assignment", found["format"], formats.OWNERS)
+            except ServiceError as error:
+                log.error("config topic: %s. Until then this worker runs nothing", error)
+                found = {**found, "workers": {}, "versions": {}}
             workers = {of: tuple(each) for of, each in found["workers"].items()}
             self.assignment = Assignment(int(found["epoch"]), workers, dict(found["versions"]))
         elif name == _SESSION_KEY:
@@ -211,7 +216,7 @@ def assigned(assignment: Assignment) -> Record:
     """The record of an assignment."""
     workers = {name: list(owners) for name, owners in assignment.workers.items()}
     facts = {"epoch": assignment.epoch, "workers": workers, "versions": dict(assignment.versions)}
-    return _record(_ASSIGNMENT, facts)
+    return _record(_ASSIGNMENT, {"format": formats.OWNERS, **facts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +323,6 @@ def _state(facts: Mapping[str, Any]) -> StateRecord:
     trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
     version, executor = (str(facts.get(name) or "") for name in ("configuration", "executor"))
     state, worker = str(facts["state"]), str(facts["worker_id"])
-    earlier = str(facts.get("version") or "")
-    if not version and _HASH.fullmatch(earlier):
-        version = earlier  # written by an earlier semel; the version of a plugin has dots
     return StateRecord(state, worker, generation, str(trace), version, executor, _waiting(facts))
 
 

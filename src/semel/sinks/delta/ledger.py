@@ -7,7 +7,8 @@ with the log, nor of files beside the table. So the position is the version of
 the count's name appended; the ids of cluster and topic are text, see
 :mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table version of the
 connector's last commit, and ``semel:<connector>::table:<id>`` says in which table. These names
-cannot be those of positions, because no topic has an empty name.
+cannot be those of positions, because no topic has an empty name; nor can
+``semel:<connector>::format``, the version of all this.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from semel import formats
 from semel.ledger import (
     DAMAGED,
     MOVED,
@@ -55,7 +57,6 @@ _COUNTS = {
     "lost": "records_lost",
 }
 _EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
-_EPOCH_AT = "epoch:position"
 _TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
 _REASONS = (
     RETENTION,
@@ -69,7 +70,7 @@ _REASONS = (
     RESET,
     UNKNOWN,
 )
-"""A hole's reason is stored as its index here. More may be appended."""
+"""A hole's reason is stored as its index here."""
 
 
 class DeltaLedger:
@@ -93,9 +94,15 @@ class DeltaLedger:
     def _number(self, name: str) -> int | None:
         if self._version != self._table.version:
             self._numbers, self._version = {}, self._table.version
+            what = f"connector {self._connector}: the ledger in Delta table {self._table.where}"
+            formats.check(what, self._known(self._format, formats.LEDGER), formats.LEDGER)
         if name not in self._numbers:
             self._numbers[name] = self._table.transaction(name)
         return self._numbers[name]
+
+    @property
+    def _format(self) -> str:
+        return self._name("", "format")
 
     def _known(self, name: str, otherwise: int) -> int:
         found = self._number(name)
@@ -138,17 +145,11 @@ class DeltaLedger:
             name = self._name(topic, partition)
             facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
             facts |= self._log(TopicPartition(topic, partition))._asdict()
-            facts |= {f: self._epoch(name, n, position) for n, f in _EPOCHS.items()}
+            facts |= {f: self._known(f"{name}:{n}", -1) for n, f in _EPOCHS.items()}
             facts["updated_at"] = _utc(self._count(f"{name}:time"))
             start = self._count(f"{name}:start")
             found.append(LedgerEntry(topic, partition, position, start, **facts))
         return found
-
-    def _epoch(self, name: str, fact: str, position: int) -> int:
-        """A fact about the leader epoch; -1 (unknown) if an older version of semel has moved the
-        position since: such a version does not move the epoch."""
-        known = self._number(f"{name}:{_EPOCH_AT}") == position
-        return self._known(f"{name}:{fact}", -1) if known else -1
 
     def holes(self, topic: str) -> list[Hole]:
         """All holes of a topic, by partition."""
@@ -158,9 +159,8 @@ class DeltaLedger:
             for n in range(self._count(f"{name}:holes")):
                 hole = f"{name}:hole:{n}"
                 begins, ends = (self._count(f"{hole}:{at}") for at in ("from", "until"))
-                reason, by = _reason(self._count(f"{hole}:reason")), self._text(f"{hole}:by")
-                time_ = self._count(f"{hole}:time")
-                at = _utc(time_) if time_ else ""
+                reason, by = _REASONS[self._count(f"{hole}:reason")], self._text(f"{hole}:by")
+                at = _utc(self._count(f"{hole}:time"))
                 found.append(Hole(topic, partition, begins, ends, reason, by, at))
         return found
 
@@ -173,7 +173,7 @@ class DeltaLedger:
         """The operation that removed the connector's last commit from the table, if any."""
         committed, version = self.committed, self._table.version
         if committed is None:
-            return None  # no commit yet, or only those of a version that stored none
+            return None  # no commit yet
         if self._number(self._name("", "table", self._table.id)) is None:
             return Setback("the table was replaced: it has another id now")
         if self._seen_since != committed:
@@ -202,11 +202,9 @@ class DeltaLedger:
 
     def marked(self, moved: Mapping[str, int]) -> dict[str, int]:
         """The identifiers to commit, with those that name the commit itself."""
-        table = self._name("", "table", self._table.id)
-        own = {self._name("", "version"): self._table.version + 1}
-        if self._number(table) is None:
-            own[table] = 1
-        return {**moved, **own}
+        own = {self._format: formats.LEDGER, self._name("", "table", self._table.id): 1}
+        own = {name: number for name, number in own.items() if self._number(name) != number}
+        return {**moved, **own, self._name("", "version"): self._table.version + 1}
 
     def judge(self, advances: Sequence[Advance]) -> Outcome:
         """Apply the ledger rule to the table as it stands.
@@ -250,9 +248,6 @@ class DeltaLedger:
                 more = getattr(a, count)
                 if more:
                     found[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
-            known = self._number(f"{name}:{_EPOCH_AT}") == self._number(name)
-            if known or not a.keeps_epoch:
-                found[f"{name}:{_EPOCH_AT}"] = a.range.until_offset
             if not a.keeps_epoch:
                 found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
         return found | self._more(holes_of(advances))
@@ -299,8 +294,6 @@ class DeltaLedger:
         name = self._name(*entry.topic_partition)
         found = {name: entry.position, f"{name}:start": entry.start_position}
         found |= {f"{name}:{n}": getattr(entry, f) for n, f in (_COUNTS | _EPOCHS).items()}
-        if entry.leader_epoch >= 0:
-            found[f"{name}:{_EPOCH_AT}"] = entry.position
         for n, f in _TEXTS.items():
             found |= texts.numbers(f"{name}:{n}", getattr(entry, f))
         unset = dict.fromkeys(found, 0) | {f"{name}:{n}": -1 for n in _EPOCHS}
@@ -340,12 +333,11 @@ class DeltaLedger:
 
 def _stored(name: str, hole: Hole) -> dict[str, int]:
     """The identifiers of one hole."""
-    at = datetime.fromisoformat(hole.at).timestamp() if hole.at else 0  # an old one has no time
     return {
         f"{name}:from": hole.from_offset,
         f"{name}:until": hole.until_offset,
         f"{name}:reason": _REASONS.index(hole.reason),
-        f"{name}:time": int(at * 1000),
+        f"{name}:time": int(datetime.fromisoformat(hole.at).timestamp() * 1000),
         **texts.numbers(f"{name}:by", hole.by),
     }
 
@@ -353,10 +345,6 @@ def _stored(name: str, hole: Hole) -> dict[str, int]:
 def _is_of_log(name: str) -> bool:
     """Whether an identifier may be part of an id of a log."""
     return any(f":{fact}:" in name for fact in _TEXTS)
-
-
-def _reason(number: int) -> str:
-    return _REASONS[number] if number < len(_REASONS) else f"reason {number}"
 
 
 def _utc(milliseconds: int) -> str:

@@ -19,7 +19,7 @@ from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.table import Table, translated
-from semel.sinks.letters import places_of, readable
+from semel.sinks.letters import PLACES, places_of
 from semel.sinks.rows import places
 from semel.sinks.storedkeys import StoredKeys
 
@@ -68,7 +68,7 @@ def take(
     dead = {}
     if letters is not None:
         letters.renew()
-        dead = places_of(connector.name, scan(letters, readable(letters.columns.names)))
+        dead = places_of(connector.name, scan(letters, PLACES))
     return Snapshot(
         entries,
         holes,

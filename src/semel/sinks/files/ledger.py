@@ -20,11 +20,11 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
 from urllib.parse import quote
 
+from semel import formats
 from semel.errors import LedgerConflict, ServiceError
 from semel.failpoints import hit
 from semel.ledger import (
@@ -43,8 +43,6 @@ from semel.ledger import (
 from semel.sinks.files.store import Store, at_once
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 ROOT = "_semel"
 _ENTRY = re.compile(r"(\d{20})\.ledger")
@@ -128,6 +126,7 @@ class LedgerState:
 
     def text(self) -> bytes:
         facts = {
+            "format": formats.LEDGER,
             "connector": self.connector,
             "sequence": self.sequence,
             "time": _now(),
@@ -141,25 +140,20 @@ class LedgerState:
 def _read(name: str, content: bytes) -> LedgerState:
     try:
         facts = json.loads(content)
-        entries = [_known(LedgerEntry, e) for e in facts["positions"]]
+        formats.check(name, facts["format"], formats.LEDGER)
+        entries = [LedgerEntry(**e) for e in facts["positions"]]
         return LedgerState(
             facts["connector"],
             int(facts["sequence"]),
             {e.topic_partition: e for e in entries},
-            tuple(_known(Hole, h) for h in facts["holes"]),
-            tuple(_known(Landing, f) for f in facts["files"]),
+            tuple(Hole(**h) for h in facts["holes"]),
+            tuple(Landing(**f) for f in facts["files"]),
         )
     except (ValueError, KeyError, TypeError):
         raise ServiceError(
             f"{name} is not a ledger entry. Was it changed by hand? Restore it, or delete it to "
             "go back to the one before"
         ) from None
-
-
-def _known(kind: type[T], facts: Mapping[str, Any]) -> T:
-    """The fields that this version knows; later ones may add more."""
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{n: v for n, v in facts.items() if n in names})
 
 
 class Ledger:

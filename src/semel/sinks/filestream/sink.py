@@ -23,6 +23,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel import formats
 from semel.config import ConnectorConfig, absolute, read
 from semel.errors import ConfigError, Problem, ServiceError, Unavailable
 from semel.failpoints import hit
@@ -33,7 +34,6 @@ from semel.sinks.capabilities import Capabilities
 from semel.sinks.filestream.config import FileStreamSinkConfig
 from semel.sinks.transactional import TransactionalSink
 
-_VERSION = 1
 _LEDGER = ".semel-ledger"
 _NULL = b"null"
 _AGAIN = 0.01
@@ -49,7 +49,7 @@ class _State:
     ``inode`` tells it from a file that has taken its place.
     """
 
-    version: int = _VERSION
+    version: int = formats.LEDGER
     length: int = 0
     checksum: int = 0
     inode: int = 0
@@ -163,11 +163,8 @@ class FileStreamSink(TransactionalSink[_Transaction]):
     def _state(self) -> _State:
         try:
             facts = json.loads(self._ledger.read_bytes())
-            if facts["version"] > _VERSION:
-                raise ServiceError(
-                    f"{self._where}: its ledger {self._ledger} is of version {facts['version']}, "
-                    "which a newer semel has written. Upgrade this one"
-                )
+            what = f"{self._where}: its ledger {self._ledger}"
+            formats.check(what, facts["version"], formats.LEDGER)
             return _State(**facts)
         except FileNotFoundError:
             return _State()
@@ -220,10 +217,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
     def _replace(self, state: _State) -> None:
         new = self._ledger.with_name(self._ledger.name + ".new")
         with new.open("w") as file:
-            facts = asdict(state)
-            if not state.holes:  # the first version knew none
-                del facts["holes"]
-            json.dump(facts, file)
+            json.dump(asdict(state), file)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._ledger)

@@ -5,8 +5,7 @@ snapshots, table properties survive expiry and the rewriting of files and manife
 topic-partition of each connector has its own property, so several connectors can write one table.
 
 ``semel-snapshot:<connector>`` is the last snapshot that is known to hold the connector's rows: its
-last commit, or a later one that descends from it. Its prefix differs from that of positions,
-because older versions would read it as a position. ``semel-reset:<connector>:<topic>:<partition>``
+last commit, or a later one that descends from it. ``semel-reset:<connector>:<topic>:<partition>``
 holds the offsets that were read before positions were reset: it outlives the position.
 """
 
@@ -16,7 +15,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from semel.errors import ConfigError, ServiceError
 from semel.ledger import (
@@ -37,23 +35,7 @@ from semel.ledger import (
 from semel.quoting import named
 from semel.sinks.iceberg.rollbacks import holds, position_texts, rolled_back
 from semel.sinks.iceberg.table import Table
-
-_FIELDS = {
-    "position": "position",
-    "start": "start_position",
-    "read": "records_read",
-    "written": "rows_written",
-    "filtered": "records_filtered",
-    "failed": "records_failed",
-    "lost": "records_lost",
-}
-_LOG: Mapping[str, tuple[str, str | int]] = {
-    "cluster": ("cluster_id", ""),
-    "topic": ("topic_id", ""),
-    "epoch": ("leader_epoch", -1),
-    "epoch_offset": ("epoch_offset", -1),
-}
-"""What properties written by earlier versions lack, and the value that an entry gets then."""
+from semel.sinks.ledger_json import dumped, entry_of, facts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +45,16 @@ class _Entry:
     elsewhere: int = 0
 
     def text(self) -> str:
-        facts: dict[str, object] = {k: getattr(self.entry, f) for k, f in _FIELDS.items()}
-        facts |= {
-            k: value for k, (f, unset) in _LOG.items() if (value := getattr(self.entry, f)) != unset
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        facts = {
+            "position": self.entry.position,
+            **facts_of(replace(self.entry, updated_at=at)),
         }
-        facts["time"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if self.holes:
             facts["holes"] = [_facts_of(h) for h in self.holes]
         if self.elsewhere:
             facts["elsewhere"] = self.elsewhere
-        return json.dumps(facts, separators=(",", ":"))
+        return dumped(facts)
 
 
 class IcebergLedger:
@@ -112,17 +94,14 @@ class IcebergLedger:
             tp = TopicPartition(topic, int(partition))
             try:
                 facts = json.loads(text)
-                counts: dict[str, Any] = {f: int(facts[k]) for k, f in _FIELDS.items()}
+                entry = entry_of(*tp, int(facts["position"]), facts)
+                holes = tuple(Hole(*tp, *h) for h in facts.get("holes", ()))
             except (ValueError, KeyError, TypeError):
                 raise ServiceError(
                     f"Iceberg table {self._table.where}: property {name}={text!r} is not a ledger "
                     "entry. Was it changed by hand? Run: semel offsets set FILE "
                     f"{topic}-{partition}=OFFSET"
                 ) from None
-            counts |= {f: facts.get(k, unset) for k, (f, unset) in _LOG.items()}
-            entry = LedgerEntry(tp.topic, tp.partition, updated_at=facts.get("time", ""), **counts)
-            spans, reasons = facts.get("holes", ()), facts.get("reasons", ())  # of older versions
-            holes = tuple(Hole(*tp, *h, *reasons[n : n + 1]) for n, h in enumerate(spans))
             yield tp, _Entry(entry, holes, int(facts.get("elsewhere", 0)))
 
     def entries(self) -> list[LedgerEntry]:
@@ -264,7 +243,7 @@ class IcebergLedger:
         """Raises RolledBack: the branch lacks, or may lack, what was committed to it."""
         mark, head = self._marked(), self._table.snapshot_id
         if mark is None:
-            return  # of an older version, or no commit yet
+            return  # no commit yet
         known = frozenset(self._held if self._held and self._held[0] == mark else [mark])
         if head not in known and not holds(self._table, known):
             entries = self.entries()
@@ -282,7 +261,7 @@ class IcebergLedger:
 
     def remark(self) -> dict[str, str]:
         """The property that marks the branch's head, which was checked; none unless the marked
-        snapshot has expired, or an older version has marked none."""
+        snapshot has expired."""
         mark, head = self._marked(), self._table.snapshot_id
         if head is None or not self._known() or self._table.metadata.snapshot_by_id(mark or 0):
             return {}

@@ -17,7 +17,7 @@ from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.projection import read_rows
 from semel.sinks.iceberg.table import Table
-from semel.sinks.letters import places_of, readable
+from semel.sinks.letters import PLACES, places_of
 from semel.sinks.rows import places
 from semel.sinks.storedkeys import StoredKeys
 
@@ -49,7 +49,7 @@ def take(
     if letters is not None:
         letters.renew()
         if letters.columns.names:
-            dead = places_of(connector.name, scan(letters, readable(letters.columns.names)))
+            dead = places_of(connector.name, scan(letters, PLACES))
     return Snapshot(
         ledger.entries(),
         ledger.holes(),

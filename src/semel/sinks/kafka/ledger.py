@@ -16,8 +16,8 @@ in the topic   the group          the position
 =============  =================  ==================================================================
 known          the same           is that
 known          nothing            is the topic's: offsets expire, or somebody has deleted the group
-nothing        known              is the group's: a connector of an earlier version, or a ledger
-                                  topic that was deleted; it goes into the topic
+nothing        known              is the group's: the ledger topic was deleted, or another program
+                                  has committed it; it goes into the topic
 known          another one        is unclear: the connector stops
 nothing        nothing            has never been entered, or is lost; see ``KafkaSink.start``
 =============  =================  ==================================================================
@@ -157,9 +157,8 @@ class Ledger:
         return OffsetOutOfRange(
             f"connector {self._connector}: the ledger topic and consumer group "
             f"{self.offsets.group} know different positions, although each commit writes both "
-            f"in one transaction. {facts}. Somebody has set the group's offsets by other means, an "
-            "earlier version of semel without a ledger topic has run since, or the ledger topic "
-            "has lost records. Find out which is right (semel audit compares "
+            f"in one transaction. {facts}. Somebody has set the group's offsets by other means, "
+            "or the ledger topic has lost records. Find out which is right (semel audit compares "
             "source and target), and set it for both: stop the connector and run semel offsets set "
             f"with its file and {wanted}"
         )

@@ -7,8 +7,7 @@ only of topics that it has: there an offset is stored under the target's topic a
 partition. Its metadata names the source's topic, and the largest number of tasks that the connector
 has ever had: any of them may be frozen somewhere.
 
-An offset's metadata holds the same facts as the entry in the ledger topic. Versions of semel
-without such a topic kept their ledger here.
+An offset's metadata holds the same facts as the entry in the ledger topic.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from semel.context import BY, RUN
 from semel.kafka.clients import QUIET
 from semel.kafka.groups import Groups
 from semel.ledger import LedgerEntry, TopicPartition
-from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
+from semel.sinks.ledger_json import dumped, entry_of, facts_of, loaded
 
 
 class GroupOffsets:

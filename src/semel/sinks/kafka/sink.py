@@ -168,9 +168,9 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             )
 
     def _carry_over(self) -> None:
-        """Make the ledger topic and the group's offsets agree before a task can freeze: a
-        connector of an earlier version has offsets only, and offsets may have expired. Those in
-        another cluster also say how many tasks there are."""
+        """Make the ledger topic and the group's offsets agree before a task can freeze: the topic
+        may have been deleted, and offsets may have expired. Those in another cluster also say how
+        many tasks there are."""
         recorded = self._recorded()
         known = {e.topic_partition: e for e in recorded if e.topic in self._targets.names}
         if not known or not self._alone(known):

@@ -15,12 +15,13 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from semel import formats
 from semel.errors import ServiceError
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
 from semel.ledger import Hole, LedgerEntry, TopicPartition, now
 from semel.quoting import named
-from semel.sinks.kafka.entries import dumped, entry_of, facts_of, loaded
+from semel.sinks.ledger_json import dumped, entry_of, facts_of, loaded
 
 PARTITION = 0
 
@@ -93,9 +94,11 @@ class LedgerTopic:
             facts, keys[key] = loaded(value), None
             try:
                 if "hole" in place:
-                    first, end, *_ = place["hole"]
-                    by, at = facts.get("by", ""), facts.get("at", "")
-                    keys[key] = Hole(*tp, first, end, facts["reason"], by, at)
+                    first, end, _ = place["hole"]
+                    what = f"a hole of {tp} in ledger topic {self.name}"
+                    formats.check(what, facts["v"], formats.LEDGER)
+                    by = facts.get("by", "")
+                    keys[key] = Hole(*tp, first, end, facts["reason"], by, facts["at"])
                 else:
                     entries[tp] = entry_of(*tp, int(facts["position"]), facts)
             except (KeyError, TypeError, ValueError):
@@ -127,7 +130,8 @@ class LedgerTopic:
             for e in entries
         ]
         for hole in holes:
-            facts = {"reason": hole.reason, "at": hole.at} | ({"by": hole.by} if hole.by else {})
+            facts = {"v": formats.LEDGER, "reason": hole.reason, "at": hole.at}
+            facts |= {"by": hole.by} if hole.by else {}
             place = [hole.from_offset, hole.until_offset, hole.reason]
             found.append((self._key(hole.topic_partition, hole=place), _value(facts)))
         return found
@@ -142,7 +146,7 @@ class LedgerTopic:
         return [(self._reset, None)] if stored.is_reset else []
 
     def without(self, stored: Stored, holes: Collection[Hole]) -> list[Record]:
-        """The records that delete holes, whatever their keys: those of old ones lack the reason."""
+        """The records that delete holes."""
         return [(key, None) for key, hole in stored.keys.items() if hole in holes]
 
     def _key(self, tp: TopicPartition, **more: Any) -> bytes:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from semel.records import DeadLetter
+from semel.sinks.letters import rows
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.tables import exists, serialise
-from semel.sinks.sql.dead_letters import rows
 from semel.sinks.sql.names import parse_name
 
 _TYPES = (
     *("text", "text", "integer", "bigint", "timestamptz", "bytea", "bytea", "jsonb"),
-    *("text", "text", "text"),
+    *("text", "text", "text", "integer"),
 )
 _KEY = 'connector, topic, partition, "offset"'
-_REST = ('"timestamp"', "key", "value", "headers", "stage", "exception", "message")
+_REST = ('"timestamp"', "key", "value", "headers", "stage", "exception", "message", "format")
 
 
 def create(connection: Connection, table: str) -> None:
@@ -40,6 +40,7 @@ def create(connection: Connection, table: str) -> None:
             exception text NOT NULL,
             message text NOT NULL,
             failed_at timestamptz NOT NULL DEFAULT now(),
+            format integer NOT NULL,
             PRIMARY KEY ({_KEY})
         )"""
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel import formats
 from semel.records import DeadLetter
+from semel.sinks.letters import known
 from semel.sinks.rows import places
 from semel.sinks.search import indices
 from semel.sinks.search.client import Client
@@ -29,6 +31,7 @@ _MAPPING = {
     "exception": _WORD,
     "message": {"type": "text"},
     "failed_at": {"type": "date"},
+    "format": {"type": "integer"},
 }
 _PLACE = pa.schema(
     [
@@ -36,6 +39,7 @@ _PLACE = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("ms", "UTC")),
+        ("format", pa.int32()),
     ]
 )
 
@@ -80,6 +84,7 @@ def _source(connector: str, letter: DeadLetter, now: str) -> dict[str, Any]:
         "exception": letter.exception,
         "message": letter.message.encode("utf-8", "backslashreplace").decode(),
         "failed_at": now,
+        "format": formats.LETTERS,
     }
 
 
@@ -95,7 +100,7 @@ def places_of(client: Client, index: str, connector: str) -> dict[str, pa.Table]
         return {}
     for row in rows:  # a user's index may have another format
         row["timestamp"] = t if isinstance(t := row.get("timestamp"), int) else None
-    found = pa.Table.from_pylist(rows, _PLACE)
+    found = known(connector, pa.Table.from_pylist(rows, _PLACE))
     return {topic: places(found, topic) for topic in found.column(0).unique().to_pylist()}
 
 

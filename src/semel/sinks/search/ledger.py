@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from semel import formats
 from semel.errors import ConfigError, TransientError
 from semel.ledger import (
     Advance,
@@ -28,10 +29,8 @@ from semel.sinks.search.client import Client
 
 INDEX = "semel_offsets"
 _COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
-_LOG = {"cluster_id": "", "topic_id": "", "leader_epoch": -1, "epoch_offset": -1, "target": ""}
-"""What documents written by earlier versions lack, and the value that an entry gets then."""
-_EPOCH_AT = "epoch_position"
-"""The position that the epoch was written with: older versions move the position alone."""
+_FIELDS = tuple(f.name for f in fields(LedgerEntry))
+_FORMAT = "format"
 _MERGES = "merges"
 """Whether documents have been updated since the generation began."""
 _LONGEST = 512
@@ -219,7 +218,7 @@ class SearchLedger:
     def _sources(self, *, forgotten: bool = False) -> list[Mapping[str, Any]]:
         self._client.refresh(INDEX)
         query = {"query": {"term": {"connector": self.connector}}}
-        found = [hit["_source"] for hit in self._client.scan(INDEX, query)]
+        found = [self._known(hit["_source"]) for hit in self._client.scan(INDEX, query)]
         return [s for s in found if forgotten or s.get("position") is not None]
 
     # By hand
@@ -259,6 +258,7 @@ class SearchLedger:
             mine = [_recorded(h) for h in holes or () if h.topic_partition == tp]
             generation = before.source["generation"] if before else 0
             source: dict[str, Any] = {
+                _FORMAT: formats.LEDGER,
                 "connector": self.connector,
                 "topic": tp.topic,
                 "partition": tp.partition,
@@ -267,7 +267,7 @@ class SearchLedger:
                 "holes": mine if again or before is None else before.source["holes"],
             }
             if entry is not None:
-                source |= _facts(entry)
+                source = {**asdict(entry), **source}
             lines += [self._action(tp, before), json.dumps(source)]
         if self._write(lines) and again:
             raise TransientError(
@@ -302,6 +302,11 @@ class SearchLedger:
                 raise self._client.problem(f.status, f.kind, f.reason)
         return len(failures)
 
+    def _known(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+        what = f"connector {self.connector}: the ledger in index {INDEX}"
+        formats.check(what, source[_FORMAT], formats.LEDGER)
+        return source
+
     def _read(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Stored]:
         """Documents by id: what was written last, whether a search sees it yet or not."""
         partitions = list(dict.fromkeys(wanted))
@@ -316,7 +321,7 @@ class SearchLedger:
                 raise self._client.problem(503, error.get("type", ""), error.get("reason", ""))
             if document.get("found"):
                 place = document["_seq_no"], document["_primary_term"]
-                found[tp] = _Stored(document["_source"], *place)
+                found[tp] = _Stored(self._known(document["_source"]), *place)
                 self._generations[tp] = document["_source"]["generation"]
         return found
 
@@ -326,29 +331,18 @@ def _at(stored: _Stored | None) -> int | None:
 
 
 def _entry(source: Mapping[str, Any]) -> LedgerEntry:
-    names = ("topic", "partition", "position", "start_position", *_COUNTS, "updated_at")
-    log = {n: source.get(n, otherwise) for n, otherwise in _LOG.items()}
-    if source.get(_EPOCH_AT) != source["position"]:  # an older version has moved it since
-        log |= {"leader_epoch": -1, "epoch_offset": -1}
-    return LedgerEntry(**{n: source[n] for n in names}, **log)
-
-
-def _facts(entry: LedgerEntry) -> dict[str, Any]:
-    """The facts of an entry that change."""
-    names = ("position", "start_position", *_COUNTS, *_LOG)
-    return {n: getattr(entry, n) for n in names} | {_EPOCH_AT: entry.position}
+    return LedgerEntry(**{n: source[n] for n in _FIELDS})
 
 
 def _moved(source: Mapping[str, Any], advance: Advance, now: str) -> dict[str, Any]:
     holes = [*source["holes"], *map(_recorded, holes_of([advance]))]
-    moved = _facts(_entry(source).after(advance, now))
-    return {**source, **moved, "updated_at": now, "holes": holes}
+    return {**source, **asdict(_entry(source).after(advance, now)), "holes": holes}
 
 
 def _rebased(source: Mapping[str, Any], rebase: Rebase, now: str) -> dict[str, Any]:
     holes = [*source["holes"], *map(_recorded, holes_of([rebase]))]
     generation = source["generation"] + (1 if rebase.renews else 0)
-    moved = {**_facts(rebase.new), "generation": generation}
+    moved = {**asdict(rebase.new), "generation": generation}
     return {**source, **moved, "updated_at": now, "holes": holes}
 
 
@@ -365,7 +359,7 @@ def _recorded(hole: Hole) -> dict[str, Any]:
 def _holes(source: Mapping[str, Any]) -> list[Hole]:
     names = ("from_offset", "until_offset", "reason", "recorded_by", "recorded_at")
     tp = source["topic"], source["partition"]
-    return [Hole(*tp, *(h.get(n, "") for n in names)) for h in source["holes"]]
+    return [Hole(*tp, *(h[n] for n in names)) for h in source["holes"]]
 
 
 def _now() -> str:

@@ -14,19 +14,19 @@ import pyarrow as pa
 from semel import failpoints
 from semel.config import ConnectorConfig, read
 from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.errors import ConfigError, TransientError
 from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.problems import together
 from semel.records import HEADERS, Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
-from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key, upgrade_refused
+from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
 from semel.sinks.protocols import Named, settled
 from semel.sinks.sql import text_keys
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.ledger_tables import HOLES, OFFSETS, Ledger
+from semel.sinks.sql.ledger_tables import OFFSETS, Ledger
 from semel.sinks.sql.names import Name, check_letters
 from semel.sinks.sql.prepare import Prepared, prepare
 from semel.sinks.sql.snapshot import take
@@ -164,15 +164,8 @@ class DatabaseSink(Sink):
                     text_keys.check(self._database, table, key, f"connector {self._connector.name}")
 
     def _open_ledger(self) -> None:
-        try:
-            with self._database.transaction():
-                self._ledger.create()
-        except ServiceError as error:
-            if not self._ledger.upgrade:
-                raise
-            upgrade = self._ledger.upgrade
-            table = HOLES if str(HOLES) in upgrade else OFFSETS
-            raise upgrade_refused(self._connector.name, str(table), upgrade, error) from None
+        with self._database.transaction():
+            self._ledger.create()
 
     def _name(self, topic: str) -> Name:
         return table_name(self._connector, self._config, self.database_class, topic)

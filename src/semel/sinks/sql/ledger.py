@@ -7,9 +7,11 @@ alone from the start of its transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
 
 import pyarrow as pa
 
+from semel import formats
 from semel.ledger import (
     Advance,
     Hole,
@@ -22,29 +24,45 @@ from semel.ledger import (
     pending,
 )
 from semel.sinks.sql.dialect import Dialect, listed
-from semel.sinks.sql.ledger_tables import ADDED, COUNTS, HOLES, KEY, OFFSETS, Ledger, placed
-from semel.sinks.sql.names import quote
+from semel.sinks.sql.ledger_tables import (
+    COUNTS,
+    FACTS,
+    FORMAT,
+    HOLES,
+    KEY,
+    OFFSETS,
+    Ledger,
+    placed,
+)
+from semel.sinks.sql.names import Name, quote
 
-_ADDED = [
-    pa.field("cluster_id", pa.string()),
-    pa.field("topic_id", pa.string()),
-    pa.field("leader_epoch", pa.int64()),
-    pa.field("epoch_offset", pa.int64()),
-    pa.field("epoch_position", pa.int64()),
-    pa.field("target", pa.string()),
+_TYPES = {"int": pa.int64(), "str": pa.string()}
+_KEY = [
+    pa.field("connector", pa.string(), nullable=False),
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
 ]
-"""Null where nothing is known."""
-
-
-def _fields(*numbers: str, text: Sequence[str] = (), time: str) -> list[pa.Field]:
-    return [
-        pa.field("connector", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        *(pa.field(n, pa.int64(), nullable=False) for n in numbers),
-        *(pa.field(n, pa.string(), nullable=False) for n in text),
-        pa.field(time, pa.timestamp("us", "UTC"), nullable=False),
-    ]
+_TIME = pa.timestamp("us", "UTC")
+_ENTRY = [
+    *_KEY,
+    *(
+        pa.field(f.name, _TYPES[str(f.type)], nullable=False)
+        for f in fields(LedgerEntry)
+        if f.name in FACTS
+    ),
+    pa.field("updated_at", _TIME, nullable=False),
+    pa.field(FORMAT, pa.int32(), nullable=False),
+]
+_HOLE = [
+    *_KEY,
+    pa.field("number", pa.int64(), nullable=False),  # tells those of a topic-partition apart
+    pa.field("from_offset", pa.int64(), nullable=False),
+    pa.field("until_offset", pa.int64(), nullable=False),
+    pa.field("reason", pa.string(), nullable=False),
+    pa.field("recorded_by", pa.string(), nullable=False),
+    pa.field("recorded_at", _TIME, nullable=False),
+    pa.field(FORMAT, pa.int32(), nullable=False),
+]
 
 
 class SqlLedger(Ledger):
@@ -56,37 +74,8 @@ class SqlLedger(Ledger):
 
     def create(self) -> None:
         if not self.exists():  # CREATE IF NOT EXISTS would still ask for the right to create
-            columns = _fields("position", "start_position", *COUNTS, time="updated_at")
-            self._dialect.create(OFFSETS, [*columns, *_ADDED], KEY)
-            self._create_holes()
-        if self._lacks_columns(OFFSETS):
-            added = ", ".join(map(self._dialect.definition, _ADDED))
-            self.upgrade = f"ALTER TABLE {OFFSETS.quoted}, adding {added}"
-            self._dialect.add_columns(OFFSETS, _ADDED)
-        if self._lacks_columns(HOLES):
-            self._renew_holes()
-        self.upgrade = ""
-
-    def _create_holes(self) -> None:
-        numbers, text = ("number", "from_offset", "until_offset"), ("reason",)
-        fields = _fields(*numbers, text=text, time="recorded_at")
-        fields.append(pa.field("recorded_by", pa.string()))
-        self._dialect.create(HOLES, fields, (*KEY, "number"))
-
-    def _renew_holes(self) -> None:
-        """Make the table again: not every database can change a primary key."""
-        self.upgrade = (
-            f"ALTER TABLE {HOLES.quoted}, adding recorded_by and number, which is the last column "
-            "of the primary key in place of from_offset"
-        )
-        names = (*KEY, "from_offset", "until_offset", "reason", "recorded_at")
-        held = self._dialect.query(f"SELECT {listed(names)} FROM {HOLES.quoted} ORDER BY 1, 2, 3")
-        self._dialect.execute(f"DROP TABLE {HOLES.quoted}")
-        self._create_holes()
-        for number, row in enumerate(held.to_pylist()):
-            connector, at = self._literal(row["connector"]), f"'{str(row['recorded_at'])[:19]}'"
-            hole = Hole(*(row[n] for n in names[1:-1]))
-            self._insert_hole(connector, number, hole, at)
+            self._dialect.create(OFFSETS, _ENTRY, KEY)
+            self._dialect.create(HOLES, _HOLE, (*KEY, "number"))
 
     def advance(self, advances: Sequence[Advance]) -> Outcome:
         outcome = self.guard(advances)
@@ -94,16 +83,12 @@ class SqlLedger(Ledger):
             return outcome
         for a in advances:
             counts = zip(COUNTS, (a.read, a.written, a.filtered, a.failed, a.lost), strict=True)
-            sets = ", ".join(f"{name} = {name} + {count}" for name, count in counts if count)
-            if a.keeps_epoch:  # it needs the old position, which MySQL loses in its own SET
-                epoch = "epoch_position = CASE WHEN epoch_position = " + quote("position")
-                epoch += f" THEN {a.range.until_offset} ELSE -1 END"
-            else:
-                epoch = f"leader_epoch = {a.leader_epoch}, epoch_offset = {a.epoch_offset}, "
-                epoch += f"epoch_position = {a.range.until_offset}"
+            sets = [f"{quote('position')} = {a.range.until_offset}"]
+            sets += [f"{name} = {name} + {count}" for name, count in counts if count]
+            if not a.keeps_epoch:
+                sets += [f"leader_epoch = {a.leader_epoch}", f"epoch_offset = {a.epoch_offset}"]
             self._dialect.execute(
-                f"UPDATE {OFFSETS.quoted} SET {epoch}, {quote('position')} = "
-                f"{a.range.until_offset}, {f'{sets}, ' if sets else ''}"
+                f"UPDATE {OFFSETS.quoted} SET {', '.join(sets)}, "
                 f"updated_at = {self._dialect.now} WHERE {self._at(a.range.topic_partition)}"
             )
         self.record(holes_of(advances))
@@ -118,15 +103,25 @@ class SqlLedger(Ledger):
             where = f"{HOLES.quoted} WHERE {self._at(hole.topic_partition)}"
             last = self._dialect.query(f"SELECT max(number) AS last FROM {where}").to_pylist()
             number = 0 if last[0]["last"] is None else int(last[0]["last"]) + 1
-            self._insert_hole(self._literal(self.connector), number, hole, self._dialect.now)
+            self._insert(
+                HOLES,
+                _HOLE,
+                [
+                    [
+                        *self._key(hole.topic_partition),
+                        *map(str, (number, hole.from_offset, hole.until_offset)),
+                        *map(self._literal, (hole.reason, hole.by)),
+                        *self._stamp,
+                    ]
+                ],
+            )
 
-    def _insert_hole(self, connector: str, number: int, hole: Hole, at: str) -> None:
-        columns = (*KEY, "number", "from_offset", "until_offset", "reason", "recorded_at")
+    def _insert(
+        self, table: Name, columns: Iterable[pa.Field], rows: Iterable[Sequence[str]]
+    ) -> None:
         self._dialect.execute(
-            f"INSERT INTO {HOLES.quoted} ({listed((*columns, 'recorded_by'))}) VALUES "
-            f"({connector}, {self._literal(hole.topic)}, {hole.partition}, {number}, "
-            f"{hole.from_offset}, {hole.until_offset}, {self._literal(hole.reason)}, {at}, "
-            f"{self._literal(hole.by)})"
+            f"INSERT INTO {table.quoted} ({listed([c.name for c in columns])}) VALUES "
+            + ", ".join(f"({', '.join(row)})" for row in rows)
         )
 
     def _held(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, LedgerEntry]:
@@ -144,20 +139,15 @@ class SqlLedger(Ledger):
         there = {tp: e.position for tp, e in self._held(e.topic_partition for e in entries).items()}
         new = [e for e in entries if e.topic_partition not in there]
         if new:
-            names = ("position", "start_position", *COUNTS, *ADDED[OFFSETS], "updated_at")
-            rows = ", ".join(
-                f"({', '.join([*self._key(e.topic_partition), *self._values(e)])})" for e in new
-            )
-            columns = listed((*KEY, *names))
-            self._dialect.execute(f"INSERT INTO {OFFSETS.quoted} ({columns}) VALUES {rows}")
+            rows = [[*self._key(e.topic_partition), *self._values(e)] for e in new]
+            self._insert(OFFSETS, _ENTRY, rows)
         return {**{e.topic_partition: e.position for e in new}, **there}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._held(r.old.topic_partition for r in rebases)
         stored = {e.topic_partition: e for e in self.entries()}
-        names = ("position", "start_position", *COUNTS, *ADDED[OFFSETS], "updated_at")
         for r in pending(self.connector, stored, rebases):
-            values = zip(names, self._values(r.new), strict=True)
+            values = zip((*FACTS, "updated_at", FORMAT), self._values(r.new), strict=True)
             self._dialect.execute(
                 f"UPDATE {OFFSETS.quoted} SET "
                 f"{', '.join(f'{quote(n)} = {v}' for n, v in values)} "
@@ -170,14 +160,10 @@ class SqlLedger(Ledger):
 
     def _values(self, e: LedgerEntry) -> list[str]:
         """All that follows the key, as literals."""
-        counts = [getattr(e, name) for name in COUNTS]
-        numbers = [e.position, e.start_position, *counts]
-        epoch = [e.leader_epoch, e.epoch_offset, e.position]
-        return [
-            *map(str, numbers),
-            self._literal(e.cluster_id),
-            self._literal(e.topic_id),
-            *map(str, epoch),
-            self._literal(e.target),
-            self._dialect.now,
-        ]
+        facts = (getattr(e, name) for name in FACTS)
+        return [*(self._literal(f) if isinstance(f, str) else str(f) for f in facts), *self._stamp]
+
+    @property
+    def _stamp(self) -> tuple[str, str]:
+        """What each row ends with: the time and the format."""
+        return self._dialect.now, str(formats.LEDGER)

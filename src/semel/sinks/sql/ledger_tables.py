@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any
 
+from semel import formats
 from semel.ledger import (
     SKIPPED,
     Advance,
@@ -30,20 +31,10 @@ from semel.sinks.sql.names import Name, quote
 OFFSETS, HOLES = Name(None, "semel_offsets"), Name(None, "semel_holes")
 KEY = ("connector", "topic", "partition")
 COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", "records_lost")
-ADDED = {
-    OFFSETS: (
-        "cluster_id",
-        "topic_id",
-        "leader_epoch",
-        "epoch_offset",
-        "epoch_position",
-        "target",
-    ),
-    HOLES: ("number", "recorded_by"),
-}
-"""Columns that tables of the first version of semel lack. ``epoch_position`` is the position at
-which the two before it were written: a semel that does not know these columns moves only the
-position. ``number`` tells the holes of a topic-partition apart."""
+FACTS = tuple(f.name for f in fields(LedgerEntry) if f.name not in (*KEY, "updated_at"))
+"""The columns of an entry that follow its key, besides the time."""
+FORMAT = "format"
+"""The version of the format that a row was written in, see :mod:`semel.formats`."""
 
 
 class Ledger(ABC):
@@ -52,14 +43,10 @@ class Ledger(ABC):
     def __init__(self, database: Database, connector: str) -> None:
         self._database = database
         self.connector = connector
-        self.upgrade = ""
-        """What the tables' owner can run, where :meth:`create` could not."""
-        self._complete = False
 
     @abstractmethod
     def create(self) -> None:
-        """Create both tables if they are missing, and columns that older tables lack. If that
-        fails, ``upgrade`` says what the tables' owner can run."""
+        """Create both tables if they are missing."""
 
     @abstractmethod
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
@@ -81,43 +68,39 @@ class Ledger(ABC):
     def exists(self) -> bool:
         return all(map(self._database.exists, (OFFSETS, HOLES)))
 
-    def _lacks(self) -> bool:
-        """Whether one of the tables was created by an older semel."""
-        if not self._complete:
-            self._complete = not self._lacks_columns(OFFSETS) and not self._lacks_columns(HOLES)
-        return not self._complete
-
-    def _lacks_columns(self, name: Name) -> bool:
-        table = self._database.find(name)
-        return table is None or any(n not in table.columns for n in ADDED[name])
-
     def entries(self, *, lock: str = "") -> list[LedgerEntry]:
         """Every entry of the connector; empty when the ledger does not exist yet. ``lock`` is what
         the query ends with."""
-        if not self.exists():
-            return []
-        names = ["topic", "partition", "position", "start_position", *COUNTS, "updated_at"]
-        if not self._lacks():
-            names += ADDED[OFFSETS]
-        elif (table := self._database.find(OFFSETS)) is not None:
-            names += [n for n in ADDED[OFFSETS] if n in table.columns]
-        rows = self._database.query(
-            f"SELECT {_listed(names)} FROM {OFFSETS.quoted} "
-            f"WHERE {self._mine} ORDER BY topic, {quote('partition')} {lock}"
-        )
-        return [_entry(row) for row in rows.to_pylist()]
+        names = ("topic", "partition", *FACTS, "updated_at")
+        return [
+            LedgerEntry(**{**row, "updated_at": _iso(row["updated_at"])})
+            for row in self._rows(OFFSETS, names, lock)
+        ]
 
     def holes(self) -> list[Hole]:
         """Every hole of the connector."""
+        names = ("topic", "partition", "from_offset", "until_offset", "reason")
+        return [
+            Hole(**{n: row[n] for n in names}, by=row["recorded_by"], at=_iso(row["recorded_at"]))
+            for row in self._rows(HOLES, (*names, "recorded_by", "recorded_at"))
+        ]
+
+    def _rows(self, table: Name, names: Iterable[str], end: str = "") -> list[dict[str, Any]]:
+        """The connector's rows.
+
+        Raises:
+            ServiceError: a later version of semel has written one.
+        """
         if not self.exists():
             return []
-        names = ["topic", "partition", "from_offset", "until_offset", "reason", "recorded_at"]
-        if not self._lacks():
-            names += ["recorded_by"]
-        rows = self._database.query(
-            f"SELECT {_listed(names)} FROM {HOLES.quoted} WHERE {self._mine} ORDER BY 1, 2, 3, 4"
-        )
-        return [_hole(row) for row in rows.to_pylist()]
+        found: list[dict[str, Any]] = self._database.query(
+            f"SELECT {_listed((*names, FORMAT))} FROM {table.quoted} "
+            f"WHERE {self._mine} ORDER BY 1, 2, 3, 4 {end}"
+        ).to_pylist()
+        for row in found:
+            what = f"connector {self.connector}: the ledger in table {table}"
+            formats.check(what, row.pop(FORMAT), formats.LEDGER)
+        return found
 
     @abstractmethod
     def record(self, holes: Collection[Hole]) -> None:
@@ -169,24 +152,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(quote, names))
 
 
-def _entry(row: Mapping[str, Any]) -> LedgerEntry:
-    known = {n: row[n] for n in ("cluster_id", "topic_id", "target") if row.get(n) is not None}
-    if row.get("epoch_position") == row["position"]:
-        known |= {n: row[n] for n in ("leader_epoch", "epoch_offset")}
-    others = ("topic", "partition", "position", "start_position", *COUNTS)
-    at = _iso(row["updated_at"])
-    return LedgerEntry(**{n: row[n] for n in others}, updated_at=at, **known)
-
-
-def _hole(row: Mapping[str, Any]) -> Hole:
-    names = ("topic", "partition", "from_offset", "until_offset", "reason")
-    by, at = row.get("recorded_by") or "", _iso(row["recorded_at"])
-    return Hole(**{n: row[n] for n in names}, by=by, at=at)
-
-
 def placed(row: Mapping[str, Any]) -> LedgerEntry:
     """An entry of which only the position and its log have been read."""
-    log = LogId(row["cluster_id"] or "", row["topic_id"] or "")
+    log = LogId(row["cluster_id"], row["topic_id"])
     return first(TopicPartition(row["topic"], row["partition"]), row["position"], log)
 
 

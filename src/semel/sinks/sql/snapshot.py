@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from semel.errors import ConfigError
 from semel.quoting import named
 from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.sinks import letters
 from semel.sinks.base import Snapshot
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.database import Database
@@ -114,9 +115,10 @@ def _dead(database: Database, connector: str, table: str) -> dict[str, pa.Table]
     if not database.exists(name):
         return {}
     found = database.query(
-        f"SELECT topic, {', '.join(database.places(_OF_A_LETTER))} FROM {name.quoted} "
+        f"SELECT topic, format, {', '.join(database.places(_OF_A_LETTER))} FROM {name.quoted} "
         f"WHERE connector = {database.literal(connector)}"
     )
+    found = letters.known(connector, found)
     topics = found.column("topic").cast(pa.string())
     return {
         topic: _places(found.filter(pc.equal(topics, topic)).drop_columns("topic"))

@@ -16,13 +16,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
 
+from semel import formats
 from semel.config import SourceConnectorConfig
 from semel.errors import ServiceError, TransientError
 from semel.kafka.clients import client_config
@@ -38,7 +40,6 @@ from semel.sources.offsets.table import OffsetTable
 _AHEAD = 60_000
 """Milliseconds by which the clocks of two hosts may differ without being noticed."""
 _LAST = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
-_RUN, _TASKS, _PARTS, _GROUP, _GROUPS, _BY = "run", "tasks", "parts", "group", "groups", "by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,7 @@ class Owner:
     tasks, ``parts`` are the source partitions of each: one process divides them for all. ``group``
     is the run's ``group.id``. ``groups`` are those in the transactional ids of tasks that may still
     be running: the run's own if it has transactions, and those of earlier runs until they are
-    fenced. ``by`` is who has started the run, for people. Earlier versions of semel name none of
-    the three."""
+    fenced. ``by`` is who has started the run, for people."""
 
     run: str = ""
     tasks: int = 0
@@ -93,15 +93,8 @@ class StoredOffsets:
 
     def owned_by(self, owner: Owner) -> Record:
         """The record that says who owns the connector."""
-        facts: dict[str, Any] = {_RUN: owner.run, _TASKS: owner.tasks}
-        if owner.parts:
-            facts[_PARTS] = [[dict(each) for each in part] for part in owner.parts]
-        if owner.group:
-            facts[_GROUP] = owner.group
-        if owner.groups:
-            facts[_GROUPS] = list(owner.groups)
-        if owner.by:
-            facts[_BY] = owner.by
+        parts = [[dict(each) for each in part] for part in owner.parts]
+        facts = {"format": formats.OWNERS, **asdict(replace(owner, parts=parts))}
         return _dumped([self.connector, None]), _dumped(facts)
 
 
@@ -304,11 +297,11 @@ class SourceOffsets:
         return offset
 
     def _owner(self, key: bytes, value: bytes) -> Owner:
-        match _loaded(value):
-            case {"run": str(run), "tasks": int(tasks)} as facts:
-                groups = tuple(facts.get(_GROUPS, ()))
-                group, by = facts.get(_GROUP, ""), str(facts.get(_BY, ""))
-                return Owner(run, tasks, facts.get(_PARTS, ()), group, groups, by)
+        facts = _loaded(value)
+        with suppress(AttributeError, KeyError, TypeError):
+            what = f"connector {self._connector.name}: its owner in {self.where}"
+            formats.check(what, facts.pop("format"), formats.OWNERS)
+            return Owner(**{**facts, "groups": tuple(facts["groups"])})
         raise self._garbage(key, value, "run of semel")
 
     def _garbage(self, key: bytes, value: bytes, what: str) -> ServiceError:

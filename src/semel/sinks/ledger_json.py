@@ -1,4 +1,4 @@
-"""Ledger entries as JSON, for the ledger topic and the group's metadata."""
+"""Ledger entries as JSON, for stores that keep them as texts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from semel.errors import ServiceError
+from semel import formats
 from semel.ledger import LedgerEntry
-
-VERSION = 1
-"""The version of the facts; a reader refuses later ones, which may mean something else."""
 
 _SHORT = {
     "start_position": "start",
@@ -31,7 +28,7 @@ def facts_of(entry: LedgerEntry) -> dict[str, Any]:
     """An entry's facts besides topic, partition and position; unknown ones are left out."""
     found = {short: getattr(entry, name) for name, short in _NAMES.items()}
     unknown = {short: getattr(_DEFAULTS, name) for name, short in _NAMES.items()}
-    return {"v": VERSION} | {k: v for k, v in found.items() if v != unknown[k]}
+    return {"v": formats.LEDGER} | {k: v for k, v in found.items() if v != unknown[k]}
 
 
 def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]) -> LedgerEntry:
@@ -40,11 +37,8 @@ def entry_of(topic: str, partition: int, position: int, facts: Mapping[str, Any]
     Raises:
         ServiceError: a later version of semel has written it.
     """
-    if facts.get("v", VERSION) > VERSION:
-        raise ServiceError(
-            f"a later version of semel has written the position of {topic}-{partition} "
-            f"(format {facts['v']}, this one knows {VERSION}). Run that version"
-        )
+    what = f"the ledger's entry of {topic}-{partition}"
+    formats.check(what, facts.get("v", formats.LEDGER), formats.LEDGER)
     known = {name: facts[short] for name, short in _NAMES.items() if short in facts}
     return LedgerEntry(topic, partition, position, **{"start_position": position, **known})
 

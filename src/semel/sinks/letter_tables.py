@@ -1,0 +1,113 @@
+"""Dead letters in a separate table of a lake, each exactly once.
+
+Two tables share no commit, so this table has positions of its own: those after the last dead letter
+of each topic-partition. It is written before the results. After a crash in between, the same
+records fail again, and those that are here already are left out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from semel.ledger import TopicPartition
+from semel.records import DeadLetter
+from semel.sinks.letters import rows
+from semel.sinks.staging import CommitConflict
+
+
+class Renewable(Protocol):
+    def renew(self) -> None:
+        """Read what others have committed."""
+
+
+T = TypeVar("T", bound=Renewable)
+
+
+class LetterTable(ABC, Generic[T]):
+    """The dead letters of one connector. A format says how its table is opened and written."""
+
+    def __init__(self, where: str, connector: str) -> None:
+        self._where = where
+        self._connector = connector
+        self._found: T | None = None
+
+    @abstractmethod
+    def _open(self) -> T | None:
+        """The table, if it is there."""
+
+    @abstractmethod
+    def _create(self) -> T: ...
+
+    @abstractmethod
+    def _check(self, table: T) -> None:
+        """Raises RolledBack: the table lacks, or may lack, letters that were committed to it."""
+
+    @abstractmethod
+    def _behind(self, table: T, name: str) -> int | None:
+        """The position that a name has; None if it has none."""
+
+    @abstractmethod
+    def _commit(self, table: T, letters: pa.Table | None, behind: Mapping[str, int]) -> None:
+        """Add letters and move positions, by one commit.
+
+        Raises:
+            CommitConflict: another writer was faster.
+            TransientError: the store failed.
+        """
+
+    def open(self) -> T | None:
+        if self._found is None:
+            self._found = self._open()
+        return self._found
+
+    def check(self) -> None:
+        """Raises RolledBack: the table lacks, or may lack, letters that were committed to it."""
+        table = self.open()
+        if table is not None:
+            table.renew()
+            self._check(table)
+
+    def _name(self, tp: TopicPartition) -> str:
+        return f"semel:{self._connector}:{tp.topic}:{tp.partition}"
+
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Write the letters that are not there yet.
+
+        Raises:
+            TransientError: the store failed; call again with the same letters.
+        """
+        table = self.open()
+        if table is None:
+            table = self._found = self._create()
+        while letters:
+            table.renew()
+            self._check(table)
+            names = [self._name(TopicPartition(x.topic, x.partition)) for x in letters]
+            stood = {name: self._behind(table, name) or 0 for name in set(names)}
+            new = [(n, x) for n, x in zip(names, letters, strict=True) if x.offset >= stood[n]]
+            if not new:
+                return
+            behind: dict[str, int] = {}
+            for name, x in new:
+                behind[name] = max(behind.get(name, 0), x.offset + 1)
+            with suppress(CommitConflict):
+                self._commit(table, rows(self._connector, [x for _, x in new]), behind)
+                return
+
+    def set(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Accept letters again from these positions on, because their records are read again."""
+        table = self.open()
+        while table is not None:
+            table.renew()
+            wanted = {self._name(tp): at for tp, at in positions.items()}
+            known = {n: at for n, at in wanted.items() if self._behind(table, n) is not None}
+            if not known:
+                return
+            with suppress(CommitConflict):
+                self._commit(table, None, known)
+                return
