@@ -12,8 +12,7 @@ from py4j.protocol import Py4JNetworkError
 
 from semel.config import CommonConfig, ConnectorConfig
 from semel.delivery import Guarantee
-from semel.engine.control import Report
-from semel.engine.deliveries import Deliveries
+from semel.engine.control import Deliveries, Report
 from semel.engine.orders import Orders, Share
 from semel.engine.states import Awaited, State, Status, Waiting, waiting
 from semel.errors import ConfigError, SemelError, ServiceError
