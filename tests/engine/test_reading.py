@@ -223,13 +223,13 @@ def test_no_commit_begins_once_a_task_has_subscribed_again(
     begun = tmp_path / "begun"
 
     def subscribes(rows: pa.Table) -> pa.Table:
-        from semel.engine.direct.commits import Commits
+        from semel.engine.commit import Committer
         from semel.engine.direct.subscription import Subscription
 
         if begun.exists() or parent_process() is None:  # the driver calls it with a sample
             return rows
         begun.touch()
-        refresh, begin = Subscription.refresh, Commits.begin
+        refresh, begin = Subscription.refresh, Committer.begin
         again: list[Subscription] = []
 
         def ask_again(self: Subscription) -> None:
@@ -237,14 +237,14 @@ def test_no_commit_begins_once_a_task_has_subscribed_again(
             again.append(self)
             self._resubscribe()
 
-        def beginning(self: Commits, *arguments: Any) -> None:
+        def beginning(self: Committer, *arguments: Any) -> None:
             if again:
                 with begun.open("a") as log:
                     log.write(f"{again[0].rejoins}\n")
             begin(self, *arguments)
 
         Subscription.refresh = ask_again  # type: ignore[method-assign]
-        Commits.begin = beginning  # type: ignore[method-assign]
+        Committer.begin = beginning  # type: ignore[method-assign]
         return rows
 
     caught_up(config, subscribes)

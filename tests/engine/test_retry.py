@@ -85,7 +85,7 @@ def test_a_pause_that_is_cut_short_ends_the_retries_without_counting_one() -> No
         raise TransientError("deadlock")
 
     with pytest.raises(TransientError, match="deadlock"):
-        retry.retrying(fails, retries(told), lambda _seconds: True)
+        retries(told).run(fails, lambda _seconds: True)
     assert not told
 
 
@@ -97,10 +97,10 @@ def test_an_action_runs_until_it_succeeds_and_a_changed_target_is_not_tried_agai
             raise failures.pop()
         return "done"
 
-    assert retry.retrying(action, retries([]), lambda _seconds: False) == "done"
+    assert retries([]).run(action, lambda _seconds: False) == "done"
     failures[:] = [TransientError("never reached"), TargetChanged("another table")]
     with pytest.raises(TargetChanged):
-        retry.retrying(action, retries([]), lambda _seconds: False)
+        retries([]).run(action, lambda _seconds: False)
 
 
 def test_pauses_double_up_to_a_minute_until_it_has_lasted_for_long() -> None:

@@ -19,7 +19,7 @@ from semel.config import ConnectorConfig, read
 from semel.delivery import resolve
 from semel.engine import pipeline
 from semel.engine.batch import Batcher
-from semel.engine.deliver import deliver
+from semel.engine.commit import deliver
 from semel.engine.pipeline import Pipeline
 from semel.engine.poll import TopicTable
 from semel.engine.rowtransform import Transformed

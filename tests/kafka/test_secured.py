@@ -20,6 +20,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from semel import keystores
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
+from semel.engine.commit import CommitCounter
 from semel.engine.source.commits import Commits, Work
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.topics import Topics
@@ -282,7 +283,7 @@ class TestRights:
         for each in (topic, connector.offsets_topic):
             guest.allow(self.USER, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
         offsets = SourceOffsets(connector, self.cluster(planned))
-        with closing(Commits(connector, planned.guarantee, offsets, 0)) as commits:
+        with closing(Commits(connector, planned.guarantee, offsets, 0, CommitCounter())) as commits:
             id_ = connector.transactional_id(0)
             with pytest.raises(ServiceError, match=f"{id_}. Grant DESCRIBE and WRITE on it"):
                 commits.open()

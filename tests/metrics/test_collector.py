@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from semel.cli.metrics import served
 from semel.engine.base import Progress
-from semel.engine.control import Report
-from semel.engine.deliveries import Deliveries
+from semel.engine.control import Deliveries, Report
 from semel.engine.states import State, Status
 from semel.errors import ConfigError
 from semel.ledger import TopicPartition
@@ -59,8 +58,8 @@ LEFT = SourceLag(
 
 
 def deliveries() -> Deliveries:
-    made = Deliveries().committed(0.004, 60, replay=False).committed(0.2, 40, replay=True)
-    return made.committed(70.0, 10, replay=False)
+    made = Deliveries().committed(0.004, 60).committed(0.2, 40).committed(70.0, 10)
+    return replace(made, replays=1)
 
 
 def observed(config: Mapping[str, str] = SINK, **more: int) -> Observed:

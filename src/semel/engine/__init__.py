@@ -5,7 +5,7 @@ With the direct engine, a record passes through
 1. ``direct/reader.py``, which polls the consumer, starting at the ledger's positions,
 2. ``poll.py``, where messages become one raw Arrow batch per topic, with their offset ranges,
 3. ``pipeline.py``: converters, transforms, then columns; bad records are set aside,
-4. ``deliver.py``, which orders results and positions as the guarantee demands,
+4. ``commit.py``, which orders results and positions as the guarantee demands,
 5. the sink, which commits both in one transaction.
 
 ``direct/``, ``bounded/`` and ``microbatch/`` are the engines of sinks, ``source/`` is that of

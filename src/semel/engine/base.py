@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from semel.engine.deliveries import Deliveries
+from semel.engine.control import Deliveries, Report
 from semel.engine.orders import Orders, Share
 from semel.engine.states import Awaited, State, Status, Waiting, waiting
 
 if TYPE_CHECKING:
     from semel.config import ConnectorConfig
     from semel.delivery import Guarantee
-    from semel.engine.control import Report
     from semel.errors import SemelError
     from semel.kafka.cluster import Cluster
     from semel.kafka.groups import Groups

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from types import MappingProxyType
 
 import numpy as np
 
@@ -24,11 +26,13 @@ Refused = Mapping[tuple[str, int, int], Rejected]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit holds. ``stop`` is the bad record that ends the connector after it."""
+    """What one commit holds. ``stop`` is the bad record that ends the connector after it;
+    ``remake`` makes the batch again without the records that the sink has refused."""
 
     advances: Sequence[Advance]
     commit: Commit
     stop: DeadLetter | None = None
+    remake: Callable[[Sequence[Rejected]], Batch] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -66,6 +70,7 @@ class Batcher:
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         rejected: Sequence[Rejected] = (),
+        logs: Mapping[str, LogId] = MappingProxyType({}),
     ) -> Batch:
         """Convert polls into a batch.
 
@@ -74,10 +79,21 @@ class Batcher:
             positions: the position of each topic-partition before the batch.
             ends: positions after trailing offsets that hold no record (transaction markers).
             rejected: records that the sink has refused; they are dealt with like bad ones.
+            logs: the logs of the topics' records, where they are known.
 
         Raises:
             OutOfOrder: see :func:`semel.engine.poll.last_records`.
         """
+        made = self._made(polls, positions, ends, rejected).of(logs)
+        return replace(made, remake=partial(self.batch, polls, positions, ends, logs=logs))
+
+    def _made(
+        self,
+        polls: Sequence[RawRecords],
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        rejected: Sequence[Rejected],
+    ) -> Batch:
         until = dict(ends)
         epochs: dict[TopicPartition, tuple[int, int]] = {}
         for poll in polls:

@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import (
     Client,
@@ -33,7 +33,6 @@ from multiprocessing.connection import (
 from typing import Any
 
 from semel.context import kept
-from semel.engine.deliveries import Deliveries
 from semel.engine.failure import Failure
 from semel.errors import SemelError
 from semel.ledger import TopicPartition
@@ -119,6 +118,55 @@ def _signature(
 
 Process = tuple[str, int]
 """A host's name and the process's id there."""
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds, in seconds, of the buckets that commits are counted in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """The outcomes of commits, for metrics: totals since a task started; where the driver commits,
+    since the run started.
+
+    ``by_time`` counts commits by the bucket that their seconds fall into, the last one being for
+    all that took longer. ``largest`` is the number of records of the largest commit.
+    """
+
+    by_time: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
+    seconds: float = 0.0
+    slowest: float = 0.0
+    largest: int = 0
+    replays: int = 0
+    conflicts: int = 0
+    failures: int = 0
+
+    @property
+    def commits(self) -> int:
+        """The number that succeeded."""
+        return sum(self.by_time)
+
+    def __add__(self, other: Deliveries) -> Deliveries:
+        return Deliveries(
+            tuple(a + b for a, b in zip(self.by_time, other.by_time, strict=True)),
+            self.seconds + other.seconds,
+            max(self.slowest, other.slowest),
+            max(self.largest, other.largest),
+            self.replays + other.replays,
+            self.conflicts + other.conflicts,
+            self.failures + other.failures,
+        )
+
+    def committed(self, seconds: float, records: int) -> Deliveries:
+        """The totals with one more commit."""
+        bucket = sum(seconds > bound for bound in BUCKETS)
+        counts = tuple(n + (i == bucket) for i, n in enumerate(self.by_time))
+        return replace(
+            self,
+            by_time=counts,
+            seconds=self.seconds + seconds,
+            slowest=max(self.slowest, seconds),
+            largest=max(self.largest, records),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +449,10 @@ class ControlLine:
         long as the driver is there."""
         self._has_plan.wait()
         return self._plan.content if self._plan is not None else None
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for so many seconds, or until the task must stop; returns whether it must."""
+        return self.stop.wait(seconds) or self.orphaned
 
     @property
     def has_order(self) -> bool:

@@ -6,11 +6,11 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from semel.engine.batch import Batch
+from semel.engine.commit import CommitCounter
 from semel.engine.control import ControlLine, Report
-from semel.engine.deliveries import Deliveries
 from semel.engine.unplaced import sum_of
 from semel.ledger import TopicPartition
 
@@ -31,8 +31,8 @@ class Reporter:
         self._told = 0.0
         self._untold = False
         self._caught_up = False
-        self.deliveries: Callable[[], Deliveries] = Deliveries
-        """What became of the task's commits."""
+        self.counter = CommitCounter()
+        """Counts the task's commits."""
 
     def tell(self, message: str) -> None:
         """Write a line to the driver's log; the committer's thread calls this, too."""
@@ -102,7 +102,7 @@ class Reporter:
                 failed=self._failed,
                 commits=self._commits,
                 unplaced=dict(self._unplaced),
-                deliveries=self.deliveries(),
+                deliveries=self.counter.totals,
                 caught_up=self._caught_up,
             )
         )

@@ -40,6 +40,32 @@ class Retries:
         self._since: float | None = None
         self._outage = ""
         self._told = 0.0
+        self.trouble = ""
+        """The last failure of what :meth:`run` repeats; empty if nothing is repeated."""
+
+    def run(self, action: Callable[[], T], pause: Callable[[float], bool]) -> T:
+        """Run ``action``, and repeat it after transient failures; the ledger tells whether it took
+        place.
+
+        ``pause`` waits for some seconds, and says whether to stop trying.
+
+        Raises:
+            GaveUp: all ``max.retries`` retries have failed.
+            TargetChanged: it would fail again.
+            TransientError: ``pause`` has said to stop.
+        """
+        while True:
+            try:
+                found = action()
+            except TargetChanged:
+                raise
+            except TransientError as error:
+                self.trouble = str(error)
+                if pause(0.0) or pause(self.failed(error)):
+                    raise
+            else:
+                self.succeeded()
+                return found
 
     def failed(self, error: Exception) -> float:
         """Note a failure, log it, and return the seconds to wait before the next attempt.
@@ -79,6 +105,7 @@ class Retries:
             self._tell(f"recovered after {time.monotonic() - self._since:.0f} s: {self._outage}")
         self._since = None
         self._failures = 0
+        self.trouble = ""
 
 
 class Backoff:
@@ -94,30 +121,6 @@ class Backoff:
         pause = self._shortest if lasted > self._longest else self._next
         self._next = min(2 * pause, self._longest)
         return pause
-
-
-def retrying(action: Callable[[], T], retries: Retries, pause: Callable[[float], bool]) -> T:
-    """Run ``action``, and repeat it after transient failures; the ledger tells whether it took
-    place.
-
-    ``pause`` waits for some seconds, and says whether to stop trying.
-
-    Raises:
-        GaveUp: all ``max.retries`` retries have failed.
-        TargetChanged: it would fail again.
-        TransientError: ``pause`` has said to stop.
-    """
-    while True:
-        try:
-            found = action()
-        except TargetChanged:
-            raise
-        except TransientError as error:
-            if pause(0.0) or pause(retries.failed(error)):
-                raise
-        else:
-            retries.succeeded()
-            return found
 
 
 def gave_up(connector: CommonConfig, retries: int, why: object) -> str:

@@ -18,8 +18,7 @@ from pyspark import SparkContext
 from semel.engine import memory
 from semel.engine.attempt import TaskSpec
 from semel.engine.base import Progress
-from semel.engine.control import ControlServer, Report
-from semel.engine.deliveries import Deliveries
+from semel.engine.control import ControlServer, Deliveries, Report
 from semel.engine.job_errors import SparkGone
 from semel.engine.jobs import SETTLE, TaskJobs
 from semel.engine.orders import Orders

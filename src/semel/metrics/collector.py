@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 
 from semel.config.definition import text_of
-from semel.engine.deliveries import BUCKETS, Deliveries
+from semel.engine.control import BUCKETS, Deliveries
 from semel.engine.states import Waiting
 from semel.metrics import names
 from semel.metrics.lags import Lag, Lags, SourceLags

@@ -22,14 +22,13 @@ from semel.engine.base import Progress, Run, Stopped
 from semel.engine.batch import bad_record, passing_over
 from semel.engine.bounded.job import Jobs
 from semel.engine.bounded.task import BoundedSpec, TaskResult
-from semel.engine.committer import errors_log
+from semel.engine.commit import Committer
 from semel.engine.control import Report
-from semel.engine.deliver import Deliverer
 from semel.engine.epochs import diverged
 from semel.engine.job_errors import SparkGone
 from semel.engine.overdue import Overdue
 from semel.engine.publish import Publisher
-from semel.engine.retry import Retries, retrying
+from semel.engine.retry import Retries
 from semel.engine.rowtransform import Transform
 from semel.engine.states import State
 from semel.engine.triggers import before, bounded, seconds, shared
@@ -73,8 +72,16 @@ class BoundedEngine:
         self._progress = Progress()
         self._teller = Teller(run.connector, run.sink)
         self._interval = interval(run)
-        self._deliverer = Deliverer(
-            run.connector, run.guarantee, run.sink, 0, log.warning, self._log
+        self._waits = partial(run.waits, self._progress)
+        self._committer = Committer(
+            run.connector,
+            run.guarantee,
+            run.sink,
+            0,
+            log.warning,
+            waits=self._waits,
+            ends=run.stop.wait,
+            logs_bad_records=True,
         )
         self._overdue = Overdue(log.warning, lambda: self._doing)
         self._doing = ""
@@ -121,7 +128,7 @@ class BoundedEngine:
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
         """Run triggers; retry one that fails for a reason that may pass."""
-        retries, answered = self._retries(), False
+        retries, answered = Retries(self._connector, log.warning, self._waits), False
         while not self._run.stop.is_set():
             begun = time.monotonic()
             paused = self._run.paused.is_set()
@@ -157,9 +164,6 @@ class BoundedEngine:
                 return
             if not full and not self._run.until_caught_up:
                 self._rest(begun + self._interval - time.monotonic())
-
-    def _retries(self) -> Retries:
-        return Retries(self._connector, log.warning, partial(self._run.waits, self._progress))
 
     def _look(self) -> bool:
         """Report the progress to the observer; returns whether the run was asked to stop."""
@@ -232,7 +236,7 @@ class BoundedEngine:
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
             advances = batch.of({tp.topic: entry.log}).advances
-            self._retrying(advances, Staged(dead_letters=batch.commit.dead_letters))
+            self._commit_staged(advances, Staged(dead_letters=batch.commit.dead_letters))
         self._progress.positions |= {tp: damage.range.until_offset}
 
     def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
@@ -295,7 +299,7 @@ class BoundedEngine:
         logs = {tp.topic: e.log for tp, e in self._entries.items()}
         advances = of_logs(whole(wanted, [a for r in results for a in r.advances]), logs)
         self._doing = "the commit is in progress"
-        self._retrying(advances, staged)
+        self._commit_staged(advances, staged)
         self._overdue.end()
         progress = self._progress
         progress.records += sum(a.read for a in advances)
@@ -304,7 +308,7 @@ class BoundedEngine:
         progress.unplaced = sum_of([progress.unplaced, *(a.unplaced for a in advances)])
         self._teller.tell(progress.unplaced)
         progress.commits += 1
-        progress.deliveries = self._deliverer.deliveries
+        progress.deliveries = self._committer.totals
         until = {a.range.topic_partition: a.range.until_offset for a in advances}
         progress.positions |= until
         progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
@@ -319,11 +323,7 @@ class BoundedEngine:
         targets = self._sink.targets({tp.topic for tp in positions})
         return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
 
-    def _log(self, letters: Sequence[DeadLetter]) -> None:
-        for line in errors_log(self._connector, letters):
-            log.warning("%s", line)
-
-    def _retrying(self, advances: Sequence[Advance], staged: Staged) -> None:
+    def _commit_staged(self, advances: Sequence[Advance], staged: Staged) -> None:
         """Commit; after a failure with an unknown outcome, the next attempt asks the ledger.
 
         Staged files are left alone whatever happens: some of them may be committed.
@@ -332,11 +332,7 @@ class BoundedEngine:
             Stopped: the run was asked to stop before the commit took place.
         """
         try:
-            retrying(
-                lambda: self._deliverer.deliver(advances, staged),
-                self._retries(),
-                self._run.stop.wait,
-            )
+            self._committer.retrying(lambda: self._committer.commit(advances, staged))
         except TargetChanged:
             raise  # the records are staged again
         except TransientError:

@@ -10,9 +10,8 @@ from confluent_kafka import Message
 
 from semel.config import ConnectorConfig
 from semel.engine import ranges
-from semel.engine.committer import Committer
+from semel.engine.commit import Committer
 from semel.engine.control import ControlLine
-from semel.engine.direct.commits import Commits
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.out_of_order import OutOfOrderPolls
 from semel.engine.direct.subscription import Event, Subscription
@@ -73,7 +72,6 @@ class Reader:
         sink: Sink,
         subscription: Subscription,
         committer: Committer,
-        commits: Commits,
         conflicts: Conflicts,
         reporter: Reporter,
         line: ControlLine,
@@ -82,7 +80,6 @@ class Reader:
         self._sink = sink
         self._subscription = subscription
         self._committer = committer
-        self._commits = commits
         self._conflicts = conflicts
         self._reporter = reporter
         self._out_of_order = OutOfOrderPolls(connector.name, reporter.tell, line.stop.wait)
@@ -160,7 +157,7 @@ class Reader:
         positions, here or by another task.
 
         Raises:
-            SemelError: the consumer can no longer be used, or the commit in progress has failed.
+            SemelError: the consumer can no longer be used.
             OutOfOrder: the positions must be read from the ledger again.
         """
         if events := self._subscription.take_events():
@@ -172,12 +169,12 @@ class Reader:
         messages, most = poll.messages, connector.max_poll_records
         if messages:
             self._heard = time.monotonic()
-        quiet = not messages and not self._commits.under_way
+        quiet = not messages and not self._committer.under_way
         if messages and most > 1:
             poll.take(consumer, most, connector.linger_ms / 1000)
-            if self._commits.under_way and self._is_small(messages):
+            if self._committer.under_way and self._is_small(messages):
                 # Records that arrive while the open commit ends fit into this batch.
-                self._commits.wait()
+                self._committer.join()
                 poll.take(consumer, most, 0)
         if events := self._subscription.take_events():
             return events
@@ -191,7 +188,7 @@ class Reader:
         """Wait briefly for a first record."""
         consumer, subscription = self._subscription.consumer, self._subscription
         returns_soon = self.held or self._ask_at < float("inf")
-        if self._commits.under_way:
+        if self._committer.under_way:
             poll.take(consumer, 1, _BUSY)
         elif subscription.member is None or subscription.rejoins:
             poll.take(consumer, 1, _JOINING)

@@ -13,7 +13,7 @@ always safe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,20 +26,19 @@ from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.attempt import TaskSpec
 from semel.engine.batch import Batch, Batcher, bad_record, passing_over
-from semel.engine.committer import Committer
+from semel.engine.commit import Committer
 from semel.engine.control import ControlLine
-from semel.engine.direct.commits import Commits, Work
 from semel.engine.direct.conflicts import Conflicts
 from semel.engine.direct.reader import Polled, Reader
 from semel.engine.direct.subscription import Assigned, Event, Lost, Revoked, Subscription
-from semel.engine.direct.watch import Recreated
+from semel.engine.direct.watch import Check, Recreated
 from semel.engine.overdue import Overdue
 from semel.engine.pipeline import Pipeline
 from semel.engine.publish import copies, mark
 from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
 from semel.engine.rowtransform import Transform
-from semel.errors import LedgerConflict, SemelError, TransientError
+from semel.errors import Fenced, LedgerConflict, SemelError, TransientError
 from semel.failpoints import hit
 from semel.kafka.consumer import OutOfOrder, raised
 from semel.kafka.damage import Damage
@@ -72,29 +71,35 @@ class Task:
         self._line = line
         self._reporter = Reporter(line, index, attempt)
         tell, waits = self._reporter.tell, self._reporter.waits
-        self._sink = sinks.create(connector)
-        self._mark = mark(self._sink)
+        self._sink = sink = sinks.create(connector)
+        self._mark = mark(sink)
+        self._committer = committer = Committer(
+            connector,
+            spec.guarantee,
+            sink,
+            index,
+            tell,
+            counter=self._reporter.counter,
+            waits=waits,
+            ends=line.ends_within,
+            logs_bad_records=True,
+        )
         self._pipeline = Pipeline(
             connector,
-            self._sink,
-            target=self._target,
+            sink,
+            target=lambda topic: committer.ask(lambda: sink.schema(topic)),
             transform=spec.transform,
-            lacking=self._lacking,
+            lacking=lambda topic, fields: committer.ask(lambda: sink.lacking(topic, fields)),
         )
         self._batcher = Batcher(connector, self._pipeline)
         self._subscription = Subscription(connector, index, tell, self._let_go, line.stop.wait)
         self.heartbeats = self._subscription.heartbeats
-        self.excuse = self._subscription.place.excuse
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
-        self._committer = Committer(connector, spec.guarantee, self._sink, line, index, tell, waits)
-        self._reporter.deliveries = lambda: self._committer.deliveries
-        self._commits = Commits(connector.name, self._committer, self._batcher, self._committed)
         self._reader = Reader(
             connector,
-            self._sink,
+            sink,
             self._subscription,
-            self._committer,
-            self._commits,
+            committer,
             self._conflicts,
             self._reporter,
             line,
@@ -109,6 +114,9 @@ class Task:
         """The partitions that it reads, and from where."""
         found = sorted(self._reader.positions.items())
         return ", ".join(f"{tp} from offset {at}" for tp, at in found[:8])
+
+    def excuse(self, error: Fenced) -> str:
+        return self._subscription.place.excuse(error)
 
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
@@ -158,11 +166,8 @@ class Task:
     def _close(self) -> None:
         """Never raises: it would hide what ended the task."""
         self._overdue.end()
-        self._committer.close()
-        try:
-            self._commits.finish()
-        except SemelError as error:
-            log.info("%s", error)
+        if (batch := self._committer.close()) is not None:
+            self._note(batch)
         self._reporter.report_rest()
         self._sink.close()
         try:
@@ -214,7 +219,7 @@ class Task:
             case Polled(unreadable=unreadable) if unreadable:
                 if event.topics:
                     self._commit(event)
-                self._commits.wait()
+                self._finish()
                 self._pass_over(unreadable)
             case Polled() if event.topics:
                 self._commit(event)
@@ -230,13 +235,14 @@ class Task:
 
     def _idle(self, quiet: bool) -> None:
         """No records arrived: do what would otherwise have to wait for the next ones."""
-        self._commits.look()
+        if self._committer.has_ended:
+            self._finish()
         self._reader.check_now_and_then()
         if quiet:
             self._overdue.end()
             self._garbage.collect()
             self._reader.ask_again()
-        if not self._commits.under_way:
+        if not self._committer.under_way:
             self._subscription.refresh()
         self._reporter.report_in_time()
 
@@ -261,25 +267,42 @@ class Task:
 
     def _commit(self, polled: Polled) -> None:
         """Convert a poll and begin to commit it."""
+        if self._committer.has_ended:
+            self._finish()
         self._overdue.begin()
         hit("task.after_poll")
         check = self._reader.check(polled.topics)
         positions = dict(self._reader.positions)
-        batch = self._batcher.batch(polled.polls, positions, polled.ends)
+        batch = self._batcher.batch(polled.polls, positions, polled.ends, logs=check.logs)
         hit("task.after_convert")
-        self._commits.wait()
+        self._finish()
         self._subscription.refresh()
         if self._subscription.rejoins:
             return
-        self._submit(Work(batch, polled.polls, positions, polled.ends, check))
+        self._begin(batch, check)
         if batch.stop is not None:
-            self._commits.wait()
-            raise bad_record(self._connector.name, batch.stop)
+            self._finish()
 
-    def _submit(self, work: Work) -> None:
+    def _begin(self, batch: Batch, check: Check) -> None:
+        """Begin to commit, once Kafka confirms that the records are of the ledger's topics."""
         self._overdue.begin()
-        self._reader.positions.update(work.batch.until)
-        self._commits.begin(work)
+        self._reader.positions.update(batch.until)
+        self._committer.begin(batch, check.confirm)
+
+    def _finish(self) -> None:
+        """Wait for the commit in progress, if there is one.
+
+        Raises:
+            SemelError: it has failed.
+            BadRecord: it has succeeded, and ends before a bad record.
+            Recreated: a topic was created again.
+        """
+        batch = self._committer.wait()
+        if batch is None:
+            return
+        self._note(batch)
+        if batch.stop is not None:
+            raise bad_record(self._connector.name, batch.stop)
 
     def _pass_over(self, unreadable: Mapping[TopicPartition, str]) -> None:
         """Find out which offsets cannot be read; record a hole and continue after it, or stop. Not
@@ -302,8 +325,8 @@ class Task:
         self._reporter.tell(f"{tp}: {damage.described(position)}; continuing after them")
         check = self._reader.check({tp.topic})
         for batch in passing_over(damage, position):
-            self._submit(Work(batch, [], dict(self._reader.positions), {}, check))
-            self._commits.wait()
+            self._begin(batch.of(check.logs), check)
+            self._finish()
 
     def _failed(self, error: TransientError) -> None:
         """Handle a failure that was not retried on the spot: continue from the ledger's
@@ -325,7 +348,7 @@ class Task:
     def _settle(self) -> None:
         """Wait for the open commit to end, whether or not it succeeds."""
         try:
-            self._commits.wait()
+            self._finish()
         except LedgerConflict as conflict:
             self._conflicts.note(conflict)
         except TransientError as error:
@@ -335,18 +358,9 @@ class Task:
         except Recreated as other:
             self._reader.note(other)
 
-    def _target(self, topic: str) -> pa.Schema | None:
-        """The sink's columns; a sink serves one thread at a time, so the open commit ends first."""
-        self._commits.wait()
-        return self._committer.retrying(lambda: self._sink.schema(topic))
-
-    def _lacking(self, topic: str, fields: Collection[str]) -> Collection[str]:
-        self._commits.wait()
-        return self._committer.retrying(lambda: self._sink.lacking(topic, fields))
-
     def _doing(self) -> str:
         """What the task is doing with the records in hand, for the log."""
-        under_way = self._commits.under_way
+        under_way = self._committer.under_way
         doing = "their commit is in progress" if under_way else "the task is converting them"
         return self._committer.trouble or doing
 
@@ -359,8 +373,8 @@ class Task:
         except KafkaException as error:
             log.info("positions were not published: %s", error)
 
-    def _committed(self, batch: Batch) -> None:
-        """Count a commit, and publish its positions.
+    def _note(self, batch: Batch) -> None:
+        """Count what is committed, and publish its positions.
 
         Only the thread that polls may call the consumer: another one would wait for a rebalance,
         and the rebalance for the commit in hand.

@@ -22,9 +22,8 @@ from pyspark.sql import DataFrame
 
 from semel.engine.base import Progress, Run, Stopped
 from semel.engine.batch import Batch, bad_record, passing_over, with_unplaced
-from semel.engine.committer import errors_log
+from semel.engine.commit import Committer, errors_log
 from semel.engine.control import Address
-from semel.engine.deliver import Deliverer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import task as microtask
 from semel.engine.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
@@ -69,7 +68,7 @@ class MicroBatches:
         self._connector = run.connector
         self._topics = KnownTopics(run, frames=transform is not None, control=control)
         self._planner = Planner(run, transform, self._topics) if transform is not None else None
-        self._deliverer = Deliverer(run.connector, run.guarantee, run.sink, 0, log.warning)
+        self._committer = Committer(run.connector, run.guarantee, run.sink, 0, log.warning)
         self._publisher = Publisher(run)
         self._teller = Teller(run.connector, run.sink)
         self._unplaced = Unplaced(run.connector, run.sink)
@@ -138,7 +137,7 @@ class MicroBatches:
         tp = damage.topic_partition
         log.warning("%s: %s; continuing after them", tp, damage.described(position))
         for batch in passing_over(damage, position):
-            self._deliverer.deliver(batch.of({tp.topic: log_id}).advances, batch.commit)
+            self._committer.commit(batch.of({tp.topic: log_id}).advances, batch.commit)
         self._progress.positions |= {tp: damage.range.until_offset}
         self._publisher.publish({tp: damage.range.until_offset})
 
@@ -257,13 +256,13 @@ class MicroBatches:
         if not traced:  # rows made of several records: none can be said to be left out
             batch = replace(batch, advances=[replace(a, filtered=0) for a in batch.advances])
         try:
-            self._deliverer.deliver(batch.advances, batch.commit, self._moved)
+            self._committer.commit(batch.advances, batch.commit, self._moved)
         except RowsRejected as rejection:
             return [rejection_of(indices[0], rejection, ranges)]
         except TransientError as error:
             return [Result("transient", indices[0], failure=Failure.of(error))]
         self._progress.commits += 1 if batch.advances else 0
-        self._progress.deliveries = self._deliverer.deliveries
+        self._progress.deliveries = self._committer.totals
         self.size.note(batch.nbytes // len(ranges))
         return _committed(batch, dict(zip(ranges, indices, strict=True)))
 

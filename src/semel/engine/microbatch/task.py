@@ -26,7 +26,7 @@ from pyspark import SparkFiles, TaskContext
 from semel.delivery import Guarantee
 from semel.engine import memory
 from semel.engine.batch import Refused, left_out, with_unplaced
-from semel.engine.deliver import Deliverer
+from semel.engine.commit import Committer
 from semel.engine.failure import Failure
 from semel.engine.microbatch import frames
 from semel.engine.microbatch.commit import (
@@ -71,7 +71,7 @@ class Reading:
 
     ``schema`` holds the columns that decoded rows have on their way through a transform;
     ``refused`` are records that the sink has refused before, ``moved`` the partitions of those
-    commits (see :meth:`semel.engine.deliver.Deliverer.deliver`).
+    commits (see :meth:`semel.engine.commit.Committer.commit`).
     """
 
     ranges: Sequence[OffsetRange]
@@ -87,7 +87,7 @@ class MicroBatchWorker(RunWorker):
 
     def __init__(self, spec: MicroSpec) -> None:
         super().__init__(spec, frames=spec.frames)
-        self.deliverer = Deliverer(
+        self.committer = Committer(
             spec.connector, spec.guarantee, self.sink, _partition_id(), log.warning
         )
         self.unplaced = Unplaced(spec.connector, self.sink)
@@ -143,7 +143,7 @@ def _commit_raw(
         )
         hit("task.after_convert")
         try:
-            worker.deliverer.deliver(batch.advances, batch.commit, [tp] if refused else ())
+            worker.committer.commit(batch.advances, batch.commit, [tp] if refused else ())
         except RowsRejected as rejection:
             refused.extend(rejection.rejected)
             continue
@@ -266,7 +266,7 @@ def _commit_rows(
     batch = replace(batch, advances=with_unplaced(batch.advances, [unplaced]))
     hit("task.after_convert")
     try:
-        worker.deliverer.deliver(batch.advances, batch.commit, reading.moved)
+        worker.committer.commit(batch.advances, batch.commit, reading.moved)
     except RowsRejected as rejection:
         return rejection_of(index, rejection, [range_])
     return replace(committed(index, batch), size=rows.nbytes)

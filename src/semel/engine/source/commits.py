@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from semel.config import SourceConnectorConfig
 from semel.delivery import Delivery, Guarantee
-from semel.engine.deliveries import Counter, Deliveries
+from semel.engine.commit import CommitCounter
 from semel.engine.source.skipped import Skipped
 from semel.errors import BadRecord
 from semel.failpoints import hit
@@ -62,6 +62,7 @@ class Commits:
         guarantee: Guarantee,
         offsets: SourceOffsets,
         task: int,
+        counter: CommitCounter,
     ) -> None:
         self._name = connector.name
         self._id = connector.transactional_id(task)
@@ -72,12 +73,7 @@ class Commits:
         self._plain = PlainProducer(f"connector {connector.name}", client)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
         self._open: tuple[Work, Future[None]] | None = None
-        self._counter = Counter()
-
-    @property
-    def deliveries(self) -> Deliveries:
-        """What became of its commits."""
-        return self._counter.found
+        self._counter = counter
 
     @property
     def seconds(self) -> float:

@@ -33,7 +33,7 @@ from semel.engine import fences
 from semel.engine.base import Progress
 from semel.engine.lines import serving
 from semel.engine.orders import Orders
-from semel.engine.retry import Retries, retrying
+from semel.engine.retry import Retries
 from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics, with_records
 from semel.engine.supervisor import Supervisor
@@ -207,7 +207,7 @@ class SourceEngine:
             TransientError: the run was stopped meanwhile.
         """
         tell = partial(log.warning, "%s")
-        return retrying(action, Retries(self._run.connector, tell), self._run.orders.stop.wait)
+        return Retries(self._run.connector, tell).run(action, self._run.orders.stop.wait)
 
     def _own(self, partitions: Partitions, before: Owner, *, shared: bool = False) -> Owner:
         """Divide the source, and end what ran before; ``shared`` tells other processes how.

@@ -81,8 +81,8 @@ class SourceTask:
         cluster = Cluster(client_config(connector, "admin"))
         self._topics = Topics(connector, cluster, tell)
         self._offsets = SourceOffsets(connector, cluster)
-        self._commits = Commits(connector, spec.guarantee, self._offsets, index)
-        self._reporter.deliveries = lambda: self._commits.deliveries
+        counter = self._reporter.counter
+        self._commits = Commits(connector, spec.guarantee, self._offsets, index, counter)
         self._chain = SourceChain(connector)
         self._encoder = Encoder(connector)
         self._retries = Retries(connector, tell, self._reporter.waits)

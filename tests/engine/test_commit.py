@@ -1,0 +1,138 @@
+"""A task's commits: confirmed first, without what the sink refuses, and ended with the task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from semel.abandoned import within
+from semel.config import ConnectorConfig, read
+from semel.delivery import Delivery, Guarantee
+from semel.engine.batch import Batch, Batcher
+from semel.engine.commit import Committer
+from semel.engine.direct.watch import Recreated
+from semel.errors import Unavailable
+from semel.ledger import Advance, LogId, OffsetRange, Outcome
+from semel.records import Commit, Rejected, RowsRejected
+from semel.sinks.capabilities import Capabilities
+from tests.patience import PATIENCE
+
+RAW = {
+    "name": "c",
+    "connector.class": "postgresql",
+    "bootstrap.servers": "b:1",
+    "topics": "t",
+    "retry.backoff.ms": "30000",
+}
+BATCH = Batch([Advance(OffsetRange("t", 0, 0, 5))], Commit([]))
+LOG = LogId("cluster", "topic id")
+
+
+class Store:
+    """Takes everything but the offsets that it refuses, or is away."""
+
+    capabilities = Capabilities(takes_dead_letters=True)
+
+    def __init__(self, *, away: bool = False, refuses: Sequence[int] = ()) -> None:
+        self._away = away
+        self._refuses = list(refuses)
+        self.tried = threading.Event()
+        self.commits = 0
+        self.guards: list[Any] = []
+
+    def write(self, _commit: Commit, guard: Any = None) -> Outcome:
+        self.tried.set()
+        self.guards.append(guard)
+        if self._away:
+            raise Unavailable("the store is away")
+        if self._refuses:
+            offset = self._refuses.pop(0)
+            raise RowsRejected([Rejected("t", 0, offset, "E", "does not fit")])
+        self.commits += 1
+        return Outcome.APPLIED
+
+    def advance(self, _advances: Any) -> Outcome:
+        return Outcome.APPLIED
+
+
+def committer(store: Store) -> Committer:
+    guarantee = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
+    connector = read(ConnectorConfig, RAW)
+    going = threading.Event()
+    return Committer(connector, guarantee, cast(Any, store), 0, print, ends=going.wait)
+
+
+def confirmed() -> None: ...
+
+
+def finish(some: Committer, batch: Batch, confirm: Callable[[], None] = confirmed) -> Batch | None:
+    some.begin(batch, confirm)
+    return some.wait()
+
+
+def test_a_task_that_has_failed_does_not_wait_for_a_store_that_is_away() -> None:
+    store = Store(away=True)
+    some = committer(store)
+    some.begin(BATCH, confirmed)
+    assert store.tried.wait(PATIENCE)
+    assert within(20, "closing", some.close) is None  # the pause before the next try is 30 s
+    assert store.commits == 0
+
+
+def test_nothing_is_written_before_the_records_are_confirmed() -> None:
+    store = Store()
+    some = committer(store)
+
+    def refuse() -> None:
+        raise Recreated("topic t was created again")
+
+    with pytest.raises(Recreated):
+        finish(some, BATCH, refuse)
+    assert not store.tried.is_set()
+    assert finish(some, BATCH) is BATCH
+    assert store.commits == 1
+    some.close()
+
+
+def test_a_batch_and_what_is_left_of_it_name_the_log_that_was_checked() -> None:
+    store = Store(refuses=[3, 1])
+    some = committer(store)
+    refused: list[list[int]] = []
+
+    class Unchanged(Batcher):
+        def _made(self, *facts: Any) -> Batch:
+            refused.append([r.offset for r in facts[-1]])
+            return BATCH
+
+    batch = Unchanged(cast(Any, None), cast(Any, None)).batch([], {}, {}, logs={"t": LOG})
+    assert finish(some, batch) is not None
+    assert [a.log for guard in store.guards for a in guard] == [LOG, LOG, LOG]
+    assert refused == [[], [3], [3, 1]]
+    some.close()
+
+
+def test_a_question_waits_for_the_commit_in_progress_and_leaves_its_end_to_be_told() -> None:
+    store = Store()
+    some = committer(store)
+    go = threading.Event()
+
+    def confirm() -> None:
+        assert go.wait(PATIENCE)
+
+    some.begin(BATCH, confirm)
+    assert (some.under_way, some.has_ended) == (True, False)
+    threading.Timer(0.05, go.set).start()  # while the question waits
+    assert some.ask(lambda: store.commits) == 1
+    assert some.has_ended
+    assert some.wait() is BATCH
+    assert not some.under_way
+    some.close()
+
+
+def test_a_commit_that_has_succeeded_is_told_when_the_task_ends() -> None:
+    some = committer(Store())
+    some.begin(BATCH, confirmed)
+    assert some.close() is BATCH
