@@ -363,3 +363,14 @@ def test_names_of_nested_records_are_written() -> None:
         "db.t.Value",
     ]
     assert schema["fields"][1]["fields"][0]["name"] == "io.debezium.data.geometry.Point"
+
+
+@pytest.mark.parametrize("name", ["data.geometry.Geometry", "data.FloatVector", "data.Uuid"])
+def test_schemas_that_differ_in_their_description_share_a_column(name: str) -> None:
+    case = CASES[NAMES.index(f"io.debezium.{name}")]
+    schemas = [struct({"v": {**schema_of(case.name), "doc": doc}}) for doc in ("one", "other")]
+    texts = [json.dumps({"schema": s, "payload": {"v": case.sent}}).encode() for s in schemas]
+    found = JsonConverter().decode(pa.array(texts))
+    assert (found.failures, found.apart) == ([], None)
+    facts = shown(found.values)[0]
+    assert facts["v"]["name"] == case.name
