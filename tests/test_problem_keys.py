@@ -58,7 +58,6 @@ OF_NO_KEY = {
     ("config/loading.py", "_flatten"): "about a key that is not a string",
     ("planning/sink.py", "plan"): "about an argument",
     ("sinks/files/checks.py", "check_names"): "found while it runs",
-    ("sinks/jdbc.py", "upgrade_refused"): "found while it runs",
     ("transforms/python.py", "_called"): "found while it runs",
     ("transforms/python.py", "_checked"): "found while it runs",
 }
