@@ -21,7 +21,7 @@ from semel import keystores
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
 from semel.engine.commit import CommitCounter
-from semel.engine.source.commits import Commits, Work
+from semel.engine.source.commit import EncodedBatch, SourceCommitter
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.topics import Topics
 from semel.errors import ConfigError, ServiceError
@@ -283,14 +283,16 @@ class TestRights:
         for each in (topic, connector.offsets_topic):
             guest.allow(self.USER, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
         offsets = SourceOffsets(connector, self.cluster(planned))
-        with closing(Commits(connector, planned.guarantee, offsets, 0, CommitCounter())) as commits:
+        with closing(
+            SourceCommitter(connector, planned.guarantee, offsets, 0, CommitCounter())
+        ) as commits:
             id_ = connector.transactional_id(0)
             with pytest.raises(ServiceError, match=f"{id_}. Grant DESCRIBE and WRITE on it"):
                 commits.open()
             guest.allow(self.USER, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, id_)
             commits.open()
             records = source_records(topic, pa.array(["line"]))
-            work = Work([Encoder(connector).messages(records, [])], records=1)
+            work = EncodedBatch([Encoder(connector).messages(records, [])], records=1)
             commits.begin(work, [])
             with pytest.raises(ServiceError, match=f"topic {topic}. Grant WRITE on it"):
                 commits.wait()

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from pyspark import SparkContext
 
@@ -72,7 +71,6 @@ class BoundedEngine:
         self._progress = Progress()
         self._teller = Teller(run.connector, run.sink)
         self._interval = interval(run)
-        self._waits = partial(run.waits, self._progress)
         self._committer = Committer(
             run.connector,
             run.guarantee,
@@ -164,6 +162,9 @@ class BoundedEngine:
                 return
             if not full and not self._run.until_caught_up:
                 self._rest(begun + self._interval - time.monotonic())
+
+    def _waits(self, why: str) -> None:
+        self._run.waits(self._progress, why)
 
     def _look(self) -> bool:
         """Report the progress to the observer; returns whether the run was asked to stop."""

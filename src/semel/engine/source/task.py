@@ -24,7 +24,7 @@ from semel.engine.overdue import Overdue
 from semel.engine.reporter import Reporter
 from semel.engine.retry import Retries
 from semel.engine.source.chain import SourceChain
-from semel.engine.source.commits import Commits, Work
+from semel.engine.source.commit import EncodedBatch, SourceCommitter
 from semel.engine.source.encoder import Encoder
 from semel.engine.source.readers import Readers, nbytes
 from semel.engine.source.skipped import SkipLog
@@ -82,7 +82,7 @@ class SourceTask:
         self._topics = Topics(connector, cluster, tell)
         self._offsets = SourceOffsets(connector, cluster)
         counter = self._reporter.counter
-        self._commits = Commits(connector, spec.guarantee, self._offsets, index, counter)
+        self._committer = SourceCommitter(connector, spec.guarantee, self._offsets, index, counter)
         self._chain = SourceChain(connector)
         self._encoder = Encoder(connector)
         self._retries = Retries(connector, tell, self._reporter.waits)
@@ -91,7 +91,7 @@ class SourceTask:
         self._stored = StoredOffsets(connector.name)
         self._readers: Readers | None = None
         self._of_source = connector.transaction_boundary == "connector"
-        self._waiting = Work()
+        self._waiting = EncodedBatch()
         self._due = 0.0
         self._pause = _SHORTEST
         self._conflicts = 0
@@ -156,7 +156,7 @@ class SourceTask:
         Raises:
             Fenced: another run owns the connector.
         """
-        self._commits.open()
+        self._committer.open()
         self._stored = self._offsets.read()
         self._check_owner(self._stored.owner)
         self._offsets.check_writable()
@@ -171,21 +171,22 @@ class SourceTask:
 
     def _read(self, readers: Readers) -> bool:
         """Read and encode one round; returns whether anything was there."""
-        found, work = False, self._waiting
-        room = self._connector.transaction_bytes - (0 if work.begun else work.nbytes)
-        for number, batch in readers.round(room, work.begun):
+        found, encoded = False, self._waiting
+        room = self._connector.transaction_bytes - (0 if encoded.begun else encoded.nbytes)
+        for number, batch in readers.round(room, encoded.begun):
             self._overdue.begin()
             hit("task.after_poll")
-            work.skipped += self._chain.unread(batch.unread)
+            encoded.skipped += self._chain.unread(batch.unread)
             for read in batch.records:
-                for records in self._chain.applied(read, work.skipped):
+                for records in self._chain.applied(read, encoded.skipped):
                     self._ensure(records.topic)
-                    work.messages.append(self._encoder.messages(records, work.skipped))
-            work.reached.update(readers.reached(number, batch))
+                    encoded.messages.append(self._encoder.messages(records, encoded.skipped))
+            encoded.reached.update(readers.reached(number, batch))
             if self._of_source:
-                work.begun.discard(number) if batch.ends_transaction else work.begun.add(number)
-            work.records += len(batch)
-            work.nbytes += nbytes(batch)
+                begun = encoded.begun
+                begun.discard(number) if batch.ends_transaction else begun.add(number)
+            encoded.records += len(batch)
+            encoded.nbytes += nbytes(batch)
             found = True
         if found:
             hit("task.after_convert")
@@ -197,7 +198,7 @@ class SourceTask:
         self._topics.ensure(topic)
         if self._topics.largest != before:
             self._settle()
-            self._commits.limit(self._topics.largest)
+            self._committer.limit(self._topics.largest)
 
     @property
     def _is_due(self) -> bool:
@@ -209,24 +210,24 @@ class SourceTask:
     def _submit(self) -> None:
         """Begin to commit what waits, once the commit before it has ended."""
         self._settle()
-        work, self._waiting = self._waiting, Work()
+        encoded, self._waiting = self._waiting, EncodedBatch()
         self._due = time.monotonic() + self._connector.transaction_interval_ms / 1000
-        records = [self._stored.record(*reached) for reached in work.reached.values()]
-        self._commits.begin(work, records)
+        records = [self._stored.record(*reached) for reached in encoded.reached.values()]
+        self._committer.begin(encoded, records)
 
     def _settle(self) -> None:
         """Let the open commit end, and note what it has written."""
-        work = self._commits.wait()
-        if work is None:
+        encoded = self._committer.wait()
+        if encoded is None:
             return
         self._overdue.end()
         self._retries.succeeded()
         self._conflicts = 0
-        for line in self._skip_log.lines(work.skipped):
+        for line in self._skip_log.lines(encoded.skipped):
             self._reporter.tell(line)
-        self._reporter.sent(work.records, work.by_topic, len(work.skipped))
-        self._garbage.note(work.nbytes)
-        for partition, offset in work.reached.values():
+        self._reporter.sent(encoded.records, encoded.by_topic, len(encoded.skipped))
+        self._garbage.note(encoded.nbytes)
+        for partition, offset in encoded.reached.values():
             self._source.committed(partition, offset)
 
     def _hold(self) -> None:
@@ -260,8 +261,8 @@ class SourceTask:
             if self._offsets.in_transactions:
                 why = (
                     f"{self._conflicts} transactions in a row were aborted by the brokers, and no "
-                    f"other run has taken over. Each may last for {self._commits.seconds:g} s: is "
-                    "that too short? Raise producer.override.transaction.timeout.ms"
+                    f"other run has taken over. Each may last for {self._committer.seconds:g} s: "
+                    "is that too short? Raise producer.override.transaction.timeout.ms"
                 )
             raise ServiceError(f"connector {self._connector.name}: {why}") from None
         self._reporter.tell(f"{conflict}; continuing from the stored offsets")
@@ -269,11 +270,11 @@ class SourceTask:
     def _drop(self) -> None:
         """Forget what is in hand: it is read again from the stored offsets."""
         try:
-            self._commits.wait()
+            self._committer.wait()
         except SemelError as error:
             log.info("%s", error)
-        self._commits.drop()
-        self._waiting = Work()
+        self._committer.drop()
+        self._waiting = EncodedBatch()
         self._overdue.end()
         if self._readers is not None:
             self._readers.close()
@@ -288,7 +289,7 @@ class SourceTask:
         self._reporter.report_rest()
         try:
             self._drop()
-            self._commits.close()
+            self._committer.close()
             self._offsets.close()
             self._source.close()
         except Exception as error:

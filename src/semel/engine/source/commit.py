@@ -27,7 +27,7 @@ Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
-class Work:
+class EncodedBatch:
     """What one commit writes: messages, and the offsets after them by partition. ``begun`` are the
     partitions whose transaction has not ended yet, if the source says where transactions end.
     ``skipped`` are the records that it leaves out."""
@@ -53,7 +53,7 @@ class Work:
         return bool(self.reached) and not self.begun
 
 
-class Commits:
+class SourceCommitter:
     """Writes with one producer as the guarantee demands."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Commits:
         self._transactions = Transactions(f"connector {connector.name}", client)
         self._plain = PlainProducer(f"connector {connector.name}", client)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-commit")
-        self._open: tuple[Work, Future[None]] | None = None
+        self._open: tuple[EncodedBatch, Future[None]] | None = None
         self._counter = counter
 
     @property
@@ -97,12 +97,12 @@ class Commits:
             if reopen and not self._transactions.is_open:
                 self.open()
 
-    def begin(self, work: Work, records: Sequence[Record]) -> None:
+    def begin(self, encoded: EncodedBatch, records: Sequence[Record]) -> None:
         """Begin to commit; ``records`` store the offsets. The last commit must have ended."""
         assert self._open is None
-        self._open = work, self._thread.submit(self._commit, work, records)
+        self._open = encoded, self._thread.submit(self._commit, encoded, records)
 
-    def wait(self) -> Work | None:
+    def wait(self) -> EncodedBatch | None:
         """Wait for the commit under way; returns what it has written.
 
         Raises:
@@ -112,9 +112,9 @@ class Commits:
         """
         if self._open is None:
             return None
-        (work, future), self._open = self._open, None
+        (encoded, future), self._open = self._open, None
         future.result()
-        return work
+        return encoded
 
     def drop(self) -> None:
         """Forget the producer; its open transaction is aborted."""
@@ -126,39 +126,39 @@ class Commits:
         self._thread.shutdown(wait=True)
         self.drop()
 
-    def _commit(self, work: Work, records: Sequence[Record]) -> None:
+    def _commit(self, encoded: EncodedBatch, records: Sequence[Record]) -> None:
         try:
-            with self._counter.counting(work.records):
+            with self._counter.counting(encoded.records):
                 if self._exactly_once:
-                    self._transact(work, records)
+                    self._transact(encoded, records)
                 else:
-                    self._send(work, records)
+                    self._send(encoded, records)
         except RecordsRefused:
-            raise self._refusal(work) from None
+            raise self._refusal(encoded) from None
         hit("sink.after_commit")
 
-    def _transact(self, work: Work, records: Sequence[Record]) -> None:
+    def _transact(self, encoded: EncodedBatch, records: Sequence[Record]) -> None:
         def send(producer: Producer, failed: Report) -> None:
-            for messages in work.messages:
+            for messages in encoded.messages:
                 messages.send_in_transaction(producer, failed)
             hit("source.after_records")
             self._offsets.send(producer, records, failed)
             hit("sink.after_positions")
 
         self._transactions.run(
-            send, [], None, lambda: hit("sink.before_commit"), topics=work.by_topic
+            send, [], None, lambda: hit("sink.before_commit"), topics=encoded.by_topic
         )
 
-    def _send(self, work: Work, records: Sequence[Record]) -> None:
+    def _send(self, encoded: EncodedBatch, records: Sequence[Record]) -> None:
         """Records first, offsets once the brokers have them."""
-        self._plain.send([m.send for m in work.messages], lambda: hit("sink.before_commit"))
+        self._plain.send([m.send for m in encoded.messages], lambda: hit("sink.before_commit"))
         hit("deliver.between")
         self._offsets.store(self._plain, records)
 
-    def _refusal(self, work: Work) -> BadRecord:
-        sizes = {m.topic: m.largest for m in work.messages}
+    def _refusal(self, encoded: EncodedBatch) -> BadRecord:
+        sizes = {m.topic: m.largest for m in encoded.messages}
         largest = max(sizes, key=lambda topic: sizes[topic])
-        keyless = next((m.topic for m in work.messages if m.keys.null_count), "")
+        keyless = next((m.topic for m in encoded.messages if m.keys.null_count), "")
         return BadRecord(
             f"connector {self._name}: the brokers refuse a record; nothing of its transaction was "
             f"written. The largest one is for topic {named(largest)} and has {sizes[largest]:,} "
