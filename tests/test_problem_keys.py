@@ -57,6 +57,7 @@ OF_NO_KEY = {
     ("config/loading.py", "_properties"): "about a whole file",
     ("config/loading.py", "_flatten"): "about a key that is not a string",
     ("planning/sink.py", "plan"): "about an argument",
+    ("planning/sink.py", "check_runnable"): "about an argument",
     ("sinks/files/checks.py", "check_names"): "found while it runs",
     ("transforms/python.py", "_called"): "found while it runs",
     ("transforms/python.py", "_checked"): "found while it runs",

@@ -481,6 +481,8 @@ def test_a_schema_in_the_configuration_is_checked() -> None:
 @pytest.mark.parametrize("depth", [101, 600, 900, 3000])
 def test_a_schema_that_is_nested_without_end_is_refused(depth: int) -> None:
     items = '{"type":"array","items":' * depth + '{"type":"int32"}' + "}" * depth
-    found, refused = decode(f'{{"schema":{items},"payload":[]}}'.encode(), b'{"id":1}')
+    found, refused = decode(
+        f'{{"schema":{items},"payload":[]}}'.encode(), b'{"schema":{"type":"int32"},"payload":1}'
+    )
     assert "nested" in refused[0]
     assert found.is_valid().to_pylist() == [False, True]

@@ -190,7 +190,7 @@ def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> No
 def test_the_server_gets_no_file_but_rows(target: Target) -> None:
     sink = target.sink()
     put(sink, [{"v": "x"}])
-    asks = pytest.raises(ServiceError, match="asks for the file '/etc/hostname'")
+    asks = pytest.raises(ServiceError, match="asks for the file /etc/hostname")
     with asks, sink._dialect.transaction():
         sink._dialect.execute("LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE t")
     put(sink, [{"v": "y"}])

@@ -95,7 +95,7 @@ class LedgerTopic:
             try:
                 if "hole" in place:
                     first, end, _ = place["hole"]
-                    what = f"a hole of {tp} in ledger topic {self.name}"
+                    what = f"a hole of {tp} in ledger topic {named(self.name)}"
                     formats.check(what, facts["v"], formats.LEDGER)
                     by = facts.get("by", "")
                     keys[key] = Hole(*tp, first, end, facts["reason"], by, facts["at"])

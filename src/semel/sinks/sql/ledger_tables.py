@@ -25,6 +25,7 @@ from semel.ledger import (
     forgotten,
     set_by_hand,
 )
+from semel.quoting import named
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import Name, quote
 
@@ -98,7 +99,7 @@ class Ledger(ABC):
             f"WHERE {self._mine} ORDER BY 1, 2, 3, 4 {end}"
         ).to_pylist()
         for row in found:
-            what = f"connector {self.connector}: the ledger in table {table}"
+            what = f"connector {self.connector}: the ledger in table {named(table)}"
             formats.check(what, row.pop(FORMAT), formats.LEDGER)
         return found
 
