@@ -57,7 +57,10 @@ def bomb(kafka: Kafka, topic: MakeTopic) -> str:
 
 
 def grows(by: int) -> subprocess.CompletedProcess[str]:
-    program = GROWS.replace("FAST", str(by))
+    return ended(GROWS.replace("FAST", str(by)))
+
+
+def ended(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program],
         check=False,
@@ -68,13 +71,26 @@ def grows(by: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_task_that_needs_too_much_memory_says_so_and_ends() -> None:
-    ended = grows(0)
-    assert ended.returncode == 7, ended.stderr
-    assert "bytes of memory, more than task.max.memory.bytes allows" in ended.stdout
+    grown = grows(0)
+    assert grown.returncode == 7, grown.stderr
+    assert "bytes of memory, more than task.max.memory.bytes allows" in grown.stdout
 
 
 def test_a_task_whose_memory_grows_too_fast_for_words_gets_no_more() -> None:
     assert "MemoryError" in grows(1 << 30).stderr
+
+
+def test_addresses_that_arrow_reserves_count_as_nobodys_memory() -> None:
+    """Its allocator does so once, with the first array: a gigabyte."""
+    program = """
+import pyarrow as pa
+from semel.engine import memory
+memory.limit(540 << 20)
+pa.array([1])
+bytearray(400 << 20)
+"""
+    done = ended(program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_to_set_is_said_of_a_task_that_has_died_without_a_word() -> None:

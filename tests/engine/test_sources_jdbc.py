@@ -138,7 +138,7 @@ def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
         start(forbidden, until_caught_up=True).wait()
     with pytest.raises(ConfigError, match=rf"topic {topic} .*auto\.create\.topics\.enable=false"):
         start(created, until_caught_up=True).wait()
-    with pytest.raises(ConfigError, match=r"topic my t-orders: Kafka allows only .*RegexRouter"):
+    with pytest.raises(ConfigError, match=r"topic 'my t-orders': Kafka allows only .*RegexRouter"):
         start({**config, "topic.prefix": "my t-"}, until_caught_up=True).wait()
     assert start(config, until_caught_up=True).wait().records == 0
     assert topic not in topics(config)  # it comes with the first record
