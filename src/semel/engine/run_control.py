@@ -19,7 +19,7 @@ _FOLLOWS = 10.0
 """Seconds after which a thread that waits for an event checks whether it still should."""
 
 
-class Share:
+class TaskAssignment:
     """Which of a connector's tasks run in this process: all, or those that a cluster of workers has
     given it. May be changed while the connector runs, from any thread."""
 
@@ -109,7 +109,7 @@ class Notifier:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class RunControl:
     """What a run is asked to do.
 
     ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
@@ -126,7 +126,7 @@ class Orders:
     until_caught_up: bool = False
     keeps_going: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
-    share: Share = field(default_factory=Share)
+    assignment: TaskAssignment = field(default_factory=TaskAssignment)
     notifier: Notifier = field(default_factory=Notifier)
 
     def pause(self) -> None:
@@ -154,6 +154,6 @@ class Orders:
                 found = True
         return found
 
-    def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
+    def observed_by(self, observe: Callable[[Progress], None]) -> RunControl:
         """The same orders, with another observer."""
         return replace(self, observe=observe)
