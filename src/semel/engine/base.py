@@ -61,7 +61,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a sink connector, and what it is asked to do (``orders``).
+    """One run of a sink connector, and what it is asked to do (``run_control``).
 
     ``topics`` are those that existed at the start, with their numbers of partitions; their targets
     have been prepared. ``groups`` has begun to look for the consumer group's coordinator.

@@ -42,7 +42,7 @@ class TaskAssignment:
         return wanted is None or 0 in wanted
 
     def want(self, tasks: Collection[int] | None) -> None:
-        """Change the share: tasks that no longer belong to it end after their current work."""
+        """Change the assignment: tasks that no longer belong to it end after their current work."""
         with self._lock:
             self._wanted = None if tasks is None else frozenset(tasks)
 
@@ -116,7 +116,7 @@ class RunControl:
     the numbers of tasks to restart: all three may change while it runs. ``until_caught_up`` ends
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
     the others running. ``observe`` is called with the totals several times a second while records
-    flow. ``share`` are the tasks that run in this process; it may change, too. ``notifier``
+    flow. ``assignment`` is the tasks that run in this process; it may change, too. ``notifier``
     reports a change at once; otherwise it is noticed after a few seconds.
     """
 
@@ -155,5 +155,5 @@ class RunControl:
         return found
 
     def observed_by(self, observe: Callable[[Progress], None]) -> RunControl:
-        """The same orders, with another observer."""
+        """The same, with another observer."""
         return replace(self, observe=observe)
