@@ -159,10 +159,10 @@ def test_an_upserted_row_is_missed_only_when_all_that_may_have_replaced_it_is_re
     assert not len(progress.due)
     assert progress.settle(entry(10), np.array([], np.int64))[0] == 0
     assert progress.mark.offset == 0  # a restart reads it again
-    assert progress.excuse(np.array([4]), np.array([], np.int64)) == 0
+    assert progress.drop_replaced(np.array([4]), np.array([], np.int64)) == 0
     progress.ripen({TP: 20, OTHER: 7})
     assert progress.due.tolist() == [3]
-    assert progress.excuse(np.array([], np.int64), np.array([3])) == 1
+    assert progress.drop_replaced(np.array([], np.int64), np.array([3])) == 1
     assert not len(progress.owed())
 
 

@@ -35,7 +35,7 @@ class TooManyAbandoned(Exception):
         super().__init__(f"{len(what)} calls have not returned ({', '.join(sorted(set(what)))})")
 
 
-class Started(Generic[T]):
+class BackgroundCall(Generic[T]):
     """A call in a thread of its own; ``what`` names it in the log, ``then`` is called when it has
     ended."""
 
@@ -87,7 +87,7 @@ def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     Raises:
         Abandoned: it has not returned; ``what`` names it in the log.
     """
-    started = Started(what, call)
+    started = BackgroundCall(what, call)
     if not started.ended(seconds):
         started.abandon()
         raise Abandoned(f"{what} has not ended within {seconds:.0f} s")

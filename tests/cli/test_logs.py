@@ -17,7 +17,7 @@ import pytest
 from py4j import java_gateway
 
 from semel import context, gateway
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.cli.logs import not_of_py4j
 from semel.context import CONNECTOR, LOG_FORMAT, LOG_STARTED, kept
 from semel.logformat import JsonFormatter, TextFormatter, log_of_task
@@ -83,7 +83,7 @@ def test_threads_and_abandoned_calls_log_for_the_connector_that_started_them() -
 
     def written() -> None:
         CONNECTOR.set("orders")
-        Started("a call", lambda: found.append(text("waits"))).wait()
+        BackgroundCall("a call", lambda: found.append(text("waits"))).wait()
         thread = threading.Thread(target=kept(lambda: found.append(text("waits"))))
         thread.start()
         thread.join(PATIENCE)

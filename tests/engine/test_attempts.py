@@ -66,8 +66,8 @@ def test_an_attempt_that_loses_its_connection_fails_whatever_its_result(
             if error is not None:
                 raise error
 
-        def excuse(self, _fence: Fenced) -> str:
-            return ""
+        def false_fence_reason(self, _fence: Fenced) -> None:
+            return None
 
     with pytest.raises(ConnectionError, match="no connection to its driver"):
         run_task(server.address("127.0.0.1"), Cut)
@@ -129,7 +129,7 @@ def test_a_task_that_takes_nothing_does_not_hold_up_the_driver(
     frozen.send(Report("alive", 0, 0))
     assert server.reports.get(timeout=PATIENCE).task == 0
     server.announce(b"x" * 100_000_000)
-    wait_until(lambda: not server.speaks(0))
+    wait_until(lambda: not server.is_connected(0))
     frozen.close()
     server.close()
 
@@ -149,9 +149,9 @@ def test_all_reports_of_a_task_have_arrived_once_it_is_disconnected() -> None:
         line = ControlLine(address)
         line.send(Report("progress", index, 0))
         line.close()
-    wait_until(lambda: not any(server.speaks(index) for index in range(20)))
+    wait_until(lambda: not any(server.is_connected(index) for index in range(20)))
     assert server.reports.qsize() == 20
     line = ControlLine(address)
-    assert server.speaks(0)  # it has not said which one it is
+    assert server.is_connected(0)  # it has not said which one it is
     line.close()
     server.close()

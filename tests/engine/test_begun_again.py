@@ -11,7 +11,7 @@ import pytest
 from semel.delivery import Delivery, Guarantee
 from semel.engine.base import Progress
 from semel.engine.fences import MOST, FencesInARow
-from semel.engine.orders import Orders
+from semel.engine.run_control import RunControl
 from semel.engine.states import State, Status
 from semel.errors import Fenced, LedgerConflict
 from semel.runtime import connector as of_connector
@@ -54,9 +54,9 @@ SPARK: Any = SimpleNamespace(of=lambda _planned: None)
 def test_in_a_cluster_a_run_begins_again_after_a_conflict(
     plan: Any, monkeypatch: pytest.MonkeyPatch, engine: str, share: dict[str, bool], again: bool
 ) -> None:
-    runs: list[Orders] = []
+    runs: list[RunControl] = []
 
-    def drive(_planned: Any, _spark: Any, _transform: Any, orders: Orders) -> None:
+    def drive(_planned: Any, _spark: Any, _transform: Any, orders: RunControl) -> None:
         runs.append(orders)
         if len(runs) == 1:
             orders.restart(0)
@@ -114,7 +114,7 @@ def test_fences_count_as_in_a_row_while_each_comes_soon() -> None:
 def test_a_run_may_be_stopped_from_its_own_thread(
     plan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drive(_planned: Any, _spark: Any, _transform: Any, orders: Orders) -> Progress:
+    def drive(_planned: Any, _spark: Any, _transform: Any, orders: RunControl) -> Progress:
         orders.observe(Progress(records=5))
         assert orders.stop.wait(PATIENCE)
         return Progress(records=6)

@@ -68,7 +68,7 @@ def test_what_is_tampered_with_on_a_control_line_ends_it(
     if to_driver:
         for kind in said:
             line.send(Report(kind, 0, 0))
-        wait_until(lambda: server.reached and not server.speaks(0))
+        wait_until(lambda: server.reached and not server.is_connected(0))
         heard = [server.reports.get_nowait().kind for _ in range(server.reports.qsize())]
         assert heard == (said[:1] if attack in (_repeated, _added) else [])
     else:

@@ -26,8 +26,8 @@ from semel.engine.job_errors import SparkGone
 from semel.engine.jobs import TaskJobs
 from semel.engine.microbatch import engine as microbatch
 from semel.engine.microbatch.engine import MicroBatchEngine
-from semel.engine.orders import Orders, Share
 from semel.engine.retry import Backoff, Retries
+from semel.engine.run_control import RunControl, TaskAssignment
 from semel.engine.states import State
 from semel.engine.supervisor import Supervisor
 from semel.errors import ConfigError, Fenced, ServiceError, TransientError, Unavailable
@@ -67,7 +67,7 @@ def _run() -> Any:
         fail_on_data_loss=True,
         originals={},
     )
-    orders = Orders()
+    orders = RunControl()
     return SimpleNamespace(
         connector=connector,
         orders=orders,
@@ -97,7 +97,7 @@ def _direct(spark: Any) -> None:
     run = _run()
     server = _server(reached=True)
     spec: Any = SimpleNamespace(connector=run.connector)
-    Supervisor(Orders(), lambda: spark).supervise(server, spec, 1, lambda _progress: False)
+    Supervisor(RunControl(), lambda: spark).supervise(server, spec, 1, lambda _progress: False)
 
 
 def _engine(spark: Any = None) -> BoundedEngine:
@@ -141,7 +141,7 @@ def test_the_driver_warns_once_that_no_task_has_reached_it(
     reached: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(supervising, "_SILENT", 0.0)
-    supervisor = Supervisor(Orders(), None)  # type: ignore[arg-type]
+    supervisor = Supervisor(RunControl(), None)  # type: ignore[arg-type]
     spec: Any = SimpleNamespace(control=Address("driver", 7077, b""))
     for _ in range(3):
         supervisor._warn_if_unreached(_server(reached=reached), spec, 0.0)
@@ -153,7 +153,7 @@ def test_the_driver_warns_once_that_no_task_has_reached_it(
 def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_speak(
     replaced: bool,
 ) -> None:
-    supervisor = Supervisor(Orders(), None)  # type: ignore[arg-type]
+    supervisor = Supervisor(RunControl(), None)  # type: ignore[arg-type]
     supervisor._tasks = {0: TaskJobs(None, None, 0)}  # type: ignore[arg-type]
     fenced = Report("fenced", 0, 0, failure=Failure.of(Fenced("by another run")))
     coming = [fenced] + [Report("started", 0, 1)] * replaced
@@ -170,14 +170,19 @@ def test_a_fence_is_judged_when_the_fenced_attempts_successor_has_had_time_to_sp
 
 @pytest.mark.parametrize(
     ("share", "outlived"),
-    [(Share(), 0), (Share([0]), 0), (Share(moves=True), 3), (Share([0], moves=True), 3)],
+    [
+        (TaskAssignment(), 0),
+        (TaskAssignment([0]), 0),
+        (TaskAssignment(moves=True), 3),
+        (TaskAssignment([0], moves=True), 3),
+    ],
     ids=["alone", "a part", "in a cluster", "a part in a cluster"],
 )
 def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_while(
-    share: Share, outlived: int
+    share: TaskAssignment, outlived: int
 ) -> None:
     """A worker that was cut off may take longer to stop its tasks than they need to come back."""
-    supervisor = Supervisor(Orders(share=share), None, fences=3)  # type: ignore[arg-type]
+    supervisor = Supervisor(RunControl(assignment=share), None, fences=3)  # type: ignore[arg-type]
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
     task = TaskJobs(None, spec, 0)  # type: ignore[arg-type]
     supervisor._tasks = {0: task}
@@ -196,7 +201,7 @@ def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_whil
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopped: bool) -> None:
-    orders, said = Orders(share=Share([])), list[str]()
+    orders, said = RunControl(assignment=TaskAssignment([])), list[str]()
     if stopped:
         orders.stop.set()
     server: Any = SimpleNamespace(
@@ -215,23 +220,23 @@ def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopp
 def test_a_driver_rests_while_its_tasks_work_or_have_failed() -> None:
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
     task = TaskJobs(None, spec, 0)  # type: ignore[arg-type]
-    assert not task.rests(speaks=False)  # it is to be started
+    assert not task.is_settled(speaks=False)  # it is to be started
     job: Any = SimpleNamespace(ended=False)
     task.job = job
-    assert task.rests(speaks=True)
-    assert not task.rests(speaks=False)
+    assert task.is_settled(speaks=True)
+    assert not task.is_settled(speaks=False)
     task.restart()
-    assert not task.rests(speaks=True)
+    assert not task.is_settled(speaks=True)
     task.hear(Report("failed", 0, 0, failure=Failure.of(ServiceError("for good"))))
     job.ended = True
-    assert not task.rests(speaks=True)  # its end is to be noted
+    assert not task.is_settled(speaks=True)  # its end is to be noted
     task.job = None
-    assert task.rests(speaks=False)
+    assert task.is_settled(speaks=False)
 
 
 def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
-    share = Share([0, 1], moves=True)
-    supervisor = Supervisor(Orders(share=share), None)  # type: ignore[arg-type]
+    share = TaskAssignment([0, 1], moves=True)
+    supervisor = Supervisor(RunControl(assignment=share), None)  # type: ignore[arg-type]
     server: Any = SimpleNamespace(stop_task=lambda _n, **_how: None, want_task=lambda _n: None)
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
     supervisor._apply_share(server, spec, 2)
@@ -350,14 +355,14 @@ def test_a_run_stops_though_its_store_does_not_answer(
     answer = threading.Event()
     before = len(abandoned())
 
-    def works(_plan: Any, _spark: Any, _transform: Any, orders: Orders) -> Progress:
+    def works(_plan: Any, _spark: Any, _transform: Any, orders: RunControl) -> Progress:
         orders.observe(Progress(rows=7))
         with watchdog.waiting("the store"):
             assert answer.wait(PATIENCE)
         return Progress()
 
     seen: list[int] = []
-    orders = Orders(observe=lambda progress: seen.append(progress.rows))
+    orders = RunControl(observe=lambda progress: seen.append(progress.rows))
     orders.stop.set()
     monkeypatch.setattr(runs, "LEAVE", 0.3)
     monkeypatch.setattr(runs, "_run_engine", works)
@@ -381,7 +386,7 @@ def test_a_mistake_about_kafka_does_not_wait_for_a_silent_store(
 
     monkeypatch.setattr(runs, "_topics", topics)
     with pytest.raises(ConfigError, match="does not exist"):
-        runs._prepared(planned, runs.Orders())
+        runs._prepared(planned, runs.RunControl())
     assert not closed.is_set()
     answer.set()
     assert closed.wait(PATIENCE)  # what has connected after all is not left behind
@@ -390,7 +395,7 @@ def test_a_mistake_about_kafka_does_not_wait_for_a_silent_store(
 def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
 
-    def works(_plan: Any, _spark: Any, _transform: Any, orders: Orders) -> Progress:
+    def works(_plan: Any, _spark: Any, _transform: Any, orders: RunControl) -> Progress:
         orders.observe(Progress())
         assert orders.stop.wait(PATIENCE)
         ended.set()
@@ -401,5 +406,5 @@ def test_an_observer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(runs, "_run_engine", works)
     with pytest.raises(KeyboardInterrupt):
-        runs.drive(_plan(), lambda: None, None, Orders(observe=fails))
+        runs.drive(_plan(), lambda: None, None, RunControl(observe=fails))
     assert ended.is_set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from semel.engine.control import ControlServer
-from semel.engine.orders import Notifier
+from semel.engine.run_control import Notifier
 from tests.patience import PATIENCE
 
 

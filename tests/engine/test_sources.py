@@ -23,7 +23,7 @@ from semel.audit.source_report import TopicAudit
 from semel.cli.commands import app
 from semel.config import SourceConnectorConfig
 from semel.engine.control import Address
-from semel.engine.orders import Orders, Share
+from semel.engine.run_control import RunControl, TaskAssignment
 from semel.engine.source import engine
 from semel.engine.source.engine import SourceEngine, SourceRun
 from semel.engine.source.task import SourceSpec
@@ -286,7 +286,7 @@ def test_in_a_cluster_another_worker_may_be_given_tasks_of_a_source_that_runs(
     ):
         first = here.start(config, moves=True)
         wait_until(lambda: len(seen(config)) == 6)
-        first.share({0})
+        first.assign({0})
         there.start(config, tasks={1}, moves=True)
         write(written[1::2])
         wait_until(lambda: len(seen(config)) >= 12)
@@ -297,7 +297,7 @@ def test_a_run_that_is_stopped_before_it_takes_over_fences_nobody(
     source: Callable[..., Config],
 ) -> None:
     planned = plan_source(source())
-    orders = Orders()
+    orders = RunControl()
     orders.stop.set()
     runs.drive(planned, lambda: None, None, orders)
     assert stored(dict(planned.connector.originals)).owner == Owner()
@@ -455,7 +455,7 @@ def test_a_start_with_a_group_id_that_this_user_may_not_use_leaves_no_trace(
     assert own(right, offsets, [()], fences=True).groups == ["a"]
 
 
-def engine_of(planned: SourcePlan, orders: Orders) -> SourceEngine:
+def engine_of(planned: SourcePlan, orders: RunControl) -> SourceEngine:
     cluster = Cluster(client_config(planned.connector, "admin"))
     run = SourceRun(planned.connector, planned.guarantee, planned.source, cluster, orders)
     return SourceEngine(run, lambda: None)  # type: ignore[arg-type,return-value]
@@ -468,7 +468,9 @@ def test_a_worker_of_another_cluster_takes_over_what_was_divided_the_same_way(
     """Its tasks have other transactional ids, so they do not fence the ones that read the same."""
     config = source()
     planned = [plan_source(config | {"group.id": group}) for group in ("a", "b")]
-    first, second = (engine_of(each, Orders(share=Share([0]))) for each in planned)
+    first, second = (
+        engine_of(each, RunControl(assignment=TaskAssignment([0]))) for each in planned
+    )
     offsets_of(planned[0].connector)
     partitions = planned[0].source.partitions()
     former = first._divided(partitions, Owner(), Owner())
@@ -535,7 +537,7 @@ def test_a_run_that_was_replaced_does_not_come_back_when_its_partitions_change(
 ) -> None:
     monkeypatch.setattr(transactions, "_STUCK", PATIENCE)  # a slow broker may take its time
     planned = plan_source(source())
-    engine = engine_of(planned, Orders())
+    engine = engine_of(planned, RunControl())
     offsets_of(planned.connector)
     first = engine._own([], Owner())
     assert engine._own([], first).run != first.run

@@ -133,7 +133,7 @@ def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_pla
         subscription.take_events()
         subscription.renew()
 
-    monkeypatch.setattr(subscription.place, "is_taken", is_taken)
+    monkeypatch.setattr(subscription.membership, "is_taken", is_taken)
     try:
         _lose_session(subscription, source)
         stops = True
@@ -183,7 +183,7 @@ def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
     def is_taken() -> bool | None:
         raise ServiceError("not authorized")
 
-    monkeypatch.setattr(subscription.place, "is_taken", is_taken)
+    monkeypatch.setattr(subscription.membership, "is_taken", is_taken)
     try:
         _lose_session(subscription, source)
         subscription.take_events()
@@ -215,12 +215,12 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     try:
         subscription.subscribe([source])
         _take_what_it_gives(subscription)
-        _poll_until(subscription.consumer, lambda: subscription.place.is_taken() is False)
+        _poll_until(subscription.consumer, lambda: subscription.membership.is_taken() is False)
         other.subscribe([source])
         _poll_until(other, other.assignment)  # one that has none yet may not come back from close()
-        _poll_until(other, subscription.place.is_taken)
+        _poll_until(other, subscription.membership.is_taken)
         other.close()  # a static member stays until its session is over
-        _poll_until(None, lambda: subscription.place.is_taken() is False)
+        _poll_until(None, lambda: subscription.membership.is_taken() is False)
     finally:
         with suppress(KafkaException):
             subscription.close()
@@ -242,19 +242,21 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
     )
     fence = fenced(connector, 0, "Static consumer fenced")
     monkeypatch.setattr(place, "_OWN_DOING", PATIENCE)
-    monkeypatch.setattr(subscription.place, "_stays", PATIENCE)
+    monkeypatch.setattr(subscription.membership, "_stays", PATIENCE)
     try:
         subscription.subscribe([source])
         _take_what_it_gives(subscription)
-        assert subscription.place.excuse(fence) == "nobody else has taken its place"
+        assert (
+            subscription.membership.false_fence_reason(fence) == "nobody else has taken its place"
+        )
         subscription._reconnect()
         subscription.take_events()
         _take_what_it_gives(subscription)
         late.subscribe([source])
         _poll_until(late, late.assignment)
-        _poll_until(late, subscription.place.is_taken)
+        _poll_until(late, subscription.membership.is_taken)
         late.close()  # a static member stays until its session is over
-        assert subscription.place.excuse(fence) == LATE
+        assert subscription.membership.false_fence_reason(fence) == LATE
     finally:
         late.close()
         with suppress(KafkaException):

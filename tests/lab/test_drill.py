@@ -540,8 +540,8 @@ class TestFencedTask:
             def run(self) -> None:
                 raise Fenced("another instance")
 
-            def excuse(self, _fence: Fenced) -> str:
-                return "its session had just expired" if lost else ""
+            def false_fence_reason(self, _fence: Fenced) -> str | None:
+                return "its session had just expired" if lost else None
 
         monkeypatch.setattr(attempt, "ControlLine", Line)
         spec: Any = SimpleNamespace(

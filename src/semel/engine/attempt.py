@@ -37,8 +37,8 @@ class LongRunningTask(Protocol):
     def run(self) -> None:
         """Work until the driver says stop."""
 
-    def excuse(self, error: Fenced) -> str:
-        """Why a fence does not prove that another run has taken over; empty if it does. It may wait
+    def false_fence_reason(self, error: Fenced) -> str | None:
+        """Why a fence does not prove that another run has taken over; None if it does. It may wait
         to find that out, until the driver says stop."""
 
 
@@ -121,9 +121,9 @@ def _run(spec: TaskSpec, index: int, attempt: int, line: ControlLine) -> None:
         tell("log", f"{error}; starting again in a new process")
         abandoned.end_process()
     except Fenced as error:
-        if task is not None and (excuse := task.excuse(error)):
+        if task is not None and (reason := task.false_fence_reason(error)):
             goes_on = "" if line.stop.is_set() else "; starting again"
-            tell("log", f"was fenced, but {excuse}{goes_on}")
+            tell("log", f"was fenced, but {reason}{goes_on}")
             if not line.stop.wait(task.heartbeats):
                 raise  # Spark starts it again, unless it has already done so
             tell("stopped")

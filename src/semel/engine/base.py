@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.engine.control import Deliveries, Report
-from semel.engine.orders import Orders, Share
+from semel.engine.run_control import RunControl, TaskAssignment
 from semel.engine.states import Awaited, State, Status, Waiting, waiting
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a sink connector, and what it is asked to do (``orders``).
+    """One run of a sink connector, and what it is asked to do (``run_control``).
 
     ``topics`` are those that existed at the start, with their numbers of partitions; their targets
     have been prepared. ``groups`` has begun to look for the consumer group's coordinator.
@@ -72,32 +72,32 @@ class Run:
     sink: Sink
     cluster: Cluster
     topics: Mapping[str, int]
-    orders: Orders
+    run_control: RunControl
     groups: Groups | None = None
 
     @property
     def stop(self) -> threading.Event:
         """Ends the run."""
-        return self.orders.stop
+        return self.run_control.stop
 
     @property
     def paused(self) -> threading.Event:
         """Keeps it from reading."""
-        return self.orders.paused
+        return self.run_control.paused
 
     @property
     def until_caught_up(self) -> bool:
         """Whether it ends once what Kafka held at the start is committed."""
-        return self.orders.until_caught_up
+        return self.run_control.until_caught_up
 
     @property
-    def share(self) -> Share:
+    def assignment(self) -> TaskAssignment:
         """The tasks that run in this process."""
-        return self.orders.share
+        return self.run_control.assignment
 
     def observe(self, progress: Progress) -> None:
         """Pass the totals to the observer."""
-        self.orders.observe(progress)
+        self.run_control.observe(progress)
 
     def waits(self, progress: Progress, why: str) -> None:
         """Show which service does not answer the driver; an empty text once it does."""

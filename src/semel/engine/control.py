@@ -265,7 +265,7 @@ class ControlServer:
                 if index == task:
                     _send(line, "stop")
 
-    def speaks(self, task: int) -> bool:
+    def is_connected(self, task: int) -> bool:
         """Whether an attempt of the task may still be connected, so that more reports may
         arrive."""
         with self._lock:

@@ -116,7 +116,7 @@ class TaskJobs:
         """Whether no job is left."""
         return self.job is None or self.job.ended
 
-    def rests(self, *, speaks: bool) -> bool:
+    def is_settled(self, *, speaks: bool) -> bool:
         """Whether it needs no attention: its job runs and an attempt of it holds its line, or it
         has failed."""
         if self.job is None:

@@ -133,7 +133,7 @@ class Pipeline:
                 self._schemas[topic] = found
         return self._schemas.get(topic)
 
-    def know(self, schemas: Mapping[str, pa.Schema]) -> None:
+    def add_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         """Add the schemas that the driver has inferred."""
         self._schemas |= schemas
 

@@ -124,11 +124,15 @@ class Publisher:
         self._name = this_run()
         self._published: dict[TopicPartition, int] = {}
 
-    def introduce(self) -> None:
+    def log_start(self) -> None:
         """Say whose place this run takes, and name it in the copies of the ledger's positions."""
         run = self._run
         with suppress(SemelError):  # it only informs
-            who = "" if run.orders.share.moves else other_run(run.connector, run.topics, self._name)
+            who = (
+                ""
+                if run.run_control.assignment.moves
+                else other_run(run.connector, run.topics, self._name)
+            )
             if who and not who.endswith(_ENDED) and not is_over(who):
                 log.warning(
                     "connector %s: this run takes over from the one started by %s. If that one is "
@@ -146,7 +150,7 @@ class Publisher:
         run, who = self._run, ""
         self._published.clear()
         with suppress(SemelError):
-            if not run.orders.share.moves:
+            if not run.run_control.assignment.moves:
                 who = other_run(run.connector, run.topics, self._name, run.stop.wait)
         by = f". The other one was started by {who}" if who else ""
         end = "" if str(conflict).endswith((".", "?")) else "."

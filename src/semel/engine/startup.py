@@ -22,8 +22,8 @@ def enter(run: Run) -> None:
     if run.connector.dead_letter_topic and not run.sink.capabilities.takes_dead_letters:
         create_dead_letter_topic(run.connector, run.cluster)
     groups = run.groups or Groups(run.cluster.config)
-    if run.share.has_first:
-        lenient = not run.share.is_whole
+    if run.assignment.has_first:
+        lenient = not run.assignment.is_whole
         first_positions(run.connector, run.sink, run.cluster, run.topics, groups, lenient=lenient)
         if run.connector.assumes_keys:
             check_keys(run.connector, run.cluster, _entries(run))

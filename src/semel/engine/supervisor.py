@@ -21,7 +21,7 @@ from semel.engine.base import Progress
 from semel.engine.control import ControlServer, Deliveries, Report
 from semel.engine.job_errors import SparkGone
 from semel.engine.jobs import SETTLE, TaskJobs
-from semel.engine.orders import Orders
+from semel.engine.run_control import RunControl
 from semel.engine.unplaced import sum_of
 from semel.errors import Fenced, LedgerConflict, SemelError
 
@@ -46,9 +46,9 @@ class Supervisor:
     """
 
     def __init__(
-        self, orders: Orders, spark: Callable[[], SparkContext], *, fences: int = 0
+        self, run_control: RunControl, spark: Callable[[], SparkContext], *, fences: int = 0
     ) -> None:
-        self._orders = orders
+        self._control = run_control
         self._spark = spark
         self._fences = fences
         self.progress = Progress()
@@ -82,7 +82,7 @@ class Supervisor:
         """End tasks that were started for a run that cannot be prepared."""
         server.stop_tasks()
         self._end_jobs()
-        self._orders.share.let_go()
+        self._control.assignment.let_go()
 
     def supervise(
         self,
@@ -102,7 +102,7 @@ class Supervisor:
             SemelError: what ended the run.
         """
         server.disconnected = server.wake
-        with self._orders.notifier.subscribed(server.wake):
+        with self._control.notifier.subscribed(server.wake):
             return self._supervise(server, spec, count, over, plan, calm)
 
     def _supervise(
@@ -121,15 +121,15 @@ class Supervisor:
             self._begun = False
             self._follow_orders(server)  # a paused task must not read first
             self._apply_share(server, spec, count)  # a task that has moved away must not begin
-            if self._orders.stop.is_set():  # tasks that have begun must no longer fence anybody
+            if self._control.stop.is_set():  # tasks that have begun must no longer fence anybody
                 server.stop_tasks()
             else:
                 server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
                 are_new = deadline is None and self._apply_share(server, spec, count)
-                speak = {n for n in self._tasks if server.speaks(n)}
-                rests = all(task.rests(speaks=n in speak) for n, task in self._tasks.items())
-                ends_soon = deadline is not None or self._orders.stop.is_set()
+                speak = {n for n in self._tasks if server.is_connected(n)}
+                rests = all(task.is_settled(speaks=n in speak) for n, task in self._tasks.items())
+                ends_soon = deadline is not None or self._control.stop.is_set()
                 is_calm = rests and not self._leaving and not ends_soon
                 wait = calm if is_calm else _LISTENS
                 self._listen(server, 0.0 if are_new else wait)
@@ -139,7 +139,7 @@ class Supervisor:
                 if not is_tidy and time.monotonic() - began > _TIDIES_AFTER:
                     is_tidy = True
                     memory.give_back()  # what the preparation has used
-                self._orders.observe(self.progress)
+                self._control.observe(self.progress)
                 ends = self._error is not None or over(self.progress)
                 if ends and deadline is None:
                     server.stop_tasks()
@@ -148,8 +148,8 @@ class Supervisor:
                     self._cancel()  # an open transaction rolls back
         finally:
             self._end_jobs()
-            self._orders.share.let_go()
-        self._orders.observe(self.progress)
+            self._control.assignment.let_go()
+        self._control.observe(self.progress)
         if self._error is not None:
             raise self._error
         return self.progress
@@ -157,7 +157,7 @@ class Supervisor:
     def _apply_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
         """Add the tasks that must run here now, and end those that no longer must. Returns whether
         some were added or have ended: then the next look must not wait for others' reports."""
-        wanted = self._orders.share.hold(count, self._tasks)
+        wanted = self._control.assignment.hold(count, self._tasks)
         added = sorted(wanted - self._tasks.keys())
         for n in added:
             server.want_task(n)
@@ -174,7 +174,7 @@ class Supervisor:
                 del self._tasks[n], self._leaving[n]
         has_released = len(self._tasks) < before
         if has_released:  # another worker waits for it
-            self._orders.share.hold(count, self._tasks)
+            self._control.assignment.hold(count, self._tasks)
         return bool(added) or has_released
 
     def _look(self, speak: Collection[int], *, stopping: bool) -> None:
@@ -183,7 +183,7 @@ class Supervisor:
             try:
                 task.look(speaks=n in speak, stopping=stopping or n in self._leaving)
             except SparkGone:
-                if self._error is None and not self._orders.stop.is_set():
+                if self._error is None and not self._control.stop.is_set():
                     raise  # otherwise Spark was stopped first
             error = task.error
             if (
@@ -201,24 +201,24 @@ class Supervisor:
         self.progress.restarts = sum(task.restarts for task in self._tasks.values())
 
     def _outlived(self, task: TaskJobs, error: SemelError) -> bool:
-        moves = self._orders.share.moves
+        moves = self._control.assignment.moves
         outlived = moves and isinstance(error, Fenced) and task.outlives(error, self._fences)
         self.progress.fences += outlived
         return outlived
 
     def _fails_all(self, error: SemelError) -> bool:
         """Whether an error fails the run. Any fenced task means that another run is at work."""
-        return isinstance(error, Fenced) or not self._orders.keeps_going
+        return isinstance(error, Fenced) or not self._control.keeps_going
 
     def _follow_orders(self, server: ControlServer) -> None:
         """Pause, resume and restart tasks as the connector's handle asks."""
-        paused = self._orders.paused.is_set()
+        paused = self._control.paused.is_set()
         if paused is not self._paused:
             self._paused = paused
             server.pause_tasks() if paused else server.resume_tasks()
         with contextlib.suppress(queue.Empty):
             while True:
-                task = self._tasks.get(self._orders.restarts.get_nowait())
+                task = self._tasks.get(self._control.restarts.get_nowait())
                 if task is not None:
                     server.stop_task(task.index)
                     task.restart()

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.config import ConnectorConfig
 from semel.errors import ConfigError, SemelError, ServiceError, TopicMissing, TransientError
 from semel.kafka import leaders
@@ -101,7 +101,7 @@ class Cluster:
         seconds if its brokers' names do not resolve. The next question connects again."""
         held = [self.__dict__.pop("_admin", None)]
         if held[0] is not None:
-            Started("disconnecting from Kafka", held.clear)
+            BackgroundCall("disconnecting from Kafka", held.clear)
 
     def cluster_id(self) -> str:
         """The cluster's id, which does not depend on the names of its brokers."""

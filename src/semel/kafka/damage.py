@@ -140,7 +140,7 @@ def intact(connector: str, tp: TopicPartition, offset: int, reason: str) -> Tran
     )
 
 
-def told_by_java(text: str) -> tuple[TopicPartition, int] | None:
+def parse_java_error(text: str) -> tuple[TopicPartition, int] | None:
     """The partition and offset that an error of Java's consumer says it could not read."""
     found = _JAVA.search(text)
     return found and (TopicPartition(found[1], int(found[2])), int(found[3]))

@@ -154,7 +154,7 @@ def _gathered(
         problems.unusable |= {"topics", "topics.regex"}
     if found is not None:
         raw = raw.over(found.defaults)
-        raw |= found.anchored(raw)
+        raw |= found.normalized(raw)
     connector = with_assumed(read(ConnectorConfig, raw), found)
     warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
     with problems.caught(mine):

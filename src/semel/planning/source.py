@@ -33,7 +33,7 @@ from semel.kafka.clients import check_clients
 from semel.planning.base import BasePlan
 from semel.planning.refusal import refusal
 from semel.problems import Problems, gathering
-from semel.sinks.sql.files import anchored
+from semel.sinks.sql.files import normalized
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of
@@ -147,11 +147,11 @@ def _gathered(raw: Resolved, problems: Problems, *, reads: bool) -> SourcePlan |
         found = source_class(raw["connector.class"])
     if found is not None:
         raw = raw.over(found.defaults)
-        raw |= found.anchored(raw)
+        raw |= found.normalized(raw)
     if file := raw.get(OFFSETS_FILE, "").strip():
         raw[OFFSETS_FILE] = str(Path(file).absolute())  # executors have another directory
     for name in OFFSETS_URLS:
-        raw |= anchored(raw, "sqlite", name)
+        raw |= normalized(raw, "sqlite", name)
     connector = read(SourceConnectorConfig, raw)
     warnings = [*raw.unresolved.values(), *_warnings(raw, found)]
     if "value.converter" not in raw:

@@ -10,7 +10,7 @@ from typing import Any
 
 from semel import watchdog
 from semel.engine.base import Progress
-from semel.engine.orders import Orders, Share
+from semel.engine.run_control import RunControl, TaskAssignment
 from semel.engine.states import Awaited, State, Status, Waiting
 from semel.planning import AnyPlan, plan_any
 from semel.runtime.run import ConnectorRun, Tally
@@ -57,7 +57,7 @@ class Connector:
         self._until_caught_up = until_caught_up
         self._observe = observe or (lambda _progress: None)
         self._wanted = initial_state
-        self._share = Share(tasks, moves=moves)
+        self._assignment = TaskAssignment(tasks, moves=moves)
         self._lock = threading.RLock()
         self._run: ConnectorRun | None = None
         self._starts = False
@@ -120,25 +120,25 @@ class Connector:
     @property
     def has_first(self) -> bool:
         """Whether the first task belongs to this process."""
-        return self._share.has_first
+        return self._assignment.has_first
 
-    def share(self, tasks: Collection[int] | None) -> None:
+    def assign(self, tasks: Collection[int] | None) -> None:
         """Run only these tasks here, or all of them; others end after their current work."""
-        self._share.want(tasks)
+        self._assignment.want(tasks)
         if (run := self._run) is not None:
-            run.orders.notifier.notify()
+            run.run_control.notifier.notify()
 
     def holds(self, task: int) -> bool:
         """Whether this task runs here, or may start at any moment. Never waits."""
         starts, run = self._starts, self._run
-        return (starts or (run is not None and run.alive)) and self._share.holds(task)
+        return (starts or (run is not None and run.alive)) and self._assignment.holds(task)
 
     def pause(self) -> None:
         """Pause: keep the tasks, which commit what they have in hand and then read nothing."""
         with self._lock:
             was, self._wanted = self._wanted, State.PAUSED
             if (run := self._going_on(was)) is not None:
-                run.orders.pause()
+                run.run_control.pause()
             else:
                 self._start()
 
@@ -147,7 +147,7 @@ class Connector:
         with self._lock:
             was, self._wanted = self._wanted, State.RUNNING
             if (run := self._going_on(was)) is not None:
-                run.orders.resume()
+                run.run_control.resume()
             else:
                 self._start()
 
@@ -159,7 +159,7 @@ class Connector:
             run = self._run
         if run is None or not run.alive:
             return True
-        run.orders.stop.set()
+        run.run_control.stop.set()
         return run.join(timeout)
 
     def restart(self, *, include_tasks: bool = False, only_failed: bool = False) -> None:
@@ -173,7 +173,7 @@ class Connector:
                 return
             for number, status in self._task_states(self._run).items():
                 if include_tasks and (status.state is State.FAILED or not only_failed):
-                    self._run.orders.restart(number)
+                    self._run.run_control.restart(number)
 
     def restart_task(self, number: int) -> None:
         """Restart one task.
@@ -185,7 +185,7 @@ class Connector:
             if number not in self._numbers():
                 raise LookupError(f"connector {self.name} has no task {number}")
             if self._run is not None and self._run.alive:
-                self._run.orders.restart(number)
+                self._run.run_control.restart(number)
             elif self._wanted is not State.STOPPED:
                 self._start()
 
@@ -209,7 +209,7 @@ class Connector:
             if self._wanted is not State.STOPPED and self._run is not None and self._run.alive:
                 raise RuntimeError(f"connector {self.name} is running already")
             self._wanted = State.RUNNING
-            run = self._next(Orders(stop=stop or threading.Event()))
+            run = self._next(RunControl(stop=stop or threading.Event()))
         return run.run()
 
     @property
@@ -225,7 +225,7 @@ class Connector:
         return run
 
     def _numbers(self) -> list[int]:
-        return self._share.of(self._planned.connector.tasks_max)
+        return self._assignment.of(self._planned.connector.tasks_max)
 
     def _task_states(self, run: ConnectorRun) -> dict[int, Status]:
         progress = run.progress
@@ -240,27 +240,27 @@ class Connector:
         self._starts = True
         try:
             # With a failed task it would never catch up.
-            orders = Orders(keeps_going=not self._until_caught_up)
+            run_control = RunControl(keeps_going=not self._until_caught_up)
             if self._wanted is State.PAUSED:
-                orders.paused.set()
-            self._next(orders).begin()
+                run_control.paused.set()
+            self._next(run_control).begin()
         finally:
             self._starts = False
 
-    def _next(self, orders: Orders) -> ConnectorRun:
+    def _next(self, run_control: RunControl) -> ConnectorRun:
         """The next run, which has yet to begin."""
         planned, self._first = self._first, None
         self._planned = planned or plan_any(self._planned.connector.originals, self._transform)
-        orders = replace(
-            orders,
+        run_control = replace(
+            run_control,
             until_caught_up=self._until_caught_up,
             observe=self._observe,
-            share=self._share,
+            assignment=self._assignment,
         )
         self._tally.starts += 1
         _log_start(self._planned)
         self._run = ConnectorRun(
-            self._planned, self._spark, self._transform, orders, self._tally, self._run
+            self._planned, self._spark, self._transform, run_control, self._tally, self._run
         )
         return self._run
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from semel import watchdog
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.config import CommonConfig, ConnectorConfig
 from semel.context import CONNECTOR
 from semel.engine import fences
 from semel.engine.base import Progress, Run
 from semel.engine.fences import FencesInARow
-from semel.engine.orders import Orders
+from semel.engine.run_control import RunControl
 from semel.engine.states import State, Status
 from semel.errors import (
     LedgerConflict,
@@ -76,11 +76,11 @@ class ConnectorRun:
         planned: AnyPlan,
         spark: SharedSpark,
         transform: Callable[..., Any] | None,
-        orders: Orders,
+        run_control: RunControl,
         tally: Tally,
         before: ConnectorRun | None,
     ) -> None:
-        self.orders = orders
+        self.run_control = run_control
         self.progress: Progress | None = None
         self.moved = time.time()
         """When it last counted a record, or began, in seconds since 1970."""
@@ -142,7 +142,7 @@ class ConnectorRun:
             self._ended.set()
 
     def _work(self) -> Progress:
-        observe = self.orders.observe
+        observe = self.run_control.observe
         fences = records = 0
 
         def note(progress: Progress) -> None:  # engines go on counting in the same object
@@ -157,7 +157,7 @@ class ConnectorRun:
         is_next = False
         try:
             if is_next := self._is_next(self._planned.connector.name):
-                self._drive(self.orders.observed_by(note))
+                self._drive(self.run_control.observed_by(note))
             return self.progress or Progress()
         except BaseException as error:
             self.trace = redacted(_trace(error))
@@ -169,7 +169,7 @@ class ConnectorRun:
             if not is_next:
                 self._planned.close()
 
-    def _drive(self, orders: Orders) -> None:
+    def _drive(self, run_control: RunControl) -> None:
         """Run the connector to its end. In a cluster, begin again after a fence, which may come
         from an older process; where tasks do so one by one, the engine sees to it.
 
@@ -178,12 +178,16 @@ class ConnectorRun:
         """
         planned = self._planned
         direct = planned.engine == "direct"
-        begins_again = orders.share.moves and orders.share.is_whole and not direct
+        begins_again = (
+            run_control.assignment.moves and run_control.assignment.is_whole and not direct
+        )
         fenced, shown = FencesInARow(), None
         while True:
             began = time.monotonic()
             try:
-                self.progress = drive(planned, self._spark.of(planned), self._transform, orders)
+                self.progress = drive(
+                    planned, self._spark.of(planned), self._transform, run_control
+                )
                 return
             except LedgerConflict as error:
                 last = self.progress
@@ -197,26 +201,29 @@ class ConnectorRun:
                     "starting it again (%d of %d): %s",
                     *(planned.connector.name, fenced.count, fences.MOST, error),
                 )
-                shown = self._shown_restarting(orders, error)
+                shown = self._shown_restarting(run_control, error)
             except TopicMissing:
-                if not orders.keeps_going or isinstance(planned, SourcePlan):
+                if not run_control.keeps_going or isinstance(planned, SourcePlan):
                     raise
-                wait_for_topics(planned, orders)
+                wait_for_topics(planned, run_control)
                 pause = 0.0
             woken = threading.Event()
-            with orders.notifier.subscribed(woken.set), orders.notifier.notified_by(orders.stop):
-                if orders.restarts.empty():
+            with (
+                run_control.notifier.subscribed(woken.set),
+                run_control.notifier.notified_by(run_control.stop),
+            ):
+                if run_control.restarts.empty():
                     woken.wait(pause)
-            if orders.stop.is_set():
+            if run_control.stop.is_set():
                 return
-            orders.drop_restarts()
+            run_control.drop_restarts()
             planned = plan_any(planned.connector.originals, self._transform)
 
-    def _shown_restarting(self, orders: Orders, why: SemelError) -> Progress | None:
+    def _shown_restarting(self, run_control: RunControl, why: SemelError) -> Progress | None:
         """Show that all tasks begin again, until the next run has something to tell."""
         if (last := self.progress) is not None:
             status = Status(State.RESTARTING, redacted(str(why)))
-            orders.observe(replace(last, states=dict.fromkeys(last.states, status)))
+            run_control.observe(replace(last, states=dict.fromkeys(last.states, status)))
         return self.progress
 
     def _is_next(self, connector: str) -> bool:
@@ -227,7 +234,7 @@ class ConnectorRun:
             ServiceError: one does not end.
         """
         began, told = time.monotonic(), False
-        while (former := self._former()) is not None and not self.orders.stop.is_set():
+        while (former := self._former()) is not None and not self.run_control.stop.is_set():
             waited = time.monotonic() - began
             waits = "".join(f" ({wait})" for wait in watchdog.waits()[:1])
             if waited > _FIRST_WORD and not told:
@@ -260,7 +267,7 @@ def drive(
     planned: AnyPlan,
     spark: Callable[[], Any],
     transform: Callable[..., Any] | None,
-    orders: Orders,
+    run_control: RunControl,
 ) -> Progress:
     """Run a connector to its end. It runs in a thread of its own, so whatever it waits for there,
     such as a silent store, does not hold up a stop.
@@ -273,16 +280,19 @@ def drive(
         semel.errors.SemelError: what ended the connector; see the error's class.
     """
     news = threading.Event()
-    latest = _Latest(news, orders.observe)
-    run = replace(orders, observe=latest.note)
+    latest = _Latest(news, run_control.observe)
+    run = replace(run_control, observe=latest.note)
     what = f"running connector {planned.connector.name}"
-    work = Started(what, lambda: _run_engine(planned, spark, transform, run), then=news.set)
-    with orders.notifier.subscribed(news.set), orders.notifier.notified_by(orders.stop):
+    work = BackgroundCall(what, lambda: _run_engine(planned, spark, transform, run), then=news.set)
+    with (
+        run_control.notifier.subscribed(news.set),
+        run_control.notifier.notified_by(run_control.stop),
+    ):
         try:
-            _wait(work, orders.stop, latest)
+            _wait(work, run_control.stop, latest)
         except BaseException:  # Ctrl-C, or an observer that fails
-            orders.stop.set()
-            _wait(work, orders.stop, _Latest(news))
+            run_control.stop.set()
+            _wait(work, run_control.stop, _Latest(news))
             raise
     if not work.ended(0):
         work.abandon()
@@ -326,7 +336,7 @@ class _Latest:
             self._observe(self.progress)
 
 
-def _wait(work: Started[Progress], stop: threading.Event, latest: _Latest) -> None:
+def _wait(work: BackgroundCall[Progress], stop: threading.Event, latest: _Latest) -> None:
     """Wait for the end, but not for long once it was asked to stop."""
     asked: float | None = None
     while not work.ended(_GAP):
@@ -345,18 +355,18 @@ def _run_engine(
     planned: AnyPlan,
     spark: Callable[[], Any],
     transform: Callable[..., Any] | None,
-    orders: Orders,
+    run_control: RunControl,
 ) -> Progress:
     """Reach the services, and run the connector on its engine."""
     connector = planned.connector
     CONNECTOR.set(connector.name)
-    watchdog.stops_with(connector.name, orders.stop)
+    watchdog.stops_with(connector.name, run_control.stop)
     try:
         if isinstance(planned, SourcePlan):
             from semel.engine.source.engine import SourceEngine
 
-            return SourceEngine(_prepared_source(planned, orders), spark).run()
-        run = _prepared(planned, orders)
+            return SourceEngine(_prepared_source(planned, run_control), spark).run()
+        run = _prepared(planned, run_control)
         if planned.engine == "micro-batch":
             from semel.engine.microbatch.engine import MicroBatchEngine
 
@@ -381,13 +391,13 @@ def _run_engine(
         planned.close()
 
 
-def _prepared_source(planned: SourcePlan, orders: Orders) -> SourceRun:
+def _prepared_source(planned: SourcePlan, run_control: RunControl) -> SourceRun:
     """A run of a source connector, once Kafka and the source have been reached."""
     from semel.engine.source.engine import SourceRun
 
     cluster = _cluster(planned.connector)
     _reach(planned.source.check, planned.source.address)
-    return SourceRun(planned.connector, planned.guarantee, planned.source, cluster, orders)
+    return SourceRun(planned.connector, planned.guarantee, planned.source, cluster, run_control)
 
 
 def _cluster(connector: CommonConfig) -> Cluster:
@@ -399,7 +409,7 @@ def _cluster(connector: CommonConfig) -> Cluster:
     return Cluster(client)
 
 
-def _prepared(planned: Plan, orders: Orders) -> Run:
+def _prepared(planned: Plan, run_control: RunControl) -> Run:
     """A run of a sink connector, once Kafka and the store have been reached and the targets of its
     topics are prepared: mistakes about either are reported while Spark starts."""
     from semel.kafka.groups import Groups
@@ -407,7 +417,7 @@ def _prepared(planned: Plan, orders: Orders) -> Run:
 
     connector, sink, context = planned.connector, planned.sink, copy_context()
     unwanted = threading.Event()
-    store = Started(
+    store = BackgroundCall(
         f"connecting {connector.name} to its store",
         lambda: context.run(protocols.connect_early, sink),
         then=lambda: sink.close() if unwanted.is_set() else None,
@@ -425,7 +435,7 @@ def _prepared(planned: Plan, orders: Orders) -> Run:
         raise
     _reach(store.wait, sink.address)
     _reach(lambda: sink.prepare(topics), sink.address)
-    return Run(connector, planned.guarantee, sink, cluster, topics, orders, groups)
+    return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups)
 
 
 def _topics(connector: ConnectorConfig) -> tuple[Cluster, dict[str, int]]:

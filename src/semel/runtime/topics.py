@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from semel.engine.orders import Orders
+from semel.engine.run_control import RunControl
 from semel.engine.states import Awaited, State, Status, Waiting, waiting
 from semel.errors import ServiceError, TopicMissing, TransientError
 from semel.kafka.clients import client_config
@@ -18,7 +18,7 @@ _LOOKS = 3.0
 _ANSWERS = 5.0
 
 
-def wait_for_topics(planned: Plan, orders: Orders) -> None:
+def wait_for_topics(planned: Plan, run_control: RunControl) -> None:
     """Wait until the topics exist, or the run is asked to stop or to restart: another connector may
     be about to create them. Only Kafka is asked, because the store has nothing to do with it."""
     from semel.engine.base import Progress
@@ -27,15 +27,18 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
     cluster = Cluster(client_config(connector, "admin"))
     held_up: Waiting | None = None
     told, woken = "", threading.Event()
-    with orders.notifier.subscribed(woken.set), orders.notifier.notified_by(orders.stop):
-        while not orders.stop.is_set() and orders.restarts.empty():
+    with (
+        run_control.notifier.subscribed(woken.set),
+        run_control.notifier.notified_by(run_control.stop),
+    ):
+        while not run_control.stop.is_set() and run_control.restarts.empty():
             # As in Kafka Connect, tasks without a topic are running. Other workers of a cluster
             # would mistake the first task's state for a sign that it has prepared the store.
             states: dict[int, Status] = {}
-            if orders.share.is_whole:
-                state = State.PAUSED if orders.paused.is_set() else State.RUNNING
+            if run_control.assignment.is_whole:
+                state = State.PAUSED if run_control.paused.is_set() else State.RUNNING
                 states = dict.fromkeys(range(connector.tasks_max), Status(state))
-            orders.observe(Progress(states=states, waiting=held_up))
+            run_control.observe(Progress(states=states, waiting=held_up))
             try:
                 cluster.matching(connector, _ANSWERS)
                 if not told:  # a broker that has not heard of them yet has answered before
@@ -47,6 +50,6 @@ def wait_for_topics(planned: Plan, orders: Orders) -> None:
                 is_missing = isinstance(error, TopicMissing)
                 on = Awaited.TOPIC if is_missing else Awaited.SERVICE
                 held_up = waiting(on, told, held_up)
-                orders.observe(Progress(states=states, waiting=held_up))
+                run_control.observe(Progress(states=states, waiting=held_up))
             woken.wait(_LOOKS)
             woken.clear()

@@ -162,7 +162,7 @@ class Sink(ABC):
         """Which mechanisms of exactly-once this configuration can keep, and why."""
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         """Keys whose values differ from those given: relative paths become absolute, because
         executors have a different working directory, and implied values are filled in."""
         return {}

@@ -265,7 +265,7 @@ class Source(ABC):
         and why (not)."""
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         """The keys that name a place relative to the driver's working directory, made absolute:
         executors have another one."""
         return {}

@@ -16,7 +16,7 @@ from semel.delivery import Support
 from semel.errors import ConfigError, Problem, TransientError
 from semel.quoting import PATH, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
-from semel.sources.growing import GrowingFile, Place, is_directory
+from semel.sources.growing import BytePosition, GrowingFile, is_directory
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class FileStreamSource(Source):
         )
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         # The name is not made absolute: as given, it is part of Kafka Connect's offsets.
         return {"file.directory": str(Path(raw.get("file.directory", "").strip()).absolute())}
 
@@ -165,7 +165,7 @@ class FileStreamSource(Source):
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None
     ) -> Iterator[SourceBatch | None]:
-        place = Place() if offset is None else self._place(partition, offset)
+        place = BytePosition() if offset is None else self._place(partition, offset)
         config = self._config
         path = Path(config.directory, str(partition[_FILENAME]))
         roots = roots_of(self._originals)
@@ -205,7 +205,7 @@ class FileStreamSource(Source):
             ) from None
         return size - position if position <= size else size
 
-    def _place(self, partition: SourcePartition, offset: SourceOffset) -> Place:
+    def _place(self, partition: SourcePartition, offset: SourceOffset) -> BytePosition:
         found, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
             raise ConfigError(
@@ -213,10 +213,10 @@ class FileStreamSource(Source):
                 f"{named(partition.get(_FILENAME))} must have a {_POSITION} of 0 or more. Correct "
                 "it with semel offsets set, or forget it with semel offsets reset"
             )
-        return Place(found, tail if isinstance(tail, int) else None)
+        return BytePosition(found, tail if isinstance(tail, int) else None)
 
 
-def _offset(place: Place) -> dict[str, Any]:
+def _offset(place: BytePosition) -> dict[str, Any]:
     if place.tail is None:
         return {_POSITION: place.position}
     return {_POSITION: place.position, _TAIL: place.tail}

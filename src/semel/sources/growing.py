@@ -31,7 +31,7 @@ _BEHIND = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BytePosition:
     """A position in bytes, and the checksum of the bytes before it; None if it is not known."""
 
     position: int = 0
@@ -43,10 +43,10 @@ class Lines:
     """Lines, and the place after them."""
 
     values: pa.Array
-    place: Place
+    place: BytePosition
 
 
-_BEGINNING = Place()
+_BEGINNING = BytePosition()
 _NONE = pa.array([], pa.string())
 Found = Iterator[Lines | None]
 
@@ -68,7 +68,7 @@ class GrowingFile:
         self._most = most
         self._packed = path.suffix == ".gz"
 
-    def read(self, place: Place) -> Found:
+    def read(self, place: BytePosition) -> Found:
         """The lines after a place; None while there are no new ones."""
         while True:
             file = yield from self._opened()
@@ -102,7 +102,9 @@ class GrowingFile:
                 raise self._failed(error) from None
             yield None
 
-    def _checked(self, file: BinaryIO, place: Place) -> Generator[Lines | None, None, Place]:
+    def _checked(
+        self, file: BinaryIO, place: BytePosition
+    ) -> Generator[Lines | None, None, BytePosition]:
         """Where to resume in a file when only a place is known.
 
         Raises:
@@ -140,7 +142,7 @@ class GrowingFile:
 
     # Files that no longer have the name
 
-    def _moved_on(self, why: str, place: Place, rest: bytes = b"") -> Found:
+    def _moved_on(self, why: str, place: BytePosition, rest: bytes = b"") -> Found:
         """Another file has the name, or the file was truncated: read the rest of the old file after
         the place, if it is found, then start over."""
         for path, begin in self._earlier(place):
@@ -150,7 +152,7 @@ class GrowingFile:
                 yield from self._lines(file, begin, ends=True)
         yield self._from_the_beginning(why, rest)
 
-    def _earlier(self, place: Place) -> Sequence[tuple[Path, Place]]:
+    def _earlier(self, place: BytePosition) -> Sequence[tuple[Path, BytePosition]]:
         """The file that a place was reached in, under its new name, and any later files that had
         the name and have been renamed, too."""
         if place.tail is None or self._packed:
@@ -167,7 +169,7 @@ class GrowingFile:
             raise self._failed(error) from None
         return []
 
-    def _is_of(self, path: Path, place: Place) -> bool:
+    def _is_of(self, path: Path, place: BytePosition) -> bool:
         with path.open("rb", buffering=0) as file:
             behind, size = self._before(file, place.position)
             return size >= place.position and zlib.crc32(behind) == place.tail
@@ -180,7 +182,7 @@ class GrowingFile:
 
     # Lines
 
-    def _lines(self, file: BinaryIO, place: Place, *, ends: bool = False) -> Found:
+    def _lines(self, file: BinaryIO, place: BytePosition, *, ends: bool = False) -> Found:
         """The lines of a file from a place on, until it is truncated or another file has its name;
         or, if it ``ends``, until its end."""
         position = place.position
@@ -193,7 +195,7 @@ class GrowingFile:
             except OSError as error:
                 raise self._failed(error) from None
             if block and idle and not _continues(file, position + len(rest), behind + rest):
-                reached = Place(position, zlib.crc32(behind))
+                reached = BytePosition(position, zlib.crc32(behind))
                 yield from self._moved_on(
                     "no longer has the bytes that were read: it was cut", reached
                 )
@@ -206,7 +208,7 @@ class GrowingFile:
                 for values, length in split(rest, self._most, self._charset):
                     used += length
                     behind = (before + rest[max(0, used - _BEHIND) : used])[-_BEHIND:]
-                    yield Lines(values, Place(position + used, zlib.crc32(behind)))
+                    yield Lines(values, BytePosition(position + used, zlib.crc32(behind)))
                 position += used
                 rest = rest[used:]
                 self._check_length(rest, position)
@@ -218,12 +220,12 @@ class GrowingFile:
                 if rest:
                     position += len(rest)
                     behind = (behind + rest)[-_BEHIND:]
-                    yield self._last(rest, Place(position, zlib.crc32(behind)))
+                    yield self._last(rest, BytePosition(position, zlib.crc32(behind)))
                 return
             there, here = self._there(), os.fstat(file.fileno())
             read_until = position + len(rest)
             if here.st_size < read_until:
-                reached = Place(position, zlib.crc32(behind) if position else None)
+                reached = BytePosition(position, zlib.crc32(behind) if position else None)
                 yield from self._moved_on(
                     f"has {here.st_size} bytes, but {read_until} were read: it was cut", reached
                 )
@@ -234,7 +236,7 @@ class GrowingFile:
                 return
             yield None
 
-    def _unpacked(self, file: BinaryIO, place: Place) -> Found:
+    def _unpacked(self, file: BinaryIO, place: BytePosition) -> Found:
         """The lines of a gzip file, whose positions count its contents. Its end is the end of the
         last line; what is appended later is read, too."""
         while True:
@@ -262,7 +264,7 @@ class GrowingFile:
                 place = _BEGINNING
             yield None
 
-    def _content(self, file: BinaryIO, place: Place) -> Iterator[Lines]:
+    def _content(self, file: BinaryIO, place: BytePosition) -> Iterator[Lines]:
         file.seek(0)
         with closing(gzip.GzipFile(fileobj=file)) as content:
             behind, position = _skipped(content, place.position)
@@ -273,13 +275,13 @@ class GrowingFile:
                 for values, length in split(rest, self._most, self._charset):
                     used += length
                     behind = (before + rest[max(0, used - _BEHIND) : used])[-_BEHIND:]
-                    yield Lines(values, Place(position + used, zlib.crc32(behind)))
+                    yield Lines(values, BytePosition(position + used, zlib.crc32(behind)))
                 position += used
                 rest = rest[used:]
                 self._check_length(rest, position)
             if rest:
                 behind = (behind + rest)[-_BEHIND:]
-                yield self._last(rest, Place(position + len(rest), zlib.crc32(behind)))
+                yield self._last(rest, BytePosition(position + len(rest), zlib.crc32(behind)))
 
     def _check_length(self, rest: bytes, position: int) -> None:
         """Raises ServiceError: a line does not end."""
@@ -305,7 +307,7 @@ class GrowingFile:
         self._warn(f"{why}: reading it from its beginning")
         return self._last(rest, _BEGINNING) if rest else Lines(_NONE, _BEGINNING)
 
-    def _last(self, rest: bytes, place: Place) -> Lines:
+    def _last(self, rest: bytes, place: BytePosition) -> Lines:
         """The last line, which has no line end."""
         line = text(rest.removesuffix(b"\r"), self._charset)
         return Lines(pa.array([line], pa.string()), place)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.connect.cluster.hosted import Hosted, Wanted
+from semel.connect.cluster.hosted import HostedConnector, Wanted
 from semel.engine.states import State, Status
 from semel.errors import ConfigError
 from semel.runtime.connector import ConnectorStatus
@@ -30,7 +30,7 @@ class Stage:
             connectors=self.connectors, start=self._start, remove=self.connectors.pop
         )
         worker: Any = SimpleNamespace(inherited=dict, permitted=dict)
-        self.hosted = Hosted("orders", runtime, worker)
+        self.hosted = HostedConnector("orders", runtime, worker)
 
     def _plan(self, **_how: object) -> None:
         if not self.is_planned:

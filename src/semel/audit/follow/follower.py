@@ -252,7 +252,7 @@ class Follower:
             progress.records += judged.records
             progress.gaps += expired + (tp.topic in compacted)
             if self.exact:
-                unknown = progress.excuse(*gone.get(tp, (NONE, NONE)))
+                unknown = progress.drop_replaced(*gone.get(tp, (NONE, NONE)))
                 kafka[tp].replaced, kafka[tp].unsure = gone.get(tp, (NONE, NONE))
                 unreadable = [d.range for d in damaged if d.topic_partition == tp]
                 span = (starts[tp], ends[tp])

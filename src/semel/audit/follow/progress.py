@@ -44,7 +44,7 @@ class PartitionProgress:
         """The offsets of all missing rows."""
         return np.concatenate([*(m.offsets for m in self.open), self.due])
 
-    def excuse(self, replaced: np.ndarray, unsure: np.ndarray) -> int:
+    def drop_replaced(self, replaced: np.ndarray, unsure: np.ndarray) -> int:
         """Drop the missing rows that later records have replaced or may have replaced. Returns the
         number of the latter."""
         unknown = 0

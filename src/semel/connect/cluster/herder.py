@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from semel.config.cluster import ClusterConfig
 from semel.connect.cluster import records
-from semel.connect.cluster.following import Following
+from semel.connect.cluster.follower import Follower
 from semel.connect.cluster.leadership import Leadership
 from semel.connect.cluster.membership import Membership
 from semel.connect.cluster.records import Record, Restart, StateRecord
@@ -36,14 +36,14 @@ class ClusterHerder(Herder):
         store: Store,
         membership: Membership,
         leadership: Leadership,
-        following: Following,
+        follower: Follower,
     ) -> None:
         super().__init__(worker)
         self._me = worker.url
         self._store = store
         self._membership = membership
         self._leadership = leadership
-        self._following = following
+        self._follower = follower
         self._changing = threading.RLock()
         """Held from reading the configurations until the change that depends on them is written."""
 
@@ -118,7 +118,7 @@ class ClusterHerder(Herder):
 
     def restart(self, name: str) -> None:
         self.own(name)
-        hosted = self._following.hosted(name)
+        hosted = self._follower.hosted(name)
         if hosted is not None:
             hosted.restart()
         self._log_restart(name)
@@ -132,7 +132,7 @@ class ClusterHerder(Herder):
 
     def restart_task(self, name: str, task: int) -> None:
         self.own(name, task)
-        hosted = self._following.hosted(name)
+        hosted = self._follower.hosted(name)
         try:
             if hosted is None:
                 raise LookupError

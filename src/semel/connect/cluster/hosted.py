@@ -41,7 +41,7 @@ class Wanted:
         return f"{what} on this worker, {self.state}"
 
 
-class Hosted:
+class HostedConnector:
     """Brings the runtime's connector to its target state, in a thread of its own: starting and
     ending wait for stores, and no connector should wait for another."""
 
@@ -161,7 +161,7 @@ class Hosted:
         same = before is not None and wanted is not None and before.config == wanted.config
         if connector is not None and wanted is not None and same and self._failed is None:
             log.info("connector %s: %s", self.name, wanted)
-            connector.share(wanted.tasks)
+            connector.assign(wanted.tasks)
             if wanted.state is State.PAUSED:
                 connector.pause()
             elif wanted.state is State.STOPPED:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from semel.config.cluster import ClusterConfig
-from semel.connect.cluster.following import Following
+from semel.connect.cluster.follower import Follower
 from semel.connect.cluster.herder import ClusterHerder
+from semel.connect.cluster.leader import Leader
 from semel.connect.cluster.leadership import Leadership
-from semel.connect.cluster.leading import Leading
 from semel.connect.cluster.membership import Membership
 from semel.connect.cluster.store import Store
 from semel.errors import SemelError, TransientError
@@ -47,11 +47,11 @@ class ClusterWorker:
         self._store = Store(config, client)
         self._membership = Membership(config, client, self._store.wake)
         self._leadership = Leadership(config.group_id, client, self._store.config_topic)
-        self._following = Following(config, self._store, self._membership, runtime)
-        self._store.on_restart = self._following.restart
-        self._leading = Leading(config, self._store, self._membership, self._leadership)
+        self._follower = Follower(config, self._store, self._membership, runtime)
+        self._store.on_restart = self._follower.restart
+        self._leader = Leader(config, self._store, self._membership, self._leadership)
         self.herder = ClusterHerder(
-            config, self._store, self._membership, self._leadership, self._following
+            config, self._store, self._membership, self._leadership, self._follower
         )
         self.failed: SemelError | None = None
         """what has ended this worker early"""
@@ -59,9 +59,9 @@ class ClusterWorker:
         self._threads = [
             threading.Thread(target=self._repeat, args=(look,), daemon=True, name=f"semel-{name}")
             for name, look in (
-                ("follow", self._following.look),
-                ("report", self._following.write),
-                ("lead", self._leading.look),
+                ("follow", self._follower.look),
+                ("report", self._follower.write),
+                ("lead", self._leader.look),
             )
         ]
 
@@ -78,12 +78,12 @@ class ClusterWorker:
 
     def __exit__(self, *_exc: object) -> None:
         """Ask the others to wait for this worker, end its connectors, and leave the group."""
-        self._following.leave()
+        self._follower.leave()
         self._ended.set()
         self._store.wake()
         for thread in self._threads:
             thread.join()
-        self._following.end()
+        self._follower.end()
         self._leadership.give_up()
         self._membership.leave()
         self._store.close()

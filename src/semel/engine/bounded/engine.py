@@ -121,7 +121,7 @@ class BoundedEngine:
         self._prepared |= run.topics.keys()
         self._publisher = Publisher(run)
         startup.enter(run)
-        self._publisher.introduce()
+        self._publisher.log_start()
         return startup.targets(run)
 
     def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
@@ -137,7 +137,9 @@ class BoundedEngine:
                 self._overdue.end()
                 self._rest(_LOOK)
                 continue
-            if self._run.orders.drop_restarts():  # processes keep their workers by the run's name
+            if (
+                self._run.run_control.drop_restarts()
+            ):  # processes keep their workers by the run's name
                 self._spec = replace(self._spec, run=new_run())
                 self._progress.restarts += 1
             try:

@@ -43,7 +43,7 @@ class DirectEngine:
         self._transform = transform
         self._teller = Teller(run.connector, run.sink)
         self._name = this_run()
-        self._supervisor = Supervisor(run.orders, spark, fences=fences.MOST)
+        self._supervisor = Supervisor(run.run_control, spark, fences=fences.MOST)
 
     def run(self) -> Progress:
         """Run the tasks until stopped, caught up, or an error ends the connector.
@@ -64,7 +64,7 @@ class DirectEngine:
     def _by(self) -> str:
         """Who has started the run that has taken over, if that one says so soon."""
         run = self._run
-        if run.orders.share.moves:  # more likely, an older process on another worker
+        if run.run_control.assignment.moves:  # more likely, an older process on another worker
             return ""
         with suppress(SemelError):
             if who := other_run(run.connector, run.topics, self._name, run.stop.wait, later=True):
@@ -74,7 +74,7 @@ class DirectEngine:
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
         with Launch(run, self._spark, self._transform, self._supervisor, self._name) as launch:
-            schemas, targets = self._prepare() if run.share.is_whole else self._prepare_share()
+            schemas, targets = self._prepare() if run.assignment.is_whole else self._prepare_share()
             server, spec = launch.result()
         try:
             placeholder.wait(run.stop)
@@ -106,8 +106,8 @@ class DirectEngine:
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
         schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
         # Also for tables that taking the sample has just created.
-        if run.share.has_first:
-            lenient = not run.share.is_whole
+        if run.assignment.has_first:
+            lenient = not run.assignment.is_whole
             entries = run.sink.entries()
             first_positions.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
         self._supervisor.progress.positions = dict(positions)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark import SparkContext
 
 from semel import failpoints
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.context import RUN
 from semel.engine.base import Run
 from semel.engine.control import ControlServer
@@ -38,7 +38,9 @@ class Launch:
         self._lock = threading.Lock()
         self._cancelled = False
         self._server: ControlServer | None = None
-        self._started = Started(f"starting tasks of connector {run.connector.name}", self._work)
+        self._started = BackgroundCall(
+            f"starting tasks of connector {run.connector.name}", self._work
+        )
 
     def __enter__(self) -> Launch:
         return self

@@ -9,7 +9,7 @@ from semel.ledger import TopicPartition
 
 _OUT = 30.0
 """A consumer gets at least this many seconds to reconnect to Kafka by itself."""
-_NAP = 5.0
+_CHECK_INTERVAL = 5.0
 """If two polls are further apart than this many seconds and than a session, silence says nothing:
 the task was busy, or frozen."""
 
@@ -32,7 +32,7 @@ class Liveness:
         """Note that the task is about to poll, and how it stands in the group."""
         now = time.monotonic()
         gap, self._awake = now - self._awake, now
-        if stands != self._stands or gap > max(_NAP, self._session):
+        if stands != self._stands or gap > max(_CHECK_INTERVAL, self._session):
             self._stands = stands
             self.restart()
 

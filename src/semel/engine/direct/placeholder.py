@@ -92,7 +92,7 @@ class Placeholder:
     def _introduce_itself(self) -> None:
         """Say that this run takes the place of another one, or of one that has just died."""
         run = self._run
-        if run.orders.share.moves:
+        if run.run_control.assignment.moves:
             return
         who = other_run(run.connector, run.topics, self._name, self._stop.wait, later=False)
         log.log(

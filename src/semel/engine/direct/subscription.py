@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.config import ConnectorConfig
 from semel.engine.control import STOP_DELAY
 from semel.engine.direct.liveness import Liveness
-from semel.engine.direct.place import Place
+from semel.engine.direct.membership import StaticMembership
 from semel.engine.direct.unassigned import Unassigned
 from semel.errors import SemelError, TransientError
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
@@ -80,7 +80,7 @@ class Subscription:
     by then, and must not be displaced in turn.
 
     ``let_go`` is called while the consumer is polled, before partitions are given up. ``tell`` and
-    ``wait`` are those of :class:`~semel.engine.direct.place.Place`.
+    ``wait`` are those of :class:`~semel.engine.direct.membership.StaticMembership`.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Subscription:
         self._events: list[Event] = []
         self._returns_at: float | None = None
         """When to ask whether it may join again; None unless its session has ended."""
-        self._asking: Started[bool | None] | None = None
+        self._asking: BackgroundCall[bool | None] | None = None
         self._admin = client_config(connector, "admin")
         self.cluster = Cluster(self._admin)
         self.config = config = consumer_config(connector, index, _WAIT)
         self.consumer, self.consumer_log = logged_consumer(config, log)
         self._wait = wait
-        self.place = Place(connector, index, config, tell, wait)
+        self.membership = StaticMembership(connector, index, config, tell, wait)
         self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
         """Seconds in which every task finds out that its place in the group was taken."""
         self._metadata_age = float(config[METADATA_AGE]) / 1000
@@ -191,7 +191,7 @@ class Subscription:
     def _return(self, due: float) -> None:
         if self._asking is None:
             if time.monotonic() >= due:
-                self._asking = Started("the place in the group", self._is_taken)
+                self._asking = BackgroundCall("the place in the group", self._is_taken)
             return
         if not self._asking.ended(0):
             return
@@ -203,12 +203,12 @@ class Subscription:
             return
         self._returns_at = None
         self._outdated = False
-        self.place.note_rejoin()
+        self.membership.note_rejoin()
         self._resubscribe()
 
     def _is_taken(self) -> bool | None:
         try:
-            return self.place.is_taken()
+            return self.membership.is_taken()
         except SemelError as error:
             # The consumer may be allowed to join all the same: admin.override may name another
             # user.
@@ -274,7 +274,7 @@ class Subscription:
         self.consumer, self.consumer_log = logged_consumer(self.config, log)
         self._set_place(False)
         close(old)  # before another one takes its place in the group, if it can be
-        self.place.note_rejoin()
+        self.membership.note_rejoin()
         self._resubscribe()
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ class Subscription:
             KafkaException: as the consumer does.
         """
         self._closing = True
-        self.place.note_id(str(self.consumer.memberid()))
+        self.membership.note_id(str(self.consumer.memberid()))
         self.consumer.poll(0)  # an answer that is heard within close() may block it forever
         self._closed = True
         close(self.consumer)
@@ -304,7 +304,7 @@ class Subscription:
             return
         self._set_place(True)
         me = str(consumer.memberid())
-        self._unassigned.assigned(new_member=self.place.note_assignment(me))
+        self._unassigned.assigned(new_member=self.membership.note_assignment(me))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
         self._outdated = given != owned
@@ -319,7 +319,7 @@ class Subscription:
             return
         is_over = not consumer.memberid()
         if is_over:
-            self.place.note_loss()
+            self.membership.note_loss()
         if is_over or self._closing:
             self._stay_out()
         self._give_up(Lost if is_over else Revoked)

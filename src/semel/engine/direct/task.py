@@ -115,8 +115,8 @@ class Task:
         found = sorted(self._reader.positions.items())
         return ", ".join(f"{tp} from offset {at}" for tp, at in found[:8])
 
-    def excuse(self, error: Fenced) -> str:
-        return self._subscription.place.excuse(error)
+    def false_fence_reason(self, error: Fenced) -> str | None:
+        return self._subscription.membership.false_fence_reason(error)
 
     def run(self) -> None:
         """Loop until the driver says stop; finishes the poll in hand.
@@ -132,7 +132,7 @@ class Task:
             plan: Mapping[str, pa.Schema] | None = self._line.plan()
             if plan is None:
                 return
-            self._pipeline.know(plan)
+            self._pipeline.add_schemas(plan)
             self._reporter.report("started")
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
@@ -156,7 +156,7 @@ class Task:
 
     def _connect(self) -> None:
         """Connect to Kafka and to the store while the driver prepares the run."""
-        kafka = abandoned.Started("connecting to Kafka", self._subscription.connect)
+        kafka = abandoned.BackgroundCall("connecting to Kafka", self._subscription.connect)
         try:
             with suppress(SemelError):  # the first call that needs the store says what is wrong
                 protocols.connect_early(self._sink)

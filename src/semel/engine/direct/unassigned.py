@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupState
 
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups, assigned_to
 from semel.ledger import TopicPartition
@@ -41,7 +41,7 @@ class Unassigned:
         self._group = group
         self._pause = _SOON
         self._due = float("inf")
-        self._looking: Started[Partitions | None] | None = None
+        self._looking: BackgroundCall[Partitions | None] | None = None
 
     def assigned(self, *, new_member: bool) -> None:
         """The group has just assigned partitions: an answer that is under way is outdated. Look
@@ -56,7 +56,7 @@ class Unassigned:
         if self._looking is None:
             if time.monotonic() >= self._due:
                 asked = sorted(topics)
-                self._looking = Started("unassigned partitions", lambda: self._ask(asked))
+                self._looking = BackgroundCall("unassigned partitions", lambda: self._ask(asked))
             return frozenset()
         if not self._looking.ended(0):
             return frozenset()

@@ -57,7 +57,7 @@ from semel.gateway import require_token_of_jvm
 from semel.jars import SPARK_KAFKA
 from semel.kafka import security
 from semel.kafka.consumer import consumer_config
-from semel.kafka.damage import Damage, examine, intact, told_by_java
+from semel.kafka.damage import Damage, examine, intact, parse_java_error
 from semel.kafka.reader import after_last_record
 from semel.ledger import LedgerEntry, OffsetRange, TopicPartition
 
@@ -114,7 +114,7 @@ class MicroBatchEngine:
         control = self._lines.address(self._spark().sparkContext)
         batches = MicroBatches(self._run, self._transform, self._progress, control)
         try:
-            batches.introduce()
+            batches.log_start()
             self._supervise(batches, targets)
         except LedgerConflict as conflict:
             raise batches.fenced(conflict) from None
@@ -139,7 +139,7 @@ class MicroBatchEngine:
                 self._run.observe(self._progress)
                 self._run.stop.wait(_LOOK)
                 continue
-            if self._run.orders.drop_restarts():
+            if self._run.run_control.drop_restarts():
                 batches.begin_again()
                 self._progress.restarts += 1
             try:
@@ -272,7 +272,7 @@ class MicroBatchEngine:
     @property
     def _interrupted(self) -> bool:
         """Whether the query has to end, although the run continues."""
-        return self._run.paused.is_set() or not self._run.orders.restarts.empty()
+        return self._run.paused.is_set() or not self._run.run_control.restarts.empty()
 
     def _settle(self, query: StreamingQuery) -> None:
         """Wait for the batch in hand. If it does not end in time, cancel it; what its tasks have
@@ -315,7 +315,7 @@ class MicroBatchEngine:
                 raise
             except Exception as error:
                 self._failure = _reason(error)
-                self._unreadable = told_by_java(str(error))
+                self._unreadable = parse_java_error(str(error))
                 if self._unreadable is not None:
                     raise
                 self._error = self._lasting(error)

@@ -87,9 +87,9 @@ class MicroBatches:
         """Make worker processes recreate what they keep for the run."""
         self._topics.begin_again()
 
-    def introduce(self) -> None:
-        """See :meth:`~semel.engine.publish.Publisher.introduce`."""
-        self._publisher.introduce()
+    def log_start(self) -> None:
+        """See :meth:`~semel.engine.publish.Publisher.log_start`."""
+        self._publisher.log_start()
 
     def fenced(self, conflict: LedgerConflict) -> Fenced:
         """See :meth:`~semel.engine.publish.Publisher.fenced`."""

@@ -25,15 +25,15 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 
 from semel import failpoints
-from semel.abandoned import Started
+from semel.abandoned import BackgroundCall
 from semel.config import SourceConnectorConfig
 from semel.context import is_over
 from semel.delivery import Delivery, Guarantee
 from semel.engine import fences
 from semel.engine.base import Progress
 from semel.engine.lines import serving
-from semel.engine.orders import Orders
 from semel.engine.retry import Retries
+from semel.engine.run_control import RunControl
 from semel.engine.source.task import SourceSpec
 from semel.engine.source.topics import Topics, with_records
 from semel.engine.supervisor import Supervisor
@@ -63,7 +63,7 @@ class SourceRun:
     guarantee: Guarantee
     source: Source
     cluster: Cluster
-    orders: Orders
+    run_control: RunControl
 
 
 class SourceEngine:
@@ -73,7 +73,7 @@ class SourceEngine:
         self._run = run
         self._spark = spark
         self._offsets = SourceOffsets(run.connector, run.cluster)
-        self._supervisor = Supervisor(run.orders, spark)
+        self._supervisor = Supervisor(run.run_control, spark)
         self._chain = known_chain(run.connector.originals)
 
     def run(self) -> Progress:
@@ -85,7 +85,7 @@ class SourceEngine:
         try:
             return self._prepared()
         except TransientError:
-            if not self._run.orders.stop.is_set():
+            if not self._run.run_control.stop.is_set():
                 raise
             return self._supervisor.progress
         finally:
@@ -101,8 +101,8 @@ class SourceEngine:
         if later := self._topics_of(partitions):
             topics.check(later)
         owner = Owner()
-        while not run.orders.stop.is_set():  # a run that is over fences nobody
-            if not run.orders.share.is_whole:
+        while not run.run_control.stop.is_set():  # a run that is over fences nobody
+            if not run.run_control.assignment.is_whole:
                 return self._run_share(partitions, owner)
             watch = _Watch(run.connector.name, run.source, partitions, self._may_divide)
             owner = self._own(partitions, owner)
@@ -120,7 +120,7 @@ class SourceEngine:
     def _run_share(self, partitions: Partitions, known: Owner) -> Progress:
         """Run this worker's tasks each time the source is divided; ``known`` is the owner that was
         seen last."""
-        run, stop = self._run, self._run.orders.stop
+        run, stop = self._run, self._run.run_control.stop
         fenced, last = 0, Owner()
         while not stop.is_set():
             owner = self._patiently(partial(self._divided, partitions, last, known))
@@ -165,7 +165,7 @@ class SourceEngine:
             return owner
         if known.run and not owner.run:
             raise taken_over(run.connector, owner, known)
-        if not run.orders.share.has_first:
+        if not run.run_control.assignment.has_first:
             return None
         shared = owner.parts and self._is_of_cluster(owner)
         if before.run and owner.run != before.run and not shared:
@@ -184,7 +184,7 @@ class SourceEngine:
         # The driver's consumer may be in use in its own thread.
         with closing(SourceOffsets(self._run.connector, self._run.cluster)) as offsets:
             owner = offsets.owner()
-        return self._run.orders.share.has_first or self._has_divided(owner, partitions)
+        return self._run.run_control.assignment.has_first or self._has_divided(owner, partitions)
 
     def _has_divided(self, owner: Owner, partitions: Partitions) -> bool:
         parts = self._run.source.divide(partitions, self._run.connector.tasks_max)
@@ -207,7 +207,7 @@ class SourceEngine:
             TransientError: the run was stopped meanwhile.
         """
         tell = partial(log.warning, "%s")
-        return Retries(self._run.connector, tell).run(action, self._run.orders.stop.wait)
+        return Retries(self._run.connector, tell).run(action, self._run.run_control.stop.wait)
 
     def _own(self, partitions: Partitions, before: Owner, *, shared: bool = False) -> Owner:
         """Divide the source, and end what ran before; ``shared`` tells other processes how.
@@ -227,7 +227,7 @@ class SourceEngine:
             raise taken_over(run.connector, stored.owner, before)
         if not stored.owner.run and not stored.offsets:
             self._warn_of_repetition(partitions)
-        if stored.owner.run not in ("", name, before.run) and not run.orders.share.moves:
+        if stored.owner.run not in ("", name, before.run) and not run.run_control.assignment.moves:
             self._announce(stored.owner.by)
         parts = run.source.divide(partitions, run.connector.tasks_max)
         return own(
@@ -285,16 +285,16 @@ class SourceEngine:
             guarantee=run.guarantee,
             owner=owner,
             parts=parts,
-            until_caught_up=run.orders.until_caught_up,
+            until_caught_up=run.run_control.until_caught_up,
         )
 
         def over(progress: Progress) -> bool:
-            watch.gives_away = is_whole and not run.orders.share.is_whole
-            if run.orders.stop.is_set() or watch.gives_away:
+            watch.gives_away = is_whole and not run.run_control.assignment.is_whole
+            if run.run_control.stop.is_set() or watch.gives_away:
                 return True
             reports = [progress.tasks.get(n) for n in range(len(parts))]
             caught_up = all(report is not None and report.caught_up for report in reports)
-            return (run.orders.until_caught_up and caught_up) or watch.look()
+            return (run.run_control.until_caught_up and caught_up) or watch.look()
 
         try:
             return self._supervisor.supervise(server, spec, len(parts), over, calm=_CALM)
@@ -319,7 +319,7 @@ class _Watch:
         self._source = source
         self._known = _canonical(partitions)
         self._due = time.monotonic() + source.refresh
-        self._asked: Started[Partitions] | None = None
+        self._asked: BackgroundCall[Partitions] | None = None
         self.changed: Partitions | None = None
         self.gives_away = False
 
@@ -332,7 +332,7 @@ class _Watch:
         if self._asked is None:
             if time.monotonic() >= self._due:
                 what = f"asking connector {self._connector}'s source for its partitions"
-                self._asked = Started(what, self._ask)
+                self._asked = BackgroundCall(what, self._ask)
             return False
         if not self._asked.ended(0):
             return False

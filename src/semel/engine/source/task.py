@@ -96,9 +96,9 @@ class SourceTask:
         self._pause = _SHORTEST
         self._conflicts = 0
 
-    def excuse(self, error: Fenced) -> str:
-        """Always empty: a fence does prove a takeover, because the stored owner was compared."""
-        return ""
+    def false_fence_reason(self, error: Fenced) -> str | None:
+        """Always None: a fence does prove a takeover, because the stored owner was compared."""
+        return None
 
     def run(self) -> None:
         """Loop until the driver says stop; commits what is in hand.

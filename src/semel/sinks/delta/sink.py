@@ -114,7 +114,7 @@ class DeltaSink(StagingSink):
             raise ConfigError(*problems)
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         return absolute(raw, "delta.table.path")
 
     @property

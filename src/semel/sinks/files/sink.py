@@ -100,7 +100,7 @@ class FilesSink(StagingSink):
         )
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         return absolute(raw, "path")
 
     @property

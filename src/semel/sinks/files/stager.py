@@ -30,7 +30,7 @@ from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of
 from semel.sinks.files.schemas import Schemas
-from semel.sinks.files.writer import FileWriter, Naming, Place, Rows, in_order
+from semel.sinks.files.writer import FileKey, FileWriter, Naming, Rows, in_order
 from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
 
@@ -157,7 +157,7 @@ class FilesStager(Stager):
             self._arranger.schemas.renew(topic)
             self._renewed.add(topic)
         # All are arranged before any is written: a batch that does not fit leaves nothing behind.
-        found: dict[Place, list[pa.Table]] = {}
+        found: dict[FileKey, list[pa.Table]] = {}
         for records in given:
             for place, rows in self._writer.parts(*self._arranger.arranged(records)):
                 found.setdefault(place, []).append(rows)

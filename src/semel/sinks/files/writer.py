@@ -58,7 +58,7 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileKey:
     """What all records of a file share: where they go, and where they were read."""
 
     folder: str
@@ -66,7 +66,7 @@ class Place:
     partition: int
 
 
-Parts = Sequence[tuple[Place, pa.Table]]
+Parts = Sequence[tuple[FileKey, pa.Table]]
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _Span:
     since: int
 
 
-class FileWriter(RollingWriter[Place, Landing, OpenFile]):
+class FileWriter(RollingWriter[FileKey, Landing, OpenFile]):
     """Writes the files of one task, or of a commit's dead letters.
 
     ``sequence`` is the newest entry of the ledger: the files can be committed by the next one.
@@ -94,7 +94,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         self._sequence = sequence
         self._naming = naming
         self._kind = kind
-        self._spans: dict[Place, _Span] = {}
+        self._spans: dict[FileKey, _Span] = {}
 
     def write(self, rows: pa.Table, where: Rows) -> None:
         """Add rows."""
@@ -116,11 +116,11 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
         if where.times is not None:
             marked = marked.append_column(_TIME, where.times.cast(pa.int64()))
         by = pa.table({**where.by, _TOPIC: where.origins, _PARTITION: where.partitions})
-        found: list[tuple[Place, pa.Table]] = []
+        found: list[tuple[FileKey, pa.Table]] = []
         refused: list[Rejected] = []
         for (*values, topic, partition), part in split(marked, by):
             below = where.folder(partition, values)
-            place = Place("/".join(p for p in (where.root, below) if p), topic, partition)
+            place = FileKey("/".join(p for p in (where.root, below) if p), topic, partition)
             why_not = self._store.too_long(place.folder, self._longest_name(place))
             if why_not and not (below and self._has_room(where, topic)):  # no record is to blame
                 raise ConfigError(
@@ -140,13 +140,13 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
 
     def _has_room(self, where: Rows, topic: str) -> bool:
         """Whether the store can name a folder by the topic alone."""
-        file = self._longest_name(Place(where.root, topic, 0))
+        file = self._longest_name(FileKey(where.root, topic, 0))
         return not self._store.too_long(where.root, file)
 
-    def _longest_name(self, place: Place) -> str:
+    def _longest_name(self, place: FileKey) -> str:
         return self._naming.longest_name(place.topic, place.partition, self._kind.extension)
 
-    def _cut(self, place: Place, part: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
+    def _cut(self, place: FileKey, part: pa.Table) -> Iterator[tuple[FileKey, pa.Table]]:
         offsets = part.column(_OFFSET).to_numpy()
         times = part.column(_TIME).to_numpy() if _TIME in part.column_names else None
         rows = part.drop_columns([n for n in _OWN if n in part.column_names])
@@ -170,7 +170,7 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
             yield place, rows.slice(start, end - start)
             start = end
 
-    def _end(self, place: Place, start: int, end: int, times: Any) -> int:
+    def _end(self, place: FileKey, start: int, end: int, times: Any) -> int:
         """The end of the rows that the place's file can still take."""
         span = self._spans.get(place)
         if self._naming.most:
@@ -181,11 +181,11 @@ class FileWriter(RollingWriter[Place, Landing, OpenFile]):
             end = start + int(late[0]) if len(late) else end
         return end
 
-    def _new(self, values: Place, schema: pa.Schema) -> OpenFile:
+    def _new(self, values: FileKey, schema: pa.Schema) -> OpenFile:
         path = f"{self._staging}/{staged_name(self._sequence, uuid.uuid4().hex)}"
         return self._kind.open(path, self._store.open(path), schema)
 
-    def _described(self, values: Place, file: OpenFile) -> Landing:
+    def _described(self, values: FileKey, file: OpenFile) -> Landing:
         span = self._spans.pop(values)
         name = self._naming.name(
             values.topic, values.partition, span.first, span.last, self._kind.extension

@@ -105,7 +105,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         }
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         if raw.get("file.directory", "").strip():
             return absolute(raw, "file.directory")
         return absolute(raw, "file")

@@ -9,7 +9,7 @@ from typing import Any
 
 from semel.ledger import Advance, OffsetRange, TopicPartition
 from semel.sinks.iceberg.files import StagedFile
-from semel.sinks.iceberg.routing import Counts, Share
+from semel.sinks.iceberg.routing import Counts, StagedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Parts:
         files: dict[str, list[StagedFile]] = {}
         shares: dict[str, Counts] = {}
         for part in staged:
-            if isinstance(part, Share):
+            if isinstance(part, StagedRows):
                 shares.setdefault(part.table, Counter()).update(part.counts)
             else:
                 files.setdefault(part.table, []).append(part)

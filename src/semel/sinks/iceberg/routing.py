@@ -28,7 +28,7 @@ _BYTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StagedRows:
     """The number of staged rows of a table; without a table, of rows that go nowhere."""
 
     table: str

@@ -72,7 +72,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
             self._letters = DeadLetterTable(lambda: self._catalog, dead, connector.name)
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         by_key = BY_KEY if raw.get("iceberg.tables.cdc-field", "").strip() else {}
         uri = "iceberg.catalog.uri"
         file = raw.get(uri, "").strip().removeprefix("sqlite:///")

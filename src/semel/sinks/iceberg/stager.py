@@ -9,7 +9,7 @@ from typing import Any
 from semel.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.iceberg.files import FileWriter
-from semel.sinks.iceberg.routing import Counts, Share, counted
+from semel.sinks.iceberg.routing import Counts, StagedRows, counted
 from semel.sinks.iceberg.tables import Tables
 from semel.sinks.iceberg.target import TargetTable
 from semel.sinks.staging import Stager
@@ -53,7 +53,7 @@ class IcebergStager(Stager):
 
     def finish(self) -> Sequence[Any]:
         files: list[Any] = [f for writer in self._writers.values() for f in writer.finish()]
-        return files + [Share(table, counts) for table, counts in (self._shares or {}).items()]
+        return files + [StagedRows(table, counts) for table, counts in (self._shares or {}).items()]
 
     def discard(self) -> None:
         for writer in self._writers.values():

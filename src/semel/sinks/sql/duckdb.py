@@ -31,11 +31,11 @@ from semel.sinks.sql.errors import Nature, by_code
 from semel.sinks.sql.files import (
     LockFile,
     RunLock,
-    anchored,
     check_directory,
     database_path,
     holder,
     is_read_only,
+    normalized,
 )
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.sink import SqlSink
@@ -389,5 +389,5 @@ class DuckdbSink(SqlSink):
     local = True
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        return anchored(raw, "duckdb")
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return normalized(raw, "duckdb")

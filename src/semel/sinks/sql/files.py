@@ -39,8 +39,8 @@ def database_path(url: str, system: str) -> Path:
     return Path(path).absolute()
 
 
-def anchored(raw: Mapping[str, str], system: str, key: str = "connection.url") -> dict[str, str]:
-    """See :meth:`semel.sinks.base.Sink.anchored`; ``key`` holds the URL."""
+def normalized(raw: Mapping[str, str], system: str, key: str = "connection.url") -> dict[str, str]:
+    """See :meth:`semel.sinks.base.Sink.normalized`; ``key`` holds the URL."""
     try:
         path = database_path(raw.get(key, ""), system)
     except ConfigError:  # it is reported later

@@ -22,11 +22,11 @@ from semel.sinks.sql.dialect import STAGE, Dialect, column, listed, ranks, table
 from semel.sinks.sql.errors import Nature
 from semel.sinks.sql.files import (
     RunLock,
-    anchored,
     check_directory,
     database_path,
     holder,
     is_read_only,
+    normalized,
     room,
 )
 from semel.sinks.sql.names import Name, literal, quote
@@ -396,5 +396,5 @@ class SqliteSink(SqlSink):
     local = True
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
-        return anchored(raw, "sqlite")
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+        return normalized(raw, "sqlite")

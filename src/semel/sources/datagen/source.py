@@ -77,7 +77,7 @@ class DatagenSource(Source):
         )
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         return absolute(raw, "schema.filename")
 
     def topics(self) -> Sequence[str]:

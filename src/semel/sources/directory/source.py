@@ -114,7 +114,7 @@ class DirectorySource(Source):
         )
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for name in (_INPUT, _FINISHED, _ERROR, *filepulse.PATHS):
             found |= absolute(raw, name)

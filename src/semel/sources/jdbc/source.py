@@ -16,7 +16,7 @@ from semel.errors import ConfigError, NotJudged, Problem, misconfigured
 from semel.problems import together
 from semel.quoting import named
 from semel.sinks.sql.errors import SchemaChanged
-from semel.sinks.sql.files import anchored
+from semel.sinks.sql.files import normalized
 from semel.sources.base import (
     Source,
     SourceBatch,
@@ -75,7 +75,7 @@ class JdbcSource(Source):
         self._known_unfit: set[str] = set()
         self._timeless_due: dict[TableId | None, float] = {}
         self.refresh = self._config.table_poll_ms / 1000
-        self.local = bool(self.anchored(connector.originals))
+        self.local = bool(self.normalized(connector.originals))
         numbers = self._config.mode == INCREMENTING and not self._config.query
         self.unit = "ids" if numbers else None
         self.revises = self._config.by_time
@@ -125,10 +125,10 @@ class JdbcSource(Source):
         return Support(True, WHY.get(config.mode, ""))
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         url = raw.get("connection.url", "").strip().removeprefix("jdbc:")
         system = url.partition(":")[0]
-        return anchored(raw, system) if system in ("sqlite", "duckdb") else {}
+        return normalized(raw, system) if system in ("sqlite", "duckdb") else {}
 
     def topics(self) -> Sequence[str]:
         if self._config.query:

@@ -21,7 +21,7 @@ _DIVISIBLE = ("direct", "source")
 """The engines whose tasks do not need a common driver."""
 
 
-class Leading:
+class Leader:
     """Leads the cluster while this worker owns the config topic's partition."""
 
     def __init__(

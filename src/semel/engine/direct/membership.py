@@ -35,7 +35,7 @@ _SESSIONS = 2
 """How many sessions another member must stay to be taken for another run."""
 
 
-class Place:
+class StaticMembership:
     """The place of one task, and the member ids that the task has had there.
 
     ``tell`` writes a line to the driver's log. ``wait`` waits for so many seconds, or until the
@@ -88,8 +88,8 @@ class Place:
         other, _ = self._look()
         return None if other is None else other != ""
 
-    def excuse(self, fence: Fenced) -> str:
-        """Why a fence does not end the run; empty if it does.
+    def false_fence_reason(self, fence: Fenced) -> str | None:
+        """Why a fence does not end the run; None if it does.
 
         If two runs compete, the one that holds the place of task 0 continues. If any place could
         decide, each run could displace a task of the other, and both would end. Other tasks only
@@ -101,7 +101,7 @@ class Place:
         elif displaced and now < self._joining_until:
             own = "an earlier request of its own to join may have been answered late"
         if not own and not displaced:
-            return ""
+            return None
         try:
             taken = self._is_taken_for(self._stays * (2 if self._index else bool(own)))
         except SemelError as error:
@@ -109,7 +109,7 @@ class Place:
             taken = not own
         if not taken:
             return own or "nobody else has taken its place"
-        return "the place of task 0 decides between two runs" if self._index else ""
+        return "the place of task 0 decides between two runs" if self._index else None
 
     def _is_taken_for(self, seconds: float) -> bool:
         """Whether the same other member holds the place for this long. Asks until Kafka answers;

@@ -19,7 +19,7 @@ _FOLLOWS = 10.0
 """Seconds after which a thread that waits for an event checks whether it still should."""
 
 
-class Share:
+class TaskAssignment:
     """Which of a connector's tasks run in this process: all, or those that a cluster of workers has
     given it. May be changed while the connector runs, from any thread."""
 
@@ -42,7 +42,7 @@ class Share:
         return wanted is None or 0 in wanted
 
     def want(self, tasks: Collection[int] | None) -> None:
-        """Change the share: tasks that no longer belong to it end after their current work."""
+        """Change the assignment: tasks that no longer belong to it end after their current work."""
         with self._lock:
             self._wanted = None if tasks is None else frozenset(tasks)
 
@@ -109,14 +109,14 @@ class Notifier:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class RunControl:
     """What a run is asked to do.
 
     ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
     the numbers of tasks to restart: all three may change while it runs. ``until_caught_up`` ends
     it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
     the others running. ``observe`` is called with the totals several times a second while records
-    flow. ``share`` are the tasks that run in this process; it may change, too. ``notifier``
+    flow. ``assignment`` is the tasks that run in this process; it may change, too. ``notifier``
     reports a change at once; otherwise it is noticed after a few seconds.
     """
 
@@ -126,7 +126,7 @@ class Orders:
     until_caught_up: bool = False
     keeps_going: bool = False
     observe: Callable[[Progress], None] = lambda _progress: None
-    share: Share = field(default_factory=Share)
+    assignment: TaskAssignment = field(default_factory=TaskAssignment)
     notifier: Notifier = field(default_factory=Notifier)
 
     def pause(self) -> None:
@@ -154,6 +154,6 @@ class Orders:
                 found = True
         return found
 
-    def observed_by(self, observe: Callable[[Progress], None]) -> Orders:
-        """The same orders, with another observer."""
+    def observed_by(self, observe: Callable[[Progress], None]) -> RunControl:
+        """The same, with another observer."""
         return replace(self, observe=observe)

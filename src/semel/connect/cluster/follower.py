@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from semel.config.cluster import ClusterConfig
-from semel.connect.cluster.hosted import Hosted, Wanted
+from semel.connect.cluster.hosted import HostedConnector, Wanted
 from semel.connect.cluster.membership import Membership
 from semel.connect.cluster.records import (
     Record,
@@ -34,7 +34,7 @@ _READ_BACK = 2.0
 """Seconds in which a report should have been read back; then it is written again."""
 
 
-class Following:
+class Follower:
     """Makes this worker run what it is assigned.
 
     :meth:`look` and :meth:`write` are called again and again, each by a thread of its own: writing
@@ -48,7 +48,7 @@ class Following:
         self._store = store
         self._membership = membership
         self._runtime = runtime
-        self._hosted: dict[str, Hosted] = {}
+        self._hosted: dict[str, HostedConnector] = {}
         self._waiting: dict[tuple[str, int], float] = {}
         self._absences = 0
         self._leaves = False
@@ -62,7 +62,7 @@ class Following:
         mine = self._assigned()
         for name in [*mine, *(n for n in self._hosted if n not in mine)]:
             if name not in self._hosted:
-                self._hosted[name] = Hosted(name, self._runtime, self._config)
+                self._hosted[name] = HostedConnector(name, self._runtime, self._config)
             if self._hosted[name].want(mine.get(name)) and name not in mine:
                 del self._hosted[name]
         hosted = [name for name in mine if name in self._hosted]
@@ -113,7 +113,7 @@ class Following:
         except TransientError as error:
             log.warning("group %s: states could not be reported: %s", self._config.group_id, error)
 
-    def hosted(self, name: str) -> Hosted | None:
+    def hosted(self, name: str) -> HostedConnector | None:
         """A connector that runs here."""
         return self._hosted.get(name)
 
@@ -230,7 +230,7 @@ class Following:
                 yield topic_used(name, topic, int(time.time() * 1000))
 
     def _tasks_changed(
-        self, hosted: Hosted, status: ConnectorStatus, wanted: Wanted
+        self, hosted: HostedConnector, status: ConnectorStatus, wanted: Wanted
     ) -> Iterator[Record]:
         name, mine = hosted.name, wanted.tasks
         with self._store.changed:
@@ -258,7 +258,7 @@ class Following:
             elif self._is_left(hosted, number, record):
                 yield task_stated(name, number, free)
 
-    def _is_left(self, hosted: Hosted, task: int, record: StateRecord) -> bool:
+    def _is_left(self, hosted: HostedConnector, task: int, record: StateRecord) -> bool:
         """Whether a task ran here and the status topic does not yet say that it no longer does."""
         is_mine = record.worker == self._config.id and record.state != State.UNASSIGNED
         return is_mine and not hosted.holds(task)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from semel.connect.cluster.following import Following
+from semel.connect.cluster.follower import Follower
 from semel.connect.cluster.membership import Group
 from semel.connect.cluster.records import (
     Assignment,
@@ -66,7 +66,7 @@ class Stage:
             inherited=lambda given: given,
             permitted=lambda given: given,
         )
-        self.following = Following(config, store, self.membership, self.runtime)
+        self.following = Follower(config, store, self.membership, self.runtime)
 
     def _start(self, config: dict[str, str], **_how: object) -> None:
         name = config["name"]

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from semel.connect.cluster import leading as module
-from semel.connect.cluster.leading import Leading
+from semel.connect.cluster.leader import Leader
 from semel.connect.cluster.membership import Group
 from semel.connect.cluster.records import Assignment, Configs, Statuses
 from tests.connect.cluster.test_membership import given
@@ -25,7 +25,7 @@ def test_a_worker_that_is_back_is_awaited_until_the_group_shows_it(
     now = 1000.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     none = cast(Any, None)
-    leading = Leading(given("127.0.0.1:1"), none, none, none)
+    leading = Leader(given("127.0.0.1:1"), none, none, none)
     without, whole = Group(frozenset({HERE})), Group(frozenset({HERE, AWAY}))
     assert leading._returning([AWAY], without) == []  # it is still announced to be away
     now += 100
@@ -65,7 +65,7 @@ class Cluster:
         self.leadership: Any = SimpleNamespace(
             is_held=False, take=self._take, write=self.written.extend, give_up=lambda: None
         )
-        self.leading = Leading(config, self.store, self.membership, self.leadership)
+        self.leading = Leader(config, self.store, self.membership, self.leadership)
 
     def _take(self) -> None:
         self.leadership.is_held = True

@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupState
 
 from semel.config import ConnectorConfig, read
 from semel.engine.direct import place as module
-from semel.engine.direct.place import Place
+from semel.engine.direct.membership import StaticMembership
 from semel.errors import Displaced, Fenced, SemelError, ServiceError, Unavailable
 
 LOST, DECIDES = "its session had just expired", "the place of task 0 decides between two runs"
@@ -40,7 +40,7 @@ class Clock:
 
 def place(
     clock: Clock, answers: Iterable[Answer], monkeypatch: pytest.MonkeyPatch, *, task: int = 0
-) -> Place:
+) -> StaticMembership:
     """A place whose session takes 10 s. Kafka repeats its last answer."""
     left = list(answers)
 
@@ -63,35 +63,35 @@ def place(
         {"name": "c", "connector.class": "postgresql", "topics": "t", "bootstrap.servers": "b:1"},
     )
     consumer = {"group.instance.id": f"g-{task}", "session.timeout.ms": 10_000}
-    made = Place(connector, task, consumer, lambda _line: None, clock.wait)
+    made = StaticMembership(connector, task, consumer, lambda _line: None, clock.wait)
     made.note_id("me")
     return made
 
 
 @pytest.mark.parametrize(
-    ("answers", "task", "excuse", "waits"),
+    ("answers", "task", "reason", "waits"),
     [
-        (["another"], 0, "", 0.0),
-        (["another rebalances"], 0, "", 0.0),
+        (["another"], 0, None, 0.0),
+        (["another rebalances"], 0, None, 0.0),
         (["another"], 1, DECIDES, 40.0),
         (["another", "nobody"], 1, NOBODY, 0.5),
         (["nobody"], 0, NOBODY, 0.0),
         (["me"], 0, NOBODY, 0.0),
-        ([MOVES, MOVES, "another"], 0, "", 1.0),
-        ([FORBIDDEN], 0, "", 0.0),
+        ([MOVES, MOVES, "another"], 0, None, 1.0),
+        ([FORBIDDEN], 0, None, 0.0),
     ],
 )
 def test_another_member_in_its_place_ends_the_run_of_task_0(
     answers: list[Answer],
     task: int,
-    excuse: str,
+    reason: str | None,
     waits: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each run may hold the place of one task of the other: exactly one of them must end."""
     clock = Clock()
     there = place(clock, answers, monkeypatch, task=task)
-    assert there.excuse(Displaced("fenced")) == excuse
+    assert there.false_fence_reason(Displaced("fenced")) == reason
     assert clock.passed == waits
 
 
@@ -130,7 +130,7 @@ def test_a_member_that_may_be_the_tasks_own_must_stay_to_count_as_another_run(
     else:
         there.note_rejoin()
         there.note_assignment("me, too")
-    assert there.excuse(fence) == (own if not ends else DECIDES if task else "")
+    assert there.false_fence_reason(fence) == (own if not ends else DECIDES if task else None)
     assert clock.passed == waits
 
 
@@ -141,7 +141,7 @@ def test_a_task_that_is_told_to_stop_waits_no_longer(
     clock = Clock(stops_at=2.0)
     there = place(clock, [answer], monkeypatch)
     there.note_loss()
-    assert there.excuse(Displaced("fenced")) == LOST
+    assert there.false_fence_reason(Displaced("fenced")) == LOST
     assert clock.passed == 2.0
 
 
@@ -152,11 +152,12 @@ def test_later_fences_have_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
     there.note_loss()
     there.note_assignment("me")
     clock.passed = 31.0
-    assert there.excuse(Fenced("conflicts")) == there.excuse(Displaced("fenced")) == ""
+    assert there.false_fence_reason(Fenced("conflicts")) is None
+    assert there.false_fence_reason(Displaced("fenced")) is None
     assert clock.passed == 31.0
 
 
 def test_a_late_join_does_not_excuse_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     there = place(Clock(), ["nobody"], monkeypatch)
     there.note_rejoin()
-    assert there.excuse(Fenced("conflicts")) == ""
+    assert there.false_fence_reason(Fenced("conflicts")) is None
