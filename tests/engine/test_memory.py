@@ -85,7 +85,7 @@ def test_addresses_that_arrow_reserves_count_as_nobodys_memory() -> None:
     program = """
 import pyarrow as pa
 from semel.engine import memory
-memory.limit(540 << 20)
+memory.limit(600 << 20)
 pa.array([1])
 bytearray(400 << 20)
 """

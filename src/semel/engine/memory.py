@@ -50,7 +50,7 @@ def limit_caches() -> None:
 def limit(nbytes: int) -> None:
     """Let this process use so many bytes more than it does now: for what goes beyond, the system
     gives it no memory."""
-    pa.allocate_buffer(1)  # with its first bytes, Arrow's allocator reserves a gigabyte of addresses
+    pa.allocate_buffer(1)  # with the first one, Arrow's allocator reserves a gigabyte of addresses
     with suppress(OSError, ValueError):  # not on Linux, or the limit is fixed
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (_used(_DATA) + nbytes + _STACKS, most))
