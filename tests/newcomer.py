@@ -73,5 +73,5 @@ class Newcomer:
             check=False,
             timeout=2 * PATIENCE,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
