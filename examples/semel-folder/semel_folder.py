@@ -36,7 +36,7 @@ class FolderSource(Source):
         self._config = read(FolderConfig, connector.originals)
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         return {"folder.path": str(Path(raw.get("folder.path", "")).absolute())}
 
     def describe(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ def _run() -> Any:
     orders = RunControl()
     return SimpleNamespace(
         connector=connector,
-        orders=orders,
+        run_control=orders,
         stop=orders.stop,
         over=lambda *_arguments: False,
         observe=lambda _progress: None,
@@ -85,7 +85,7 @@ def _server(*, reached: bool) -> Any:
     return SimpleNamespace(
         reports=queue.Queue(),
         reached=reached,
-        speaks=lambda _task: False,
+        is_connected=lambda _task: False,
         stop_tasks=lambda: None,
         want_task=lambda _task: None,
         announce=lambda _plan: None,

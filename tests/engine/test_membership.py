@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 
 from semel.config import ConnectorConfig, read
-from semel.engine.direct import place as module
+from semel.engine.direct import membership as module
 from semel.engine.direct.membership import StaticMembership
 from semel.errors import Displaced, Fenced, SemelError, ServiceError, Unavailable
 

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.engine.direct import place
+from semel.engine.direct import membership
 from semel.engine.direct import subscription as direct
 from semel.engine.direct.subscription import Assigned, Lost, Revoked, Subscription
 from semel.errors import Displaced, ServiceError
@@ -241,7 +241,7 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
         {**same, "bootstrap.servers": config["bootstrap.servers"], **_SHORT, "log_level": 0}
     )
     fence = fenced(connector, 0, "Static consumer fenced")
-    monkeypatch.setattr(place, "_OWN_DOING", PATIENCE)
+    monkeypatch.setattr(membership, "_OWN_DOING", PATIENCE)
     monkeypatch.setattr(subscription.membership, "_stays", PATIENCE)
     try:
         subscription.subscribe([source])

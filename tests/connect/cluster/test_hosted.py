@@ -42,7 +42,7 @@ class Stage:
         status = ConnectorStatus("orders", Status(initial_state))
         self.connectors["orders"] = SimpleNamespace(
             status=lambda: status,
-            share=lambda _tasks: None,
+            assign=lambda _tasks: None,
             resume=self._plan,
             restart=self._plan,
             stop=lambda: None,

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from semel.connect.cluster import leading as module
+from semel.connect.cluster import leader as module
 from semel.connect.cluster.leader import Leader
 from semel.connect.cluster.membership import Group
 from semel.connect.cluster.records import Assignment, Configs, Statuses
@@ -25,20 +25,20 @@ def test_a_worker_that_is_back_is_awaited_until_the_group_shows_it(
     now = 1000.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     none = cast(Any, None)
-    leading = Leader(given("127.0.0.1:1"), none, none, none)
+    leader = Leader(given("127.0.0.1:1"), none, none, none)
     without, whole = Group(frozenset({HERE})), Group(frozenset({HERE, AWAY}))
-    assert leading._returning([AWAY], without) == []  # it is still announced to be away
+    assert leader._returning([AWAY], without) == []  # it is still announced to be away
     now += 100
-    assert leading._returning([AWAY], without) == []
-    assert leading._returning([], without) == [AWAY]
-    assert leading._returning([], whole) == []
-    assert leading._returning([], without) == [], "it has died since"
+    assert leader._returning([AWAY], without) == []
+    assert leader._returning([], without) == [AWAY]
+    assert leader._returning([], whole) == []
+    assert leader._returning([], without) == [], "it has died since"
 
-    leading._returning([AWAY], without)
+    leader._returning([AWAY], without)
     now += 2.9
-    assert leading._returning([], without) == [AWAY]
+    assert leader._returning([], without) == [AWAY]
     now += 0.2
-    assert leading._returning([], without) == [], "it has not joined for the length of a session"
+    assert leader._returning([], without) == [], "it has not joined for the length of a session"
 
 
 class Cluster:
@@ -65,14 +65,14 @@ class Cluster:
         self.leadership: Any = SimpleNamespace(
             is_held=False, take=self._take, write=self.written.extend, give_up=lambda: None
         )
-        self.leading = Leader(config, self.store, self.membership, self.leadership)
+        self.leader = Leader(config, self.store, self.membership, self.leadership)
 
     def _take(self) -> None:
         self.leadership.is_held = True
 
     def look(self, leader: str, *others: str) -> None:
         self.membership.group = Group(frozenset({self.here, leader, *others}), leader)
-        self.leading.look()
+        self.leader.look()
 
 
 def test_workers_that_were_all_stopped_are_not_awaited(caplog: pytest.LogCaptureFixture) -> None:

@@ -183,7 +183,7 @@ class LmdbSink(TransactionalSink[lmdb.Transaction], Drillable):
         return Snapshot(in_order, records=records, rows=rows, targets={t: t for t in topics})
 
     @classmethod
-    def anchored(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
+    def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
         return absolute(raw, "lmdb.path")
 
     @classmethod
