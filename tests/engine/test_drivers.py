@@ -220,18 +220,18 @@ def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopp
 def test_a_driver_rests_while_its_tasks_work_or_have_failed() -> None:
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
     task = TaskJobs(None, spec, 0)  # type: ignore[arg-type]
-    assert not task.is_settled(speaks=False)  # it is to be started
+    assert not task.is_settled(is_connected=False)  # it is to be started
     job: Any = SimpleNamespace(ended=False)
     task.job = job
-    assert task.is_settled(speaks=True)
-    assert not task.is_settled(speaks=False)
+    assert task.is_settled(is_connected=True)
+    assert not task.is_settled(is_connected=False)
     task.restart()
-    assert not task.is_settled(speaks=True)
+    assert not task.is_settled(is_connected=True)
     task.hear(Report("failed", 0, 0, failure=Failure.of(ServiceError("for good"))))
     job.ended = True
-    assert not task.is_settled(speaks=True)  # its end is to be noted
+    assert not task.is_settled(is_connected=True)  # its end is to be noted
     task.job = None
-    assert task.is_settled(speaks=False)
+    assert task.is_settled(is_connected=False)
 
 
 def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
@@ -239,14 +239,14 @@ def test_a_task_that_has_ended_is_given_to_its_new_worker_at_once() -> None:
     supervisor = Supervisor(RunControl(assignment=share), None)  # type: ignore[arg-type]
     server: Any = SimpleNamespace(stop_task=lambda _n, **_how: None, want_task=lambda _n: None)
     spec: Any = SimpleNamespace(connector=SimpleNamespace(name="c"))
-    supervisor._apply_share(server, spec, 2)
+    supervisor._apply_assignment(server, spec, 2)
     for task in supervisor._tasks.values():
         task.job = SimpleNamespace(ended=False)  # type: ignore[assignment]
     share.want([0])
-    assert not supervisor._apply_share(server, spec, 2)
+    assert not supervisor._apply_assignment(server, spec, 2)
     assert share.holds(1)
     supervisor._tasks[1].job = None
-    assert supervisor._apply_share(server, spec, 2)
+    assert supervisor._apply_assignment(server, spec, 2)
     assert not share.holds(1)
 
 

@@ -500,7 +500,7 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(
 
     def look(seconds: int) -> None:
         for _ in range(seconds):
-            task.look(speaks=True, stopping=False)
+            task.look(is_connected=True, stopping=False)
 
     look(30)  # Spark may have no place for it yet
     task.hear(Report("alive", task=0, attempt=0))

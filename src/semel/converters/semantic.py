@@ -270,6 +270,12 @@ def semantic_facts(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {"items": inner} if inner else None
 
 
+def schema_in(field: pa.Field) -> dict[str, Any]:
+    """Kafka Connect's schema in the metadata of a field; empty if there is none."""
+    found: dict[str, Any] = json.loads((field.metadata or {}).get(SCHEMA, b"{}"))
+    return found
+
+
 def facts_for(kind: pa.DataType, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The same for values that have been read already, as ``kind``."""
     known = TYPES.get(str(schema.get("name")))
@@ -305,10 +311,7 @@ def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
     if not pa.types.is_struct(kind):
         return values
     given = values.flatten()
-    each = [
-        as_sent(array, json.loads((f.metadata or {}).get(SCHEMA, b"{}")))
-        for f, array in zip(kind, given, strict=True)
-    ]
+    each = [as_sent(array, schema_in(f)) for f, array in zip(kind, given, strict=True)]
     if all(sent is array for sent, array in zip(each, given, strict=True)):
         return values
     fields = [f.with_type(sent.type) for f, sent in zip(kind, each, strict=True)]

@@ -116,12 +116,12 @@ class TaskJobs:
         """Whether no job is left."""
         return self.job is None or self.job.ended
 
-    def is_settled(self, *, speaks: bool) -> bool:
+    def is_settled(self, *, is_connected: bool) -> bool:
         """Whether it needs no attention: its job runs and an attempt of it holds its line, or it
         has failed."""
         if self.job is None:
             return self.error is not None
-        return speaks and not self.job.ended and not self._again
+        return is_connected and not self.job.ended and not self._again
 
     def hear(self, report: Report) -> None:
         """Handle an attempt's report. One that was frozen and replaced says nothing about the task:
@@ -158,10 +158,10 @@ class TaskJobs:
     def _place(self, report: Report) -> str:
         return f"{report.host}:{report.pid}" if self._elsewhere else ""
 
-    def look(self, *, speaks: bool, stopping: bool) -> None:
-        """Start the task when that is due, and note its end. ``speaks`` is whether an attempt of it
-        held its line a moment ago: if so, its last reports may not have been heard yet. A task
-        that is ``stopping`` is not started any more.
+    def look(self, *, is_connected: bool, stopping: bool) -> None:
+        """Start the task when that is due, and note its end. ``is_connected`` is whether an attempt
+        of it held its line a moment ago: if so, its last reports may not have been heard yet. A
+        task that is ``stopping`` is not started any more.
 
         Raises:
             SparkGone: there is no Spark to start it.
@@ -178,7 +178,7 @@ class TaskJobs:
             self._watch_silence(passed)
             return
         self._ended = self._ended or now
-        if self.job.gone is None and speaks and now - self._ended < _LAST_WORDS:
+        if self.job.gone is None and is_connected and now - self._ended < _LAST_WORDS:
             return
         self._note_end(self.job, now, stopping)
 

@@ -75,7 +75,7 @@ class Supervisor:
         self.progress.tasks.clear()
         self._tasks, self._leaving, self._jobs = {}, {}, {}
         self._begun = True
-        self._apply_share(server, spec, count)
+        self._apply_assignment(server, spec, count)
         self._look((), stopping=False)
 
     def give_up(self, server: ControlServer) -> None:
@@ -120,20 +120,22 @@ class Supervisor:
                 self.begin(server, spec, count)
             self._begun = False
             self._follow_orders(server)  # a paused task must not read first
-            self._apply_share(server, spec, count)  # a task that has moved away must not begin
+            self._apply_assignment(server, spec, count)  # a task that has moved away must not begin
             if self._control.stop.is_set():  # tasks that have begun must no longer fence anybody
                 server.stop_tasks()
             else:
                 server.announce(plan)
             while deadline is None or any(task.job for task in self._tasks.values()):
-                are_new = deadline is None and self._apply_share(server, spec, count)
-                speak = {n for n in self._tasks if server.is_connected(n)}
-                rests = all(task.is_settled(speaks=n in speak) for n, task in self._tasks.items())
+                are_new = deadline is None and self._apply_assignment(server, spec, count)
+                connected = {n for n in self._tasks if server.is_connected(n)}
+                settled = all(
+                    task.is_settled(is_connected=n in connected) for n, task in self._tasks.items()
+                )
                 ends_soon = deadline is not None or self._control.stop.is_set()
-                is_calm = rests and not self._leaving and not ends_soon
+                is_calm = settled and not self._leaving and not ends_soon
                 wait = calm if is_calm else _LISTENS
                 self._listen(server, 0.0 if are_new else wait)
-                self._look(speak, stopping=deadline is not None)
+                self._look(connected, stopping=deadline is not None)
                 self._follow_orders(server)
                 self._warn_if_unreached(server, spec, began)
                 if not is_tidy and time.monotonic() - began > _TIDIES_AFTER:
@@ -154,7 +156,7 @@ class Supervisor:
             raise self._error
         return self.progress
 
-    def _apply_share(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
+    def _apply_assignment(self, server: ControlServer, spec: TaskSpec, count: int) -> bool:
         """Add the tasks that must run here now, and end those that no longer must. Returns whether
         some were added or have ended: then the next look must not wait for others' reports."""
         wanted = self._control.assignment.hold(count, self._tasks)
@@ -177,11 +179,11 @@ class Supervisor:
             self._control.assignment.hold(count, self._tasks)
         return bool(added) or has_released
 
-    def _look(self, speak: Collection[int], *, stopping: bool) -> None:
+    def _look(self, connected: Collection[int], *, stopping: bool) -> None:
         """Start the tasks that are due, and handle those that have ended."""
         for n, task in self._tasks.items():
             try:
-                task.look(speaks=n in speak, stopping=stopping or n in self._leaving)
+                task.look(is_connected=n in connected, stopping=stopping or n in self._leaving)
             except SparkGone:
                 if self._error is None and not self._control.stop.is_set():
                     raise  # otherwise Spark was stopped first

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import CONNECT, JSON
-from semel.converters.json.connect_schema import schema_in
 from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import default_of, described, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
+from semel.converters.semantic import schema_in
 from semel.quoting import named
 from semel.records import DATA_EXCEPTION, Facts
 from semel.transforms.base import Contents, Refused, reasons

@@ -89,12 +89,6 @@ def facts_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {n: schema[n] for n in FACTS if schema.get(n) is not None}
 
 
-def schema_in(field: pa.Field) -> dict[str, Any]:
-    """Kafka Connect's schema in the metadata of a field; empty if there is none."""
-    found: dict[str, Any] = json.loads((field.metadata or {}).get(SCHEMA, b"{}"))
-    return found
-
-
 def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
     """The fields of a struct.
 

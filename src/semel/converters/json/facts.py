@@ -9,10 +9,10 @@ from functools import lru_cache
 import pyarrow as pa
 
 from semel.converters.json.columns import CONNECT, JSON
-from semel.converters.json.connect_schema import SchemaError, facts_of, schema_in, struct_columns
+from semel.converters.json.connect_schema import SchemaError, facts_of, struct_columns
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.write import Writer, type_of
-from semel.converters.semantic import as_sent, facts_for, metadata, sent_as
+from semel.converters.semantic import as_sent, facts_for, metadata, schema_in, sent_as
 from semel.records import Facts
 
 

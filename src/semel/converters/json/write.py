@@ -20,8 +20,8 @@ from semel.converters.base import Unwritable
 from semel.converters.bytestrings import unscaled
 from semel.converters.json import duck
 from semel.converters.json.columns import JSON
-from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of, schema_in
-from semel.converters.semantic import WRITTEN, as_sent, suits
+from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
+from semel.converters.semantic import WRITTEN, as_sent, schema_in, suits
 from semel.quoting import named
 
 _CONNECT = "org.apache.kafka.connect.data."

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.json.connect_schema import schema_in
-from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, suits
+from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, schema_in, suits
 from semel.records import Facts
 
 Schema = dict[str, Any]

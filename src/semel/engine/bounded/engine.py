@@ -137,9 +137,8 @@ class BoundedEngine:
                 self._overdue.end()
                 self._rest(_LOOK)
                 continue
-            if (
-                self._run.run_control.drop_restarts()
-            ):  # processes keep their workers by the run's name
+            if self._run.run_control.drop_restarts():
+                # Processes keep their workers by the run's name.
                 self._spec = replace(self._spec, run=new_run())
                 self._progress.restarts += 1
             try:
