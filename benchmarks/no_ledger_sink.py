@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from semel.config import ConnectorConfig
-from semel.ledger import Advance, LedgerEntry, Outcome
-from semel.records import Commit
+from semel.core.ledger import Advance, LedgerEntry, Outcome
+from semel.core.records import Commit
 from semel.sinks.postgresql import PostgresSink
 
 NAME = "benchmarks.NoLedgerSink"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from semel.jars import SPARK_KAFKA, resolve
+from semel.spark.jars import SPARK_KAFKA, resolve
 from semel_lab.jars import DELTA_SPARK
 
 SCHEMA = "id long, account long, name string, amount double, active boolean, note string, ts long"

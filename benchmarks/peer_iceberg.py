@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from benchmarks.rig import Rig
 from benchmarks.systems import System
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded.connect import ConnectWorker
 
 TUNING = {"consumer.override.max.poll.records": "5000"}

@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from pyspark.sql import SparkSession
 
 from benchmarks.records import FIRST_TS, template
-from semel.jars import SPARK_KAFKA, resolve
 from semel.kafka.transactions import DEFAULTS
+from semel.spark.jars import SPARK_KAFKA, resolve
 
 _TRANSACTION = 50_000
 

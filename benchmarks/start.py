@@ -18,8 +18,8 @@ from benchmarks.records import TABLE, Workload, produce
 from benchmarks.report import Column, Figures
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.systems import ENVELOPE, Semel, connector
-from semel.archives import SWITCH
-from semel.warmup import warm_up_spark
+from semel.spark.archives import SWITCH
+from semel.spark.warmup import warm_up_spark
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import ConnectWorker
 

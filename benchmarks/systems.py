@@ -16,7 +16,7 @@ from signal import SIGTERM
 
 from benchmarks.records import CONNECT_SCHEMA
 from benchmarks.rig import Rig
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import ServerProcess
 

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from benchmarks.measure import WARM
+from semel.core.ledger import TopicPartition
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
 
 
 def visible(cluster: Cluster, topic: str, partitions: int) -> int:

@@ -24,7 +24,7 @@ from benchmarks.report import Column, Figures, count, megabytes, milliseconds, t
 from benchmarks.rig import BROKER_HEAP, Rig
 from benchmarks.start import DELAYS, Seen
 from benchmarks.systems import ENVELOPE, connector
-from semel.warmup import warm_up_spark
+from semel.spark.warmup import warm_up_spark
 from semel_lab.embedded import Kafka, Postgres
 from semel_lab.embedded.connect import ConnectWorker
 from semel_lab.embedded.process import LOOPBACK, ServerProcess, free_port, listening

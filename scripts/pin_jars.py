@@ -1,6 +1,6 @@
 """Write down which jars each set consists of, and the SHA-256 of each: ``make pins``.
 
-Run this after a version in ``semel/jars.py``, ``semel_lab/jars.py`` or of PySpark has changed, and
+Run this after a version in ``semel/spark/jars.py``, ``semel_lab/jars.py`` or of PySpark has changed, and
 read the difference: what is written here is what semel loads.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 import jgo
 from jgo.config import GlobalSettings
 
-import semel.jars
+import semel.spark.jars
 import semel_lab.jars
-from semel.jars import JarSet, artifact, sha256
+from semel.spark.jars import JarSet, artifact, sha256
 
 
 def artifacts(jars: JarSet) -> Iterator[str]:
@@ -42,7 +42,7 @@ def pinned(jars: JarSet, coordinate: str) -> list[str | int]:
 
 def main() -> None:
     """Pin the sets of both modules."""
-    for module in (semel.jars, semel_lab.jars):
+    for module in (semel.spark.jars, semel_lab.jars):
         package = module.__name__.rpartition(".")[0]
         sets = {each.name: each for each in vars(module).values() if isinstance(each, JarSet)}
         written: dict[str, Any] = {}

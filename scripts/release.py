@@ -25,7 +25,7 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 TAG = f"v{VERSION}"
 PACKAGED = {
-    "semel": ("semel/jars.json", "semel/py.typed", "semel/__main__.py"),
+    "semel": ("semel/spark/jars.json", "semel/py.typed", "semel/__main__.py"),
     "semel_lab": ("semel_lab/jars.json", "semel_lab/py.typed", "semel_lab/embedded/leash.py"),
 }
 """Distribution -> files that its wheel must have."""

@@ -17,9 +17,9 @@ import duckdb
 import pymysql
 import pytest
 
+from semel.core.watchdog import Watchdog
 from semel.sinks.sql.sqlserver.client import Session
 from semel.sinks.sql.sqlserver.config import SqlServerConfig, login
-from semel.watchdog import Watchdog
 from tests.patience import PATIENCE
 
 SYSTEMS = ("sqlite", "duckdb", "mariadb", "sqlserver")

@@ -19,7 +19,7 @@ from thrift.Thrift import TException
 from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
-from semel import jars
+from semel.spark import jars
 from semel_lab.embedded.java import console_logging, find_jdk
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import Server

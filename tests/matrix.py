@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from semel import failpoints, sinks
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel import sinks
+from semel.core import failpoints
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from semel.sinks import sink_class
 from semel.sinks.staging import StagingSink
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import http.client
 
-from semel import jars
+from semel.spark import jars
 from semel_lab.embedded.java import find_jdk
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import Server

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from semel.abandoned import MOST, Abandoned, TooManyAbandoned, abandoned, check, within
+from semel.core.abandoned import MOST, Abandoned, TooManyAbandoned, abandoned, check, within
 from tests.engine.harness import wait_until
 
 

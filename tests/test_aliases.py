@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from semel import aliases, converters, sinks
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel import converters, sinks
+from semel.config import aliases
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from semel.sinks import jdbc
 
 RAW = {

@@ -9,8 +9,8 @@ import pytest
 from semel.config import read, resolved
 from semel.config.allowed import PATHS, PLUGINS, TRUSTED
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan_source
 from semel.sources.directory.places import Places
 
 SOURCE = {

@@ -14,11 +14,11 @@ import pytest
 import requests
 import urllib3
 
-from semel.answers import TooLarge, content_of, limit_httpx, limit_requests, limit_urllib3
 from semel.config import read
 from semel.config.providers import resolved
 from semel.converters.registry.client import Registry
-from semel.errors import ServiceError, TransientError, Unavailable, Unresolvable
+from semel.core.answers import TooLarge, content_of, limit_httpx, limit_requests, limit_urllib3
+from semel.core.errors import ServiceError, TransientError, Unavailable, Unresolvable
 from semel.sinks.files.webhdfs import WebHdfsStore
 from semel.sinks.iceberg import rest
 from semel.sinks.search.client import Client
@@ -84,8 +84,8 @@ def of_urllib3(url: str) -> None:
 def test_a_client_does_not_wait_for_an_answer_that_trickles_in(
     ask: Callable[[str], None], server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.answers.PATIENCE", -1.0)
-    monkeypatch.setattr("semel.answers._PIECE", 10)
+    monkeypatch.setattr("semel.core.answers.PATIENCE", -1.0)
+    monkeypatch.setattr("semel.core.answers._PIECE", 10)
     with pytest.raises(TimeoutError, match=r"127\.0\.0\.1.* is not complete after"):
         ask(f"{server}/deep")
 

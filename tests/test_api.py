@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 import semel
-from semel.engine.base import Progress
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel.core.errors import ConfigError
+from semel.driver.base import Progress
+from semel.driver.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start, configure, start
 from tests.engine.harness import LocalSpark, assert_nothing_lost_nothing_twice, records, sql

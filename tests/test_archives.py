@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from semel import archives
-from semel.archives import Archive, key
+from semel.spark import archives
+from semel.spark.archives import Archive, key
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.planning import plan
+from semel.driver.planning import plan
 
 TEXT = "org.apache.kafka.connect.storage.StringConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"

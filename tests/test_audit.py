@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame
 
-from semel import failpoints
 from semel.audit import audit
-from semel.errors import ConfigError, NothingToAudit
+from semel.core import failpoints
+from semel.core.errors import ConfigError, NothingToAudit
 from semel.kafka import reader
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

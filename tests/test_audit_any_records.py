@@ -21,11 +21,11 @@ from semel.audit.report import PartitionAudit
 from semel.audit.values import Values, ValuesFound
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Pipeline
-from semel.records import Commit
+from semel.core.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 from semel.sinks.rereading import ShowsRows
+from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
 

@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.audit.follow import Followed, Judged, follow, follower, loop, settling
-from semel.errors import ConfigError, NothingToAudit
-from semel.ledger import TopicPartition, firsts
-from semel.planning import plan
+from semel.core.errors import ConfigError, NothingToAudit
+from semel.core.ledger import TopicPartition, firsts
+from semel.driver.planning import plan
 from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, Start, configure, lake, start

@@ -11,8 +11,8 @@ import pytest
 
 from semel.audit.hashes import ChangedRow, Expected
 from semel.audit.workspace import Workspace
-from semel.errors import TransientError
-from semel.records import OFFSET, PARTITION, TIMESTAMP
+from semel.core.errors import TransientError
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP
 
 VALUES = {
     "n": pa.array([1, 2, None, 4]),

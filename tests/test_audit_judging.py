@@ -22,7 +22,7 @@ from semel.audit.offsets import (
     wants_times,
 )
 from semel.audit.report import AuditReport, PartitionAudit
-from semel.ledger import (
+from semel.core.ledger import (
     DAMAGED,
     RECREATED,
     RESET,

@@ -17,15 +17,15 @@ from semel.audit.follow import follower
 from semel.audit.follow.follower import Follower
 from semel.audit.follow.state import FollowState
 from semel.audit.workspace import Workspace
-from semel.engine.pipeline import Pipeline
-from semel.errors import ConfigError, NotKnown, OffsetOutOfRange
+from semel.core.errors import ConfigError, NotKnown, OffsetOutOfRange
+from semel.core.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition
+from semel.driver.planning import Plan, plan
+from semel.driver.positions import reset_positions, set_positions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.kafka.lag import lag
-from semel.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition
-from semel.planning import Plan, plan
-from semel.runtime.positions import reset_positions, set_positions
+from semel.tasks.pipeline import Pipeline
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, configure

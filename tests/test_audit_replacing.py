@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from semel.audit.keys import KeyDifferences, LiveKeys
 from semel.audit.replacing import Replacing
 from semel.audit.workspace import Workspace
-from semel.ledger import TopicPartition
-from semel.records import OFFSET, PARTITION, Records
+from semel.core.ledger import TopicPartition
+from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
 

@@ -16,9 +16,9 @@ from semel.audit.named import target_of
 from semel.audit.offsets import Seen
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
-from semel.delivery import Mechanism
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit
+from semel.core.delivery import Mechanism
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit
 from semel.sinks import create
 from semel.sinks.protocols import Gathering
 from semel.sinks.sql.sink import SqlSink

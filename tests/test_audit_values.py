@@ -18,14 +18,14 @@ from semel.audit import audit
 from semel.audit.hashes import ChangedRow
 from semel.cli import meter
 from semel.cli.commands import app
-from semel.engine.pipeline import Pipeline
-from semel.engine.poll import by_topic
+from semel.core.ledger import Advance, OffsetRange, TopicPartition, firsts
+from semel.core.records import Commit, RowsRejected
+from semel.driver.planning import plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
-from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
-from semel.planning import plan
-from semel.records import Commit, RowsRejected
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.poll import by_topic
 from tests.conftest import MakeTopic, Produce
 from tests.databases import query
 from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse, written

@@ -117,7 +117,7 @@ def test_no_test_waits_for_a_fixed_time() -> None:
 
 def test_no_answer_of_kafka_is_waited_for_without_a_bound() -> None:
     package, lab = (Path(each.__file__).parent for each in (semel, semel_lab))
-    rooms = [*(package / room for room in ("kafka", "sinks/kafka", "connect")), lab / "drill"]
+    rooms = [*(package / room for room in ("kafka", "sinks/kafka", "worker")), lab / "drill"]
     files = [file for room in rooms for file in room.rglob("*.py")]
     assert files
     bare = [

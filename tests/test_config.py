@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, check_keys, definitions, key, load, names, read, under
-from semel.delivery import Delivery, Mechanism
-from semel.errors import ConfigError
-from semel.planning import plan, plan_any
+from semel.core.delivery import Delivery, Mechanism
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan, plan_any
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import CLASSES, IGNORED, PostgresConfig

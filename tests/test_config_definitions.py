@@ -8,7 +8,7 @@ from enum import Enum
 import pytest
 
 from semel.config import ConnectorConfig, Definition, Type, default_text, definitions, key, read
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sinks import sink_class
 
 SINKS = (

@@ -11,18 +11,18 @@ import pytest
 from pyspark import cloudpickle
 from typer.testing import CliRunner
 
-from semel import redact
 from semel.cli.commands import app
 from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
 from semel.config.allowed import outside
 from semel.config.worker import WorkerConfig
-from semel.connect import insight, plugins
-from semel.connect.secrets import shown
-from semel.engine.job_errors import not_shipped
-from semel.errors import ConfigError, Unresolvable
-from semel.logformat import TextFormatter
-from semel.planning import plan, plan_any
-from semel.validation import validate
+from semel.core import redact
+from semel.core.errors import ConfigError, Unresolvable
+from semel.core.logformat import TextFormatter
+from semel.driver.planning import plan, plan_any
+from semel.driver.validation import validate
+from semel.spark.job_errors import not_shipped
+from semel.worker import insight, plugins
+from semel.worker.secrets import shown
 
 SECRET = "pa55-of-the-shop"
 

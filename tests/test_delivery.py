@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.delivery import Delivery, Mechanism, Support, resolve
-from semel.errors import ConfigError
+from semel.core.delivery import Delivery, Mechanism, Support, resolve
+from semel.core.errors import ConfigError
 from semel.sinks.postgresql import PostgresSink
 
 YES = Support(True, "it can")

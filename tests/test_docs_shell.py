@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from semel import jars
+from semel.spark import jars
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import DistributedConnect
 from semel_lab.embedded.process import LOOPBACK, free_port

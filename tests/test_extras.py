@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel import extras
+from semel.config import extras
 from tests.patience import PATIENCE
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel import failpoints
+from semel.core import failpoints
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

@@ -15,17 +15,10 @@ SOURCE = ROOT / "src" / "semel"
 LAB = ROOT / "lab" / "src" / "semel_lab"
 
 FLOORS = [
-    {"answers", "context", "quoting", "redact", "sizes"},
-    {"abandoned", "logformat"},
-    {"errors", "watchdog"},
-    {
-        *("aliases", "delivery", "extras", "failpoints", "formats", "jars", "keystores"),
-        *("ledger", "patterns"),
-        *("problems", "records"),
-    },
-    {"archives", "config", "targets"},
-    {"converters", "gateway"},
-    {"launch", "transforms"},
+    {"core"},
+    {"config"},
+    {"converters"},
+    {"transforms"},
     {"kafka"},
     {"sinks", "sources"},
     {
@@ -34,14 +27,12 @@ FLOORS = [
     },
     {"sinks.postgresql"},
     {"sources.datagen", "sources.directory", "sources.jdbc", "sources.offsets"},
-    {"engine", "spark"},
-    {"warmup", "engine.direct", "engine.bounded", "engine.microbatch", "engine.source"},
-    {"planning"},
-    {"runtime"},
+    {"spark"},
+    {"tasks"},
+    {"driver"},
     {"api"},
-    {"", "audit", "validation"},
-    {"connect", "metrics"},
-    {"rest"},
+    {"", "audit"},
+    {"worker"},
     {"cli"},
     {"__main__"},
     {"semel_lab.jars"},
@@ -51,7 +42,7 @@ FLOORS = [
 ]
 """From the ground up. Rooms of one floor do not know each other."""
 
-HOUSES = {"engine", "sinks", "sources"}
+HOUSES = {"sinks", "sources"}
 """Folders whose folders are rooms of their own."""
 
 
@@ -139,6 +130,26 @@ def test_the_core_does_not_know_the_lab() -> None:
     assert not knows
 
 
+ENGINES = ("direct", "bounded", "microbatch", "source")
+
+
+def test_engines_do_not_know_each_other() -> None:
+    """An engine is a folder or a module in ``tasks/`` and in ``driver/``, by the same name."""
+
+    def engine(module: str) -> str | None:
+        side, _, inside = module.partition(".")
+        name = inside.partition(".")[0]
+        return name if side in ("tasks", "driver") and name in ENGINES else None
+
+    wrong = [
+        f"{module} imports {other}"
+        for module, path in modules()
+        for other in imported(path)
+        if engine(module) and engine(other) and engine(module) != engine(other)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 SHARED = 6
 """So many equal lines in a row are one thing that two rooms have each written down."""
 
@@ -158,7 +169,7 @@ def lines(path: Path) -> list[str]:
 
 def runs(folder: str) -> dict[tuple[str, ...], str]:
     """Where each run of lines occurs in a room; one that other rooms are in is only its modules."""
-    within = "*.py" if folder in HOUSES else "**/*.py"
+    within = "*.py" if folder in {*HOUSES, "tasks", "driver"} else "**/*.py"
     return {
         tuple(found[at : at + SHARED]): path.name
         for path in sorted((SOURCE / folder).glob(within))
@@ -171,7 +182,8 @@ def runs(folder: str) -> dict[tuple[str, ...], str]:
     "rooms",
     [
         ("sinks/sql", "sinks/postgresql"),
-        ("engine", "engine/direct", "engine/bounded", "engine/microbatch", "engine/source"),
+        ("tasks", "tasks/direct", "tasks/microbatch", "tasks/source"),
+        ("driver", "driver/direct", "driver/bounded", "driver/microbatch", "driver/planning"),
     ],
 )
 def test_rooms_of_one_kind_do_not_repeat_each_other(rooms: tuple[str, ...]) -> None:

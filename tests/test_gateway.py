@@ -19,10 +19,11 @@ import psutil
 import pytest
 from pyspark import SparkContext
 
-from semel import gateway, spark
-from semel.archives import SWITCH, Archive
-from semel.errors import ServiceError
-from semel.gateway import Jvm
+from semel.core.errors import ServiceError
+from semel.spark import gateway
+from semel.spark import session as spark
+from semel.spark.archives import SWITCH, Archive
+from semel.spark.gateway import Jvm
 from tests.patience import PATIENCE
 
 NOWHERE = Path("/nowhere")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.audit import holes as judging
-from semel.ledger import (
+from semel.core.ledger import (
     MOVED,
     RECREATED,
     RESET,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from semel import launch
-from semel.gateway import OPTIONS
+from semel.spark import launch
+from semel.spark.gateway import OPTIONS
 
 Options = Callable[..., str]
 

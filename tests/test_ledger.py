@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from semel.errors import LedgerConflict, TransientError
-from semel.ledger import (
+from semel.core.errors import LedgerConflict, TransientError
+from semel.core.ledger import (
     RESET,
     SKIPPED,
     Advance,
@@ -26,7 +26,7 @@ from semel.ledger import (
     judge,
     set_by_hand,
 )
-from semel.records import Commit
+from semel.core.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from tests.engine.harness import once_let_go
 from tests.patience import PATIENCE

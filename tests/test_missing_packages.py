@@ -11,8 +11,8 @@ from pathlib import Path
 import fsspec.registry  # noqa: F401
 import pytest
 
-from semel.errors import ConfigError, ServiceError, Unresolvable
-from semel.planning import plan
+from semel.core.errors import ConfigError, ServiceError, Unresolvable
+from semel.driver.planning import plan
 from semel_lab.demo import flights
 from semel_lab.embedded.postgres import program_directory
 from tests.patience import PATIENCE
@@ -95,7 +95,7 @@ def test_a_plugin_whose_modules_import_a_missing_package_names_it(
     module: str, config: Mapping[str, str], extra: str
 ) -> None:
     program = (
-        f"import sys; sys.modules[{module!r}] = None; from semel.planning import plan_any\n"
+        f"import sys; sys.modules[{module!r}] = None; from semel.driver.planning import plan_any\n"
         f"try: plan_any({ {**NEEDED, **config} })\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

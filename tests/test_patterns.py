@@ -7,8 +7,8 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
-from semel.patterns import compiled
+from semel.core.errors import ConfigError
+from semel.core.patterns import compiled
 
 SLOW = r"(?!x)(a|a)+(?<=c)b"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from semel.errors import Problem, prefixed
-from semel.problems import Problems, located
-from semel.validation import validate
+from semel.core.errors import Problem, prefixed
+from semel.core.problems import Problems, located
+from semel.driver.validation import validate
 
 SOURCE = Path(__file__).parents[1] / "src" / "semel"
 
@@ -44,7 +44,13 @@ AVRO = {
 TRANSFORM = {"transforms": "x", "transforms.x.type": "ExtractField$Value"}
 
 MODULES = [
-    *("config/*.py", "planning/*.py", "delivery.py", "keystores.py", "kafka/security.py"),
+    *(
+        "config/*.py",
+        "driver/planning/*.py",
+        "core/delivery.py",
+        "core/keystores.py",
+        "kafka/security.py",
+    ),
     *("sinks/**/config.py", "sinks/sql/*_config.py", "sinks/*/checks.py", "sinks/jdbc.py"),
     *("sinks/__init__.py", "sinks/iceberg/catalogs.py", "sinks/postgresql/url.py"),
     *("sources/__init__.py", "sources/*/config.py"),
@@ -56,8 +62,8 @@ OF_NO_KEY = {
     ("config/loading.py", "load"): "about a whole file",
     ("config/loading.py", "_properties"): "about a whole file",
     ("config/loading.py", "_flatten"): "about a key that is not a string",
-    ("planning/sink.py", "plan"): "about an argument",
-    ("planning/sink.py", "check_runnable"): "about an argument",
+    ("driver/planning/sink.py", "plan"): "about an argument",
+    ("driver/planning/sink.py", "check_runnable"): "about an argument",
     ("sinks/files/checks.py", "check_names"): "found while it runs",
     ("transforms/python.py", "_called"): "found while it runs",
     ("transforms/python.py", "_checked"): "found while it runs",

@@ -11,11 +11,11 @@ from types import EllipsisType
 import pytest
 
 from semel.config.definition import definitions
-from semel.connect import plugins
-from semel.connect.errors import NotFound
-from semel.errors import ConfigError
-from semel.logformat import TextFormatter
-from semel.redact import names_secret, redacted, setting, without_pieces
+from semel.core.errors import ConfigError
+from semel.core.logformat import TextFormatter
+from semel.core.redact import names_secret, redacted, setting, without_pieces
+from semel.worker import plugins
+from semel.worker.errors import NotFound
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 from pyspark import SparkContext
 
-from semel import spark
+from semel.spark import session as spark
 from tests.patience import PATIENCE
 
 

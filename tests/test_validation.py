@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from semel.config.checks import VALUE_CONVERTER
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
+from semel.driver.validation import keys_of, validate
 from semel.kafka import cluster, groups
-from semel.planning import plan
-from semel.validation import keys_of, validate
 
 RAW = {
     "name": "orders",

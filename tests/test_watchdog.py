@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from semel import watchdog
-from semel.engine.overdue import Overdue
-from semel.watchdog import Watchdog, waiting
+from semel.core import watchdog
+from semel.core.watchdog import Watchdog, waiting
+from semel.tasks.overdue import Overdue
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from semel import jars
 from semel.cli.worker import IGNORED, PASSED_ON, met
 from semel.config import check_keys, read
 from semel.config.cluster import ClusterConfig
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.kafka.clients import worker_client
+from semel.spark import jars
 from semel_lab.embedded.java import find_java
 from semel_lab.jars import CONNECT
 

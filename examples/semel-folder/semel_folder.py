@@ -15,8 +15,8 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, key, read
-from semel.delivery import Support
-from semel.errors import TransientError
+from semel.core.delivery import Support
+from semel.core.errors import TransientError
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition
 
 MOST = 10_000

@@ -10,8 +10,8 @@ nothing, not even ``typing``."""
 
 if TYPE_CHECKING:
     from semel.api import run
-    from semel.errors import SemelError
-    from semel.planning import plan_any as plan
+    from semel.core.errors import SemelError
+    from semel.driver.planning import plan_any as plan
 
 __all__ = ["SemelError", "plan", "run"]
 
@@ -23,11 +23,11 @@ def __getattr__(name: str) -> object:
 
         return run
     if name == "plan":
-        from semel.planning import plan_any
+        from semel.driver.planning import plan_any
 
         return plan_any
     if name == "SemelError":
-        from semel.errors import SemelError
+        from semel.core.errors import SemelError
 
         return SemelError
     raise AttributeError(f"module 'semel' has no attribute {name!r}")

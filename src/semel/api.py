@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.engine.states import State
-from semel.planning import AnyPlan
-from semel.runtime import Runtime
+from semel.driver.planning import AnyPlan
+from semel.driver.runtime import Runtime
+from semel.driver.states import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from semel.engine.base import Progress
+    from semel.driver.base import Progress
 
 
 def run(
@@ -47,7 +47,7 @@ def run(
         the totals of this run.
 
     Raises:
-        semel.errors.SemelError: what ended the connector; see the error's class.
+        semel.core.errors.SemelError: what ended the connector; see the error's class.
     """
     with Runtime(spark) as runtime:
         connector = runtime.start(

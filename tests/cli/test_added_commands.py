@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from semel.cli import application
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from tests.cli.conftest import Ended
 
 Semel = Callable[..., Ended]

@@ -22,13 +22,13 @@ from semel.audit.report import AuditReport, PartitionAudit
 from semel.cli import connector, proof
 from semel.cli.commands import app
 from semel.config import group_of
-from semel.connect.plugins import definitions_of
-from semel.engine.states import State
-from semel.errors import NothingToAudit, NotKnown, SemelError
+from semel.core.errors import NothingToAudit, NotKnown, SemelError
+from semel.core.ledger import TopicPartition
+from semel.driver import run as runs
+from semel.driver.runtime import Runtime
+from semel.driver.states import State
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
-from semel.runtime import Runtime
-from semel.runtime import run as runs
+from semel.worker.plugins import definitions_of
 from semel_lab.embedded import Kafka
 from tests.cli.conftest import NOWHERE, Ended, Write
 from tests.conftest import MakeTopic, Produce

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from semel import errors
-from semel.errors import CLOSED, EXIT_CODES, INTERRUPTED, TERMINATED, SemelError
+from semel.core import errors
+from semel.core.errors import CLOSED, EXIT_CODES, INTERRUPTED, TERMINATED, SemelError
 from semel_lab.drill.processes import DrillFailed
 from tests.cli.conftest import NOWHERE, Write
 from tests.conftest import MakeTopic, Produce
@@ -148,7 +148,7 @@ def interrupted(arguments: list[str], number: signal.Signals, after: str) -> tup
     return code, "".join(said)
 
 
-MOMENTS = ["semel.launch", "typer", "pyarrow.lib", "semel.planning", "semel.runtime"]
+MOMENTS = ["semel.spark.launch", "typer", "pyarrow.lib", "semel.driver.planning", "semel.driver"]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from py4j import java_gateway
 
-from semel import context, gateway
-from semel.abandoned import BackgroundCall
 from semel.cli.logs import not_of_py4j
-from semel.context import CONNECTOR, LOG_FORMAT, LOG_STARTED, kept
-from semel.logformat import JsonFormatter, TextFormatter, log_of_task
+from semel.core import context
+from semel.core.abandoned import BackgroundCall
+from semel.core.context import CONNECTOR, LOG_FORMAT, LOG_STARTED, kept
+from semel.core.logformat import JsonFormatter, TextFormatter, log_of_task
+from semel.spark import gateway
 from tests.cli.conftest import Ended
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -37,8 +38,8 @@ def of_no_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def line(message: str, *args: object, **more: Any) -> dict[str, Any]:
-    record = logging.getLogger("semel.engine").makeRecord(
-        "semel.engine", logging.WARNING, "", 0, message, args, more.pop("exc_info", None), **more
+    record = logging.getLogger("semel.tasks").makeRecord(
+        "semel.tasks", logging.WARNING, "", 0, message, args, more.pop("exc_info", None), **more
     )
     found: dict[str, Any] = json.loads(JsonFormatter().format(record))
     return found
@@ -54,7 +55,7 @@ def test_a_line_names_connector_and_task() -> None:
     del found["time"]
     assert found == {
         "level": "WARNING",
-        "logger": "semel.engine",
+        "logger": "semel.tasks",
         "connector": "orders",
         "task": 3,
         "message": 'task 3: waits for "it"',

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark import SparkContext
 
-from semel.errors import ServiceError
-from semel.gateway import Jvm
+from semel.core.errors import ServiceError
 from semel.kafka.cluster import Cluster
+from semel.spark.gateway import Jvm
 from semel_lab.embedded import Kafka
 from tests.cli.conftest import Ended, Write
 from tests.conftest import MakeTopic

@@ -15,7 +15,7 @@ import pytest
 
 from semel.cli import connectors, worker_client
 from semel.cli.worker_client import client
-from semel.errors import ConfigError, ServiceError
+from semel.core.errors import ConfigError, ServiceError
 from semel_lab.embedded.process import free_port
 from tests.cli.conftest import Ended
 from tests.patience import PATIENCE

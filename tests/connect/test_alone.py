@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from semel.config import read
 from semel.config.worker import WorkerConfig
-from semel.connect.alone import StandaloneHerder
-from semel.engine.states import State, Status
+from semel.driver.states import State, Status
+from semel.worker.alone import StandaloneHerder
 from tests.patience import PATIENCE
 
 CONFIG = {

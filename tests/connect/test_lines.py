@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.connect import lines
-from semel.connect.lines import RecentLines
+from semel.worker import lines
+from semel.worker.lines import RecentLines
 
 log = logging.getLogger("semel.test_lines")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from semel.connect.errors import BadRequest
-from semel.connect.offsets import parsed
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
-from semel.planning import plan_source
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan_source
+from semel.worker.errors import BadRequest
+from semel.worker.offsets import parsed
 
 FILE = {"connector.class": "FileStreamSource", "file": "/x", "topic": "t"}
 TABLES = {

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from semel import jars
 from semel.converters import create
+from semel.spark import jars
 from semel_lab.embedded.java import find_jdk
 from semel_lab.embedded.registry import SchemaRegistry
 from semel_lab.jars import APICURIO_SERIALIZERS

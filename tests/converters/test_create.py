@@ -11,7 +11,7 @@ from semel.converters.base import Converter, Decoded
 from semel.converters.bytearray import ByteArrayConverter
 from semel.converters.json.converter import JsonConverter
 from semel.converters.string import StringConverter
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 
 
 def create(name: str, **config: str) -> Converter:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from semel.converters import ddl
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.converters import create
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 
 FORMATS = {
     "Short": ("h", pa.int16()),

@@ -13,11 +13,11 @@ import pytest
 
 from semel.config import read
 from semel.converters.registry.config import RegistryKeys, registry
-from semel.engine.source.encoder import Encoder
-from semel.engine.source.skipped import SkipLog, Skipped
-from semel.errors import ConfigError, ServiceError, Unavailable
-from semel.planning import plan_source
+from semel.core.errors import ConfigError, ServiceError, Unavailable
+from semel.driver.planning import plan_source
 from semel.sources.base import source_records
+from semel.tasks.source.encoder import Encoder
+from semel.tasks.source.skipped import SkipLog, Skipped
 from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 

@@ -13,7 +13,7 @@ import pytest
 
 from semel.config import read
 from semel.converters.registry.config import RegistryKeys, registry
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel_lab.embedded.process import LOOPBACK
 from tests.kafka.secured import java_trust_store
 from tests.patience import PATIENCE

@@ -11,7 +11,7 @@ import pytest
 from semel.converters import Converter, create
 from semel.converters.avro import AvroConverter
 from semel.converters.registry.converter import RegistryConverter
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from tests.converters.registries import Memory
 from tests.transforms.records import batch

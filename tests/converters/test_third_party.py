@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from semel import converters
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, name

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.engine import triggers
+from semel.driver import triggers
 from semel_lab.embedded import Kafka
 from tests.engine.harness import Running, name
 

@@ -31,14 +31,15 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark import TaskContext, cloudpickle
 
-from semel import failpoints, run
+from semel import run
 from semel.audit import AuditReport, audit
 from semel.config import ConnectorConfig, read
-from semel.delivery import Delivery
-from semel.engine.direct.engine import Progress
-from semel.errors import ConfigError, Fenced, SemelError, TransientError
-from semel.ledger import TopicPartition
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError, Fenced, SemelError, TransientError
+from semel.core.ledger import TopicPartition
+from semel.driver.direct.engine import Progress
+from semel.driver.planning import plan
 from semel.sinks.postgresql import driver
 from semel_lab.embedded import Kafka
 from tests import databases, matrix, searching
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        "semel.engine.direct",
+        "semel.tasks.direct",
         "semel.engine.bounded",
         "semel.sinks.postgresql.driver",
         "semel.sinks.delta.sink",

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from semel.engine import attempt, control
-from semel.engine.control import Address, ControlLine, ControlServer, Report
-from semel.errors import Fenced, ServiceError
+from semel.core.errors import Fenced, ServiceError
+from semel.tasks import attempt, control
+from semel.tasks.control import Address, ControlLine, ControlServer, Report
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

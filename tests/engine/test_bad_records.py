@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
-from semel import failpoints
-from semel.errors import BadRecord, ConfigError, ServiceError
-from semel.ledger import TopicPartition, firsts
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.errors import BadRecord, ConfigError, ServiceError
+from semel.core.ledger import TopicPartition, firsts
+from semel.driver.planning import plan
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from semel.delivery import Delivery, Guarantee
-from semel.engine.base import Progress
-from semel.engine.fences import MOST, FencesInARow
-from semel.engine.run_control import RunControl
-from semel.engine.states import State, Status
-from semel.errors import Fenced, LedgerConflict
-from semel.runtime import connector as of_connector
-from semel.runtime import run as of_run
-from semel.runtime.connector import Connector
+from semel.core.delivery import Delivery, Guarantee
+from semel.core.errors import Fenced, LedgerConflict
+from semel.driver import connector as of_connector
+from semel.driver import run as of_run
+from semel.driver.base import Progress
+from semel.driver.connector import Connector
+from semel.driver.fences import MOST, FencesInARow
+from semel.driver.run_control import RunControl
+from semel.driver.states import State, Status
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

@@ -16,13 +16,9 @@ import pytest
 from confluent_kafka import Consumer
 from deltalake import DeltaTable
 
-from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.engine import lines, triggers
-from semel.engine.bounded import engine as bounded
-from semel.engine.bounded import job as boundedjob
-from semel.engine.bounded import task as boundedtask
-from semel.errors import (
+from semel.core import failpoints
+from semel.core.errors import (
     BadRecord,
     ConfigError,
     Fenced,
@@ -31,9 +27,14 @@ from semel.errors import (
     ServiceError,
     TransientError,
 )
+from semel.core.ledger import Advance, Hole, OffsetRange, TopicPartition
+from semel.driver import triggers
+from semel.driver.bounded import engine as bounded
+from semel.driver.bounded import job as boundedjob
+from semel.driver.planning import plan
 from semel.kafka import consumerlog
-from semel.ledger import Advance, Hole, OffsetRange, TopicPartition
-from semel.planning import plan
+from semel.tasks import bounded as boundedtask
+from semel.tasks import lines
 from semel_lab.embedded import Kafka, logs
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
@@ -516,7 +517,7 @@ def test_files_that_were_staged_and_vanished_are_staged_again(
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from semel.engine.bounded.engine import BoundedEngine
+    from semel.driver.bounded.engine import BoundedEngine
 
     source = topic()
     produce(source, records(50))

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from semel.abandoned import within
 from semel.config import ConnectorConfig, read
-from semel.delivery import Delivery, Guarantee
-from semel.engine.batch import Batch, Batcher
-from semel.engine.commit import Committer
-from semel.engine.direct.watch import Recreated
-from semel.errors import Unavailable
-from semel.ledger import Advance, LogId, OffsetRange, Outcome
-from semel.records import Commit, Rejected, RowsRejected
+from semel.core.abandoned import within
+from semel.core.delivery import Delivery, Guarantee
+from semel.core.errors import Unavailable
+from semel.core.ledger import Advance, LogId, OffsetRange, Outcome
+from semel.core.records import Commit, Rejected, RowsRejected
 from semel.sinks.capabilities import Capabilities
+from semel.tasks.batch import Batch, Batcher
+from semel.tasks.commit import Committer
+from semel.tasks.direct.watch import Recreated
 from tests.patience import PATIENCE
 
 RAW = {

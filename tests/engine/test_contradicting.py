@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Converted, Pipeline
+from semel.core.ledger import Advance, OffsetRange, TopicPartition, firsts
+from semel.core.records import Commit
 from semel.kafka.transactions import Transactions
-from semel.ledger import Advance, OffsetRange, TopicPartition, firsts
-from semel.records import Commit
 from semel.sinks import create, sink_class
 from semel.sinks.base import Sink
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.sender import Sender
 from semel.sinks.kafka.targets import Targets
+from semel.tasks.pipeline import Converted, Pipeline
 from tests import databases
 
 KINDS = ["int64", "string", "boolean"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from semel.engine.control import Address, ControlLine, ControlServer, Report
-from semel.engine.lines import serving
+from semel.tasks.control import Address, ControlLine, ControlServer, Report
+from semel.tasks.lines import serving
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

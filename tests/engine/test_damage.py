@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from semel.audit import audit
-from semel.errors import BadRecord
-from semel.ledger import TopicPartition
+from semel.core.errors import BadRecord
+from semel.core.ledger import TopicPartition
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.conftest import Config, Configure, Lake

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit
-from semel.errors import ConfigError, Fenced, ServiceError
-from semel.ledger import TopicPartition, firsts
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.errors import ConfigError, Fenced, ServiceError
+from semel.core.ledger import TopicPartition, firsts
+from semel.driver.planning import plan
 from semel_lab.drill.disk import Disk
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel import failpoints
+from semel.core import failpoints
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure

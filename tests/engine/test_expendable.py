@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from semel import launch
-from semel.engine import expendable, memory
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
+from semel.spark import launch
+from semel.tasks import expendable, memory
 from tests.conftest import wait_gone
 from tests.engine.harness import some
 from tests.patience import PATIENCE

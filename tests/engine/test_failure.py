@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.engine.failure import Failure
-from semel.errors import (
+from semel.core.errors import (
     BadRecord,
     ConfigError,
     SemelError,
@@ -17,6 +16,7 @@ from semel.errors import (
     TransientError,
     Unavailable,
 )
+from semel.tasks.failure import Failure
 
 
 class TableLocked(Unavailable):
@@ -66,7 +66,8 @@ def test_a_class_that_the_driver_cannot_import_arrives_as_its_base_with_its_exit
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "on_executors_only.py").write_text(
-        "from semel.errors import Unavailable\nclass Throttled(Unavailable):\n    exit_code = 17\n"
+        "from semel.core.errors import Unavailable\n"
+        "class Throttled(Unavailable):\n    exit_code = 17\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     from on_executors_only import Throttled  # type: ignore[import-not-found]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.driver import run as runs
 from semel.kafka.contact import wait_for_brokers
-from semel.runtime import run as runs
 from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
@@ -186,7 +186,7 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing_but_time(
 def test_a_failure_outside_of_a_commit_is_tried_again_too(
     topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:
-    from semel import failpoints
+    from semel.core import failpoints
     from tests.engine.harness import LocalSpark
 
     source = topic(partitions=2)

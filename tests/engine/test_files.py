@@ -17,11 +17,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
-from semel.ledger import Hole, TopicPartition
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
+from semel.core.ledger import Hole, TopicPartition
+from semel.driver.planning import plan
 from semel.sinks.files import places
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

@@ -11,7 +11,7 @@ import fsspec
 import pyarrow.dataset as ds
 import pytest
 
-from semel import failpoints
+from semel.core import failpoints
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.hdfs import Hdfs
 from tests.conftest import MakeTopic, Produce

@@ -14,7 +14,7 @@ import pytest
 
 from semel import sinks
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Pipeline
+from semel.tasks.pipeline import Pipeline
 
 CONDITION = {
     "transforms.f.type": "io.confluent.connect.transforms.Filter$Value",

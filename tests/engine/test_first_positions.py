@@ -10,11 +10,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.audit import audit
-from semel.engine.publish import is_copy, ledger_of
-from semel.errors import ConfigError, OffsetOutOfRange
+from semel.core.errors import ConfigError, OffsetOutOfRange
+from semel.core.ledger import TopicPartition
+from semel.core.targets import Target
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
-from semel.targets import Target
+from semel.tasks.publish import is_copy, ledger_of
 from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from semel.engine.states import State
-from semel.runtime import Connector, Runtime
-from semel.runtime import run as runs
+from semel.driver import run as runs
+from semel.driver.connector import Connector
+from semel.driver.runtime import Runtime
+from semel.driver.states import State
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE
 

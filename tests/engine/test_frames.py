@@ -10,9 +10,9 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from semel.engine.microbatch import frames
-from semel.engine.microbatch.commit import arranged
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.core.records import OFFSET, PARTITION, TOPIC
+from semel.tasks.microbatch import frames
+from semel.tasks.microbatch.commit import arranged
 
 MOMENT = datetime(2024, 2, 29, 12, 30, 0, 123456)
 TYPES: list[tuple[pa.DataType, Any]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.audit import audit
-from semel.errors import BadRecord
+from semel.core.errors import BadRecord
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import caught_up

@@ -14,11 +14,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.errors import OffsetOutOfRange, RolledBack
-from semel.ledger import Hole, TopicPartition
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.errors import OffsetOutOfRange, RolledBack
+from semel.core.ledger import Hole, TopicPartition
+from semel.driver.planning import plan
 from semel.sinks.iceberg.catalog import connect
 from semel_lab.embedded import Kafka
 from tests import matrix

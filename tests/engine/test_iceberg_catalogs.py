@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from semel import failpoints
-from semel.errors import Fenced
+from semel.core import failpoints
+from semel.core.errors import Fenced
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (

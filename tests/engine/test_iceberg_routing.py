@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel import failpoints
 from semel.audit import AuditReport, audit
-from semel.errors import BadRecord, Fenced
+from semel.core import failpoints
+from semel.core.errors import BadRecord, Fenced
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
-from semel.planning import plan
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (

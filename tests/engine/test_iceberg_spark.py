@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from semel.jars import resolve
-from semel.records import Commit
+from semel.core.records import Commit
+from semel.spark.jars import resolve
 from semel_lab.jars import ICEBERG_SPARK
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse

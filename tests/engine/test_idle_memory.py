@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from semel.engine import memory
+from semel.tasks import memory
 
 Clock = tuple[list[float], list[float]]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from semel.engine.key_check import check_keys
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition, firsts
+from semel.driver.key_check import check_keys
+from semel.driver.planning import plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition, firsts
-from semel.planning import plan
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 

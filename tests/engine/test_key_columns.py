@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.engine.batch import Batcher
-from semel.engine.pipeline import Pipeline
-from semel.engine.poll import TopicTable
-from semel.ledger import TopicPartition
-from semel.records import DeadLetter
+from semel.core.ledger import TopicPartition
+from semel.core.records import DeadLetter
 from semel.sinks import sink_class
 from semel.sinks.sql.sink import SqlSink
+from semel.tasks.batch import Batcher
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.poll import TopicTable
 
 Record = tuple[str | None, str | None]
 """Key and value."""

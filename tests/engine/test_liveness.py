@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from semel.engine.direct import liveness as module
-from semel.engine.direct.liveness import Liveness
-from semel.ledger import TopicPartition
+from semel.core.ledger import TopicPartition
+from semel.tasks.direct import liveness as module
+from semel.tasks.direct.liveness import Liveness
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

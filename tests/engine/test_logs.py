@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.audit import audit
-from semel.errors import OffsetOutOfRange
-from semel.ledger import Hole, LedgerEntry, TopicPartition
-from semel.planning import plan
+from semel.core.errors import OffsetOutOfRange
+from semel.core.ledger import Hole, LedgerEntry, TopicPartition
+from semel.driver.planning import plan
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 
 from semel.config import ConnectorConfig, read
-from semel.engine.direct import membership as module
-from semel.engine.direct.membership import StaticMembership
-from semel.errors import Displaced, Fenced, SemelError, ServiceError, Unavailable
+from semel.core.errors import Displaced, Fenced, SemelError, ServiceError, Unavailable
+from semel.tasks.direct import membership as module
+from semel.tasks.direct.membership import StaticMembership
 
 LOST, DECIDES = "its session had just expired", "the place of task 0 decides between two runs"
 NOBODY = "nobody else has taken its place"

@@ -9,11 +9,11 @@ import sys
 import pytest
 from confluent_kafka import Producer
 
-from semel.engine import sampler
-from semel.engine.job_errors import first_error
-from semel.errors import SemelError
-from semel.ledger import TopicPartition
-from semel.planning import plan
+from semel.core.errors import SemelError
+from semel.core.ledger import TopicPartition
+from semel.driver import sampler
+from semel.driver.planning import plan
+from semel.spark.job_errors import first_error
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start

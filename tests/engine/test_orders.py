@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from semel.engine.control import ControlServer
-from semel.engine.run_control import Notifier
+from semel.driver.run_control import Notifier
+from semel.tasks.control import ControlServer
 from tests.patience import PATIENCE
 
 

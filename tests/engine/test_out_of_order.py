@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from semel.engine.direct.out_of_order import OutOfOrderPolls
-from semel.engine.epochs import assignment
-from semel.engine.poll import TooEarly
-from semel.errors import BadRecord, OffsetOutOfRange, ServiceError
+from semel.core.errors import BadRecord, OffsetOutOfRange, ServiceError
+from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.kafka.consumer import OutOfOrder
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.tasks.direct.out_of_order import OutOfOrderPolls
+from semel.tasks.epochs import assignment
+from semel.tasks.poll import TooEarly
 
 ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from semel.abandoned import MOST, Abandoned, within
 from semel.audit import audit
-from semel.engine import supervisor
-from semel.runtime import run as runs
+from semel.core.abandoned import MOST, Abandoned, within
+from semel.driver import run as runs
+from semel.driver import supervisor
 from semel_lab.drill.disk import Disk
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy

@@ -16,7 +16,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from semel.converters import create
-from semel.planning import plan
+from semel.driver.planning import plan
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from semel.engine import ranges
-from semel.engine.microbatch import topics as microtopics
-from semel.engine.microbatch.topics import KnownTopics
-from semel.errors import ConfigError, OffsetOutOfRange, Unavailable
-from semel.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
-from semel.planning import Plan, plan
+from semel.core.errors import ConfigError, OffsetOutOfRange, Unavailable
+from semel.core.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
+from semel.driver.microbatch import topics as microtopics
+from semel.driver.microbatch.topics import KnownTopics
+from semel.driver.planning import Plan, plan
+from semel.tasks import ranges
 from tests.sinks.search.test_config import BASE
 
 ZERO, ONE, TWO = (TopicPartition("orders.new", p) for p in range(3))

@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Producer
 
 from semel.audit import audit
-from semel.errors import OffsetOutOfRange, SemelError
+from semel.core.errors import OffsetOutOfRange, SemelError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan
 from semel.kafka.reader import read_ranges
-from semel.ledger import TopicPartition
-from semel.planning import plan
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start
@@ -223,8 +223,8 @@ def test_no_commit_begins_once_a_task_has_subscribed_again(
     begun = tmp_path / "begun"
 
     def subscribes(rows: pa.Table) -> pa.Table:
-        from semel.engine.commit import Committer
-        from semel.engine.direct.subscription import Subscription
+        from semel.tasks.commit import Committer
+        from semel.tasks.direct.subscription import Subscription
 
         if begun.exists() or parent_process() is None:  # the driver calls it with a sample
             return rows

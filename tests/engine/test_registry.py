@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from semel.errors import BadRecord, ServiceError
+from semel.core.errors import BadRecord, ServiceError
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.registry import SchemaRegistry
 from tests.conftest import MakeTopic, Produce

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.engine import retry
-from semel.engine.retry import LONGEST, Backoff, Retries
-from semel.errors import GaveUp, TargetChanged, TransientError, Unavailable
+from semel.core.errors import GaveUp, TargetChanged, TransientError, Unavailable
+from semel.tasks import retry
+from semel.tasks.retry import LONGEST, Backoff, Retries
 
 RAW = {"name": "c", "connector.class": "postgresql", "bootstrap.servers": "b:1", "topics": "t"}
 

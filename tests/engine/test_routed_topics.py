@@ -16,16 +16,16 @@ import pytest
 
 from semel import sinks
 from semel.config import ConnectorConfig, read
-from semel.delivery import resolve
-from semel.engine import pipeline
-from semel.engine.batch import Batcher
-from semel.engine.commit import deliver
-from semel.engine.pipeline import Pipeline
-from semel.engine.poll import TopicTable
-from semel.engine.rowtransform import Transformed
-from semel.ledger import LedgerEntry, TopicPartition, firsts
-from semel.records import ConnectRecords, RowsRejected
+from semel.core.delivery import resolve
+from semel.core.ledger import LedgerEntry, TopicPartition, firsts
+from semel.core.records import ConnectRecords, RowsRejected
 from semel.sinks.base import Sink
+from semel.tasks import pipeline
+from semel.tasks.batch import Batcher
+from semel.tasks.commit import deliver
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.poll import TopicTable
+from semel.tasks.rowtransform import Transformed
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import Target
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from semel.engine.rowtransform import transformed
-from semel.errors import ConfigError
-from semel.records import KEY, OFFSET, PARTITION, TOPIC, ConnectRecords
+from semel.core.errors import ConfigError
+from semel.core.records import KEY, OFFSET, PARTITION, TOPIC, ConnectRecords
 from semel.sinks.flatten import flattened
+from semel.tasks.rowtransform import transformed
 
 JSON = {b"semel:known": b"json"}
 

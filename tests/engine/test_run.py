@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from semel.errors import ServiceError, Unavailable
-from semel.runtime import run as runs
+from semel.core.errors import ServiceError, Unavailable
+from semel.driver import run as runs
 
 
 @pytest.mark.parametrize("end", ["connections?", "refused.", "refused"])

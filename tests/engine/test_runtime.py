@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.engine import startup
-from semel.engine.states import State
-from semel.errors import BadRecord, ConfigError, ServiceError
-from semel.ledger import UNKNOWN_LOG, TopicPartition, first
-from semel.runtime import Connector, Runtime, topics
+from semel.core.errors import BadRecord, ConfigError, ServiceError
+from semel.core.ledger import UNKNOWN_LOG, TopicPartition, first
+from semel.driver import startup, topics
+from semel.driver.connector import Connector
+from semel.driver.runtime import Runtime
+from semel.driver.states import State
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Lake

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from semel.engine import sample
-from semel.errors import OffsetOutOfRange
+from semel.core.errors import OffsetOutOfRange
+from semel.driver import sample
 from tests.patience import PATIENCE
 
 

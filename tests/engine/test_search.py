@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit
-from semel.errors import BadRecord, Fenced
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.errors import BadRecord, Fenced
+from semel.driver.planning import plan
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.opensearch import OpenSearch
 from tests import matrix

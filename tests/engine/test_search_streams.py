@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit
-from semel.errors import ConfigError
+from semel.core import failpoints
+from semel.core.errors import ConfigError
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.opensearch import OpenSearch
 from tests.conftest import MakeTopic, Produce

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel import context
-from semel.engine import publish
-from semel.engine.direct import engine as direct
-from semel.errors import Fenced
+from semel.core import context
+from semel.core.errors import Fenced
+from semel.driver.direct import engine as direct
 from semel.sources.offsets import owner
+from semel.tasks import publish
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start

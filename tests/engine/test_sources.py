@@ -16,20 +16,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from semel import failpoints
 from semel.audit import audit_source
 from semel.audit.source import _Auditor
 from semel.audit.source_report import TopicAudit
 from semel.cli.commands import app
 from semel.config import SourceConnectorConfig
-from semel.engine.control import Address
-from semel.engine.run_control import RunControl, TaskAssignment
-from semel.engine.source import engine
-from semel.engine.source.engine import SourceEngine, SourceRun
-from semel.engine.source.task import SourceSpec
-from semel.engine.source.topics import Topics
-from semel.engine.states import State
-from semel.errors import (
+from semel.core import failpoints
+from semel.core.errors import (
     BadRecord,
     ConfigError,
     Fenced,
@@ -38,18 +31,25 @@ from semel.errors import (
     ServiceError,
     TransientError,
 )
+from semel.driver import run as runs
+from semel.driver import source as engine
+from semel.driver.planning import SourcePlan, plan_source
+from semel.driver.run_control import RunControl, TaskAssignment
+from semel.driver.runtime import Runtime
+from semel.driver.source import SourceEngine, SourceRun
+from semel.driver.source_positions import set_source_offsets
+from semel.driver.states import State
 from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.planning import SourcePlan, plan_source
-from semel.runtime import Runtime
-from semel.runtime import run as runs
-from semel.runtime.source_positions import set_source_offsets
 from semel.sources.offsets.file import parsed, serialized
 from semel.sources.offsets.owner import own
 from semel.sources.offsets.owner import producer as owner_producer
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
+from semel.tasks.control import Address
+from semel.tasks.source.task import SourceSpec
+from semel.tasks.source.topics import Topics
 from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit_source
-from semel.planning import plan_source
+from semel.core import failpoints
+from semel.driver.planning import plan_source
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start

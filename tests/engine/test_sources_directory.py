@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit_source
-from semel.errors import ServiceError
-from semel.planning import plan_source
+from semel.core import failpoints
+from semel.core.errors import ServiceError
+from semel.driver.planning import plan_source
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Config, Start

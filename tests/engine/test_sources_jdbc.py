@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit_source
-from semel.errors import BadRecord, ConfigError, SemelError
+from semel.core import failpoints
+from semel.core.errors import BadRecord, ConfigError, SemelError
+from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.planning import plan_source
 from semel.sources.base import SourceBatch
 from semel.sources.jdbc.source import JdbcSource
 from semel.sources.offsets.store import SourceOffsets

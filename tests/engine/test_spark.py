@@ -15,11 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from semel import failpoints, spark
 from semel.audit import audit
 from semel.config import CommonConfig, read
-from semel.jars import resolve
+from semel.core import failpoints
 from semel.sinks import MODULE
+from semel.spark import session as spark
+from semel.spark.jars import resolve
 from semel_lab.jars import DELTA_SPARK
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake
@@ -190,7 +191,7 @@ def test_the_worker_daemon_keeps_the_users_archives_on_the_path(tmp_path: Path) 
     program = f"""
         import sys
         sys.path += [{mine!r}, {jar!r}, {pyspark!r}]
-        import semel.engine.daemon
+        import semel.spark.daemon
         print([p for p in sys.path if p.startswith({str(tmp_path)!r})])
     """
     done = subprocess.run(

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel.context import STANDBY
-from semel.launch import Standby, _standby
+from semel.core.context import STANDBY
+from semel.spark.launch import Standby, _standby
 from tests.conftest import wait_gone
 from tests.patience import PATIENCE
 
@@ -31,7 +31,7 @@ def standby() -> Iterator[Standby]:
 def spark_daemon(path: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Spark's daemon, as the JVM starts it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "semel.engine.daemon", *(arguments or ["pyspark.worker"])],
+        [sys.executable, "-m", "semel.spark.daemon", *(arguments or ["pyspark.worker"])],
         env={**os.environ, STANDBY: path, "MARK": "spark's"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -102,7 +102,7 @@ os.kill(os.getpid(), 9)
 
 def test_it_imports_for_a_worker_what_its_tasks_would_import_one_by_one() -> None:
     code = (
-        "import sys; from semel.engine.standby import _import_connector; _import_connector({}); "
+        "import sys; from semel.spark.standby import _import_connector; _import_connector({}); "
         "sys.exit('adbc_driver_postgresql.dbapi' not in sys.modules)"
     )
     assert (

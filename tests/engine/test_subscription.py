@@ -18,15 +18,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.engine.direct import membership
-from semel.engine.direct import subscription as direct
-from semel.engine.direct.subscription import Assigned, Lost, Revoked, Subscription
-from semel.errors import Displaced, ServiceError
+from semel.core.errors import Displaced, ServiceError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan
 from semel.kafka.consumer import fenced, translated
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
-from semel.planning import plan
 from semel.sinks.protocols import Membership
+from semel.tasks.direct import membership
+from semel.tasks.direct import subscription as direct
+from semel.tasks.direct.subscription import Assigned, Lost, Revoked, Subscription
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure

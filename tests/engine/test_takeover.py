@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from semel.core.ledger import TopicPartition
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import ConnectorFailed, ConnectWorker, DistributedConnect
 from tests.conftest import MakeTopic

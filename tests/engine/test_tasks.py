@@ -19,14 +19,15 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupState, Message
 
-from semel import failpoints
-from semel.engine import jobs, lines, supervisor
-from semel.engine.control import ControlLine, ControlServer, Report
-from semel.engine.failure import Failure
-from semel.engine.retry import Backoff
-from semel.errors import ConfigError, Fenced, SemelError
+from semel.core import failpoints
+from semel.core.errors import ConfigError, Fenced, SemelError
+from semel.driver import jobs, supervisor
 from semel.kafka.clients import client_config
 from semel.kafka.groups import Groups
+from semel.tasks import lines
+from semel.tasks.control import ControlLine, ControlServer, Report
+from semel.tasks.failure import Failure
+from semel.tasks.retry import Backoff
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
@@ -46,8 +47,8 @@ pytestmark = pytest.mark.integration
 
 def _without_events(rows: pa.Table) -> pa.Table:
     """As in a task that drops the polls that hold them."""
-    from semel.engine.direct import reader
     from semel.kafka.consumer import Events
+    from semel.tasks.direct import reader
 
     def records_of(messages: Sequence[Message], _tell: object) -> Events:
         return Events([m for m in messages if m.error() is None])
@@ -346,7 +347,7 @@ class _BrokenTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.engine.direct import task
+        from semel.tasks.direct import task
 
         def broken(self: task.Task) -> None:
             connector = self._connector
@@ -391,8 +392,8 @@ class _BlindTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.engine.direct import liveness
         from semel.kafka import consumerlog
+        from semel.tasks.direct import liveness
 
         consumer, made = consumerlog.Consumer, []
 
@@ -426,7 +427,7 @@ def test_a_consumer_that_hears_nothing_more_of(
     produce(source, records(300))
 
     def deaf(rows: pa.Table) -> pa.Table:
-        from semel.engine.direct import liveness, subscription
+        from semel.tasks.direct import liveness, subscription
 
         consumers: list[Any] = []
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from semel import failpoints, sinks
+from semel import sinks
 from semel.audit import audit
 from semel.cli.commands import app
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
-from semel.planning import plan
+from semel.core import failpoints
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan
 from semel_lab.drill.stage import Stage
 from semel_lab.drill.stores import store_of
 from semel_lab.embedded import Kafka

@@ -15,8 +15,8 @@ from pyiceberg.catalog import load_catalog
 
 from semel import run
 from semel.audit import audit, audit_source
-from semel.errors import ConfigError
-from semel.planning import plan, plan_source
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan, plan_source
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.files.sink import FilesSink
 from semel_lab.embedded import Kafka

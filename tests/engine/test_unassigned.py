@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 
-from semel.engine.direct import unassigned
-from semel.engine.direct.unassigned import Unassigned
-from semel.errors import ServiceError
-from semel.ledger import TopicPartition
+from semel.core.errors import ServiceError
+from semel.core.ledger import TopicPartition
+from semel.tasks.direct import unassigned
+from semel.tasks.direct.unassigned import Unassigned
 from tests.engine.harness import wait_until
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)

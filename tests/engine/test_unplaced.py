@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.audit import audit
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Lake, configure, lake, warehouse
 from tests.engine.harness import caught_up, sql

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semel.converters.json.converter import JsonConverter
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms.change_events import Unwrapper, are_change_events
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from semel.engine.direct import watch
-from semel.engine.direct.watch import LogWatch, Recreated
-from semel.errors import ServiceError, Unavailable
-from semel.ledger import LedgerEntry, LogId
+from semel.core.errors import ServiceError, Unavailable
+from semel.core.ledger import LedgerEntry, LogId
+from semel.tasks.direct import watch
+from semel.tasks.direct.watch import LogWatch, Recreated
 
 BEFORE, NOW = LogId("cluster", "before"), LogId("cluster", "now")
 FAILED = KafkaException(KafkaError(KafkaError._TRANSPORT))

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from semel import watchdog
 from semel.config import ConnectorConfig, read
-from semel.engine import lines
-from semel.engine.control import Address, ControlServer
-from semel.engine.lines import Lines
-from semel.engine.workers import Spec, Workers
-from semel.watchdog import Watchdog
+from semel.core import watchdog
+from semel.core.watchdog import Watchdog
+from semel.tasks import lines
+from semel.tasks.control import Address, ControlServer
+from semel.tasks.lines import Lines
+from semel.tasks.workers import Spec, Workers
 from tests.engine.harness import wait_until
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from semel import validation
 from semel.config.loading import load
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
+from semel.driver import validation
 from tests.fuzz.junk import JUNK, TEXTS
 
 Fuzz = Callable[..., Callable[[Callable[..., None]], None]]

@@ -16,7 +16,7 @@ from semel.converters.base import Converter
 from semel.converters.jsonschema import JsonSchemaConverter
 from semel.converters.protobuf import ProtobufConverter
 from semel.converters.registry.client import Schema
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from tests.converters.registries import Memory
 from tests.fuzz.junk import JUNK, TEXTS, cut, damaged
 

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from semel.core.ledger import TopicPartition
 from semel.kafka import answers
 from semel.kafka.cluster import Cluster, admin_client
-from semel.ledger import TopicPartition
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic

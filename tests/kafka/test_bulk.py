@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, Producer
 
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
 from semel.kafka import bulk
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import RecordsRefused, Transactions

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from semel import abandoned
+from semel.core import abandoned
+from semel.core.ledger import TopicPartition
 from semel.kafka import closing, damage
-from semel.ledger import TopicPartition
 
 
 def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:

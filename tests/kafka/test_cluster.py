@@ -13,13 +13,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 import semel.kafka.cluster
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.core.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan
 from semel.kafka import cluster as kafka
 from semel.kafka.clients import IDEMPOTENCE, is_idempotent
 from semel.kafka.cluster import Cluster
 from semel.kafka.errors import failure
-from semel.ledger import TopicPartition
-from semel.planning import plan
 from tests.patience import PATIENCE
 
 ZERO = TopicPartition("t", 0)

@@ -11,13 +11,13 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as Partition
 
 from semel.config import ConnectorConfig, read
-from semel.errors import Displaced
+from semel.core.errors import Displaced
+from semel.core.ledger import LogId
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import Poll, consumer_config
 from semel.kafka.consumerlog import ConsumerLog, logged_consumer
-from semel.ledger import LogId
-from semel.sizes import Sizes
+from semel.kafka.sizes import Sizes
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records, recreate, wait_until

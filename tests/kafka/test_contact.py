@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel.kafka import contact
 from semel.kafka.contact import wait_for_brokers
 from semel.sinks.postgresql.connection import _reason

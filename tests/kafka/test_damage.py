@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from semel.errors import BadRecord, TransientError
+from semel.core.errors import BadRecord, TransientError
+from semel.core.ledger import OffsetRange, TopicPartition
 from semel.kafka import damage
 from semel.kafka.consumer import without_events
 from semel.kafka.damage import end_of
 from semel.kafka.errors import UNREADABLE
-from semel.ledger import OffsetRange, TopicPartition
 
 ZERO = TopicPartition("t", 0)
 

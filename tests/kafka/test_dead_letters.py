@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
+from semel.core.records import DeadLetter
 from semel.kafka import dead_letters
 from semel.kafka.dead_letters import error_headers
-from semel.records import DeadLetter
 
 NEEDED = {
     "name": "orders",

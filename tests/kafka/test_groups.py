@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.abandoned import abandoned
-from semel.errors import SemelError, TransientError
+from semel.core.abandoned import abandoned
+from semel.core.errors import SemelError, TransientError
+from semel.core.ledger import TopicPartition
 from semel.kafka import groups as groups_module
 from semel.kafka.groups import Groups
 from semel.kafka.transactions import LEFT_BEHIND, Report, Transactions
-from semel.ledger import TopicPartition
 from semel.sinks.kafka.offsets import nonmember
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic

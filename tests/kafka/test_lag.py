@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from semel.engine import supervisor
-from semel.errors import SemelError, ServiceError
+from semel.core.errors import SemelError, ServiceError
+from semel.driver import supervisor
 from semel.kafka.lag import lag, published
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import TransientError
+from semel.core.errors import TransientError
+from semel.core.ledger import TopicPartition
 from semel.kafka import reader
-from semel.ledger import TopicPartition
 
 ZERO = TopicPartition("t", 0)
 CONNECTOR = read(

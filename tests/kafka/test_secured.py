@@ -17,20 +17,20 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from semel import keystores
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
-from semel.engine.commit import CommitCounter
-from semel.engine.source.commit import EncodedBatch, SourceCommitter
-from semel.engine.source.encoder import Encoder
-from semel.engine.source.topics import Topics
-from semel.errors import ConfigError, ServiceError
+from semel.core import keystores
+from semel.core.errors import ConfigError, ServiceError
+from semel.driver.planning import SourcePlan, plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.contact import wait_for_brokers
-from semel.planning import SourcePlan, plan_source
 from semel.sources.base import source_records
 from semel.sources.offsets.store import SourceOffsets
+from semel.tasks.commit import CommitCounter
+from semel.tasks.source.commit import EncodedBatch, SourceCommitter
+from semel.tasks.source.encoder import Encoder
+from semel.tasks.source.topics import Topics
 from tests.engine.harness import LocalSpark, caught_up, name, some, wait_until
 from tests.kafka.secured import (
     MECHANISMS,

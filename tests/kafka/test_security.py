@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from semel.kafka.security import java, librdkafka
 from semel.kafka.settings import judged
-from semel.planning import plan
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.delivery import Delivery, Guarantee, Mechanism
-from semel.engine import attempt
-from semel.engine.control import Report
-from semel.errors import ConfigError, Fenced
-from semel.failpoints import OF_FILES, OF_STAGING, PLACES
+from semel.core.delivery import Delivery, Guarantee, Mechanism
+from semel.core.errors import ConfigError, Fenced
+from semel.core.failpoints import OF_FILES, OF_STAGING, PLACES
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.search.config import SearchConfig
+from semel.tasks import attempt
+from semel.tasks.control import Report
 from semel_lab.drill import run as drill
 from semel_lab.drill.faults import Injector
 from semel_lab.drill.plan import ANY_MOMENT, MEANING, Fault, Kind, plan

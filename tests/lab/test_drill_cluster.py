@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel_lab.drill.cluster.run import drill_cluster
 from semel_lab.drill.plan import OF_CLUSTERS, Kind
 

@@ -15,9 +15,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from semel.audit import AuditReport, PartitionAudit
-from semel.errors import ConfigError, ServiceError
-from semel.ledger import TRUNCATED, Hole, TopicPartition, firsts
-from semel.planning import plan
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import TRUNCATED, Hole, TopicPartition, firsts
+from semel.driver.planning import plan
 from semel_lab.drill.own import check_empty, without_letters
 from semel_lab.drill.stage import BUILT_IN, Stage
 

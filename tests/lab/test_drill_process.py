@@ -22,7 +22,7 @@ def child(*names):
     )
     made.stdout.readline()
     return made.pid
-print(child("a task"), child("semel.warmup"), flush=True)
+print(child("a task"), child("semel.spark.warmup"), flush=True)
 sys.stdin.read()
 """
 

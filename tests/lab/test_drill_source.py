@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from semel.delivery import Delivery, Guarantee, Mechanism
-from semel.engine.source.encoder import Encoder
-from semel.errors import ConfigError
-from semel.failpoints import OF_SOURCES
-from semel.planning import plan_source
+from semel.core.delivery import Delivery, Guarantee, Mechanism
+from semel.core.errors import ConfigError
+from semel.core.failpoints import OF_SOURCES
+from semel.driver.planning import plan_source
 from semel.sources.datagen.source import DatagenSource
 from semel.sources.directory.source import DirectorySource
+from semel.tasks.source.encoder import Encoder
 from semel_lab.drill.plan import ANY_MOMENT, Kind, plan
 from semel_lab.drill.processes import without_place
 from semel_lab.drill.source.folder import Folder

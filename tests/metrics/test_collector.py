@@ -15,20 +15,22 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from semel.cli.metrics import served
-from semel.engine.base import Progress
-from semel.engine.control import Deliveries, Report
-from semel.engine.states import State, Status
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
-from semel.metrics import lags
-from semel.metrics.collector import ConnectorCollector, registry
-from semel.metrics.lags import Lag, Lags, SourceLags
-from semel.metrics.observed import Observed, of_runtime
-from semel.metrics.rates import Rates
-from semel.planning import SourcePlan, plan_any
-from semel.runtime import ConnectorStatus, Runtime, run
-from semel.runtime.run import Tally
-from semel.runtime.source_lag import PartitionLag, SourceLag
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.driver import run
+from semel.driver.base import Progress
+from semel.driver.connector import ConnectorStatus
+from semel.driver.planning import SourcePlan, plan_any
+from semel.driver.run import Tally
+from semel.driver.runtime import Runtime
+from semel.driver.source_lag import PartitionLag, SourceLag
+from semel.driver.states import State, Status
+from semel.tasks.control import Deliveries, Report
+from semel.worker.metrics import lags
+from semel.worker.metrics.collector import ConnectorCollector, registry
+from semel.worker.metrics.lags import Lag, Lags, SourceLags
+from semel.worker.metrics.observed import Observed, of_runtime
+from semel.worker.metrics.rates import Rates
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -219,7 +221,7 @@ def test_a_rate_is_what_was_added_since_the_scrapes_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("semel.metrics.rates._now", lambda: now[0])
+    monkeypatch.setattr("semel.worker.metrics.rates._now", lambda: now[0])
     rates = Rates()
     told = []
     for second, total in ((0, 0), (15, 150), (30, 450), (60, 750), (90, 750), (120, 10)):

@@ -11,11 +11,11 @@ import pytest
 
 from semel.config import read
 from semel.config.worker import WorkerConfig
-from semel.connect.alone import StandaloneHerder
+from semel.driver.runtime import Runtime
 from semel.kafka.clients import worker_client
 from semel.kafka.cluster import Cluster
-from semel.rest.listening import serving
-from semel.runtime import Runtime
+from semel.worker.alone import StandaloneHerder
+from semel.worker.rest.listening import serving
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.conftest import configure  # noqa: F401

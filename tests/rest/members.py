@@ -17,12 +17,12 @@ import httpx
 
 from semel.config import read
 from semel.config.cluster import ClusterConfig
-from semel.connect.cluster.membership import described
-from semel.connect.cluster.worker import ClusterWorker
+from semel.driver.runtime import Runtime
 from semel.kafka.clients import worker_client
 from semel.kafka.cluster import Cluster, admin_client
-from semel.rest.listening import serving
-from semel.runtime import Runtime
+from semel.worker.cluster.membership import described
+from semel.worker.cluster.worker import ClusterWorker
+from semel.worker.rest.listening import serving
 from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from semel.audit.source import audit_source
-from semel.connect.cluster import herder
-from semel.connect.cluster.membership import Group, Membership
-from semel.connect.cluster.records import configured
-from semel.errors import ConfigError
-from semel.planning import plan_source
-from semel.rest.token import VARIABLE
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan_source
+from semel.worker.cluster import herder
+from semel.worker.cluster.membership import Group, Membership
+from semel.worker.cluster.records import configured
+from semel.worker.rest.token import VARIABLE
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce

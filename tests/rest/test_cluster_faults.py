@@ -18,7 +18,7 @@ import pytest
 from semel.audit.source import audit_source
 from semel.config import read
 from semel.config.cluster import ClusterConfig
-from semel.planning import plan_source
+from semel.driver.planning import plan_source
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure

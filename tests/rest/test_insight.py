@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from httpx import Client
 
-from semel.connect import audits
+from semel.worker import audits
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce

@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from semel.config import read
 from semel.config.worker import WorkerConfig
-from semel.connect.alone import StandaloneHerder
-from semel.rest.app import application
-from semel.rest.insight import add_metrics, add_semel
-from semel.rest.listening import serving
-from semel.runtime import Runtime
+from semel.driver.runtime import Runtime
+from semel.worker.alone import StandaloneHerder
+from semel.worker.rest.app import application
+from semel.worker.rest.insight import add_metrics, add_semel
+from semel.worker.rest.listening import serving
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE

@@ -15,18 +15,18 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from semel import redact
 from semel.config import read, rest
 from semel.config.rest import AUTHENTICATION, BASIC_AUTH
 from semel.config.worker import WorkerConfig
-from semel.connect.alone import StandaloneHerder
-from semel.connect.secrets import kept, shown
-from semel.errors import ConfigError
-from semel.rest.guard import Hosts
-from semel.rest.listening import serving
-from semel.rest.tls import client_context
-from semel.rest.token import VARIABLE, token_for
-from semel.runtime import Runtime
+from semel.core import redact
+from semel.core.errors import ConfigError
+from semel.driver.runtime import Runtime
+from semel.worker.alone import StandaloneHerder
+from semel.worker.rest.guard import Hosts
+from semel.worker.rest.listening import serving
+from semel.worker.rest.tls import client_context
+from semel.worker.rest.token import VARIABLE, token_for
+from semel.worker.secrets import kept, shown
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE
@@ -513,7 +513,7 @@ def test_a_foreign_page_cannot_change_anything(send: Sends, allowed: str) -> Non
 def test_changes_and_failed_logins_are_logged_with_user_and_address(
     send: Sends, users: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "semel.rest")
+    caplog.set_level("INFO", "semel.worker.rest")
     ada, grace = ("ada", "lovelace"), ("grace", "hop:per")
     send(users, "GET", "/connectors", auth=ada)
     send(users, "DELETE", "/connectors/none", auth=ada)
@@ -523,7 +523,7 @@ def test_changes_and_failed_logins_are_logged_with_user_and_address(
     send(users, "GET", "/connectors/%0Aforged", headers={"X-Forwarded-For": "10.9.8.7"})
     no_text = send(users, "GET", "/connectors", headers={"Authorization": b"Basic \xed\xa0\x80"})
     assert no_text.status_code == 401
-    assert [r.getMessage() for r in caplog.records if r.name == "semel.rest.guard"] == [
+    assert [r.getMessage() for r in caplog.records if r.name == "semel.worker.rest.guard"] == [
         f"DELETE /connectors/none from {LOOPBACK}, by 'ada': 404",
         f"refused: PUT /connectors/none/stop from {LOOPBACK}, by 'grace', who may only read",
         f"login refused: GET /connectors from {LOOPBACK}, by 'ada\\nall is well'",

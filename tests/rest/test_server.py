@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.rest import server
-from semel.rest.server import RestServer, Site, _bound
+from semel.worker.rest import server
+from semel.worker.rest.server import RestServer, Site, _bound
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE

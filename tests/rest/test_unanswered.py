@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from semel.connect import herder
-from semel.connect.alone import StandaloneHerder
+from semel.worker import herder
+from semel.worker.alone import StandaloneHerder
 from semel_lab.embedded.process import LOOPBACK, free_port
 from tests.engine.conftest import Configure
 from tests.patience import PATIENCE

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from semel.config import load, read, resolved
 from semel.config.worker import WorkerConfig
-from semel.connect.alone import StandaloneHerder
-from semel.rest.listening import serving
-from semel.runtime import Runtime
+from semel.driver.runtime import Runtime
+from semel.worker.alone import StandaloneHerder
+from semel.worker.rest.listening import serving
 from tests.engine.harness import LocalSpark
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from semel.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition, firsts
+from semel.core.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition, firsts
 from semel.sinks.base import Sink
 from tests.engine.harness import once_let_go
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import LedgerConflict
-from semel.ledger import (
+from semel.core.errors import LedgerConflict
+from semel.core.ledger import (
     UNKNOWN_LOG,
     Advance,
     LedgerEntry,

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError
-from semel.ledger import Advance, OffsetRange
-from semel.records import (
+from semel.core.errors import ConfigError
+from semel.core.ledger import Advance, OffsetRange
+from semel.core.records import (
     KEY,
     OFFSET,
     PARTITION,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.records import KEY, Records
+from semel.core.records import KEY, Records
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_by_key, last_of_each
 from tests.engine.harness import some
 from tests.sinks.target import metadata

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.jars import cache_directory
-from semel.records import Commit, Records
+from semel.core.records import Commit, Records
+from semel.spark.jars import cache_directory
 from tests.patience import PATIENCE
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.iceberg.conftest import Warehouse

@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Pipeline
-from semel.records import Commit, RowsRejected
+from semel.core.records import Commit, RowsRejected
 from semel.sinks import create
 from semel.sinks.base import Sink
 from semel.sinks.convert import convert as as_type
 from semel.sinks.fitting import unfit_rows
 from semel.sinks.sql.columns import Column
 from semel.sinks.sql.convert import convert
+from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
 from tests.sinks.iceberg.conftest import Warehouse

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.records import Commit, Records
+from semel.core.records import Commit, Records
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.sink import SqlSink

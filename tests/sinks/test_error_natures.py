@@ -14,8 +14,8 @@ import pytds
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ServiceError, TransientError
-from semel.records import Commit, RowsRejected
+from semel.core.errors import ServiceError, TransientError
+from semel.core.records import Commit, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 from semel.sinks.postgresql import errors as postgresql

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel import failpoints
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
-from semel.ledger import (
+from semel.core import failpoints
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
+from semel.core.ledger import (
     TAKEN_OVER,
     Advance,
     Hole,
@@ -27,8 +27,8 @@ from semel.ledger import (
     TopicPartition,
     firsts,
 )
-from semel.planning import plan
-from semel.records import OFFSET, PARTITION, TOPIC, Commit, Records
+from semel.core.records import OFFSET, PARTITION, TOPIC, Commit, Records
+from semel.driver.planning import plan
 from semel.sinks.filestream.sink import FileStreamSink
 from semel_lab.embedded import Kafka
 from tests import matrix

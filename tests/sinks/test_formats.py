@@ -14,8 +14,8 @@ import duckdb
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ServiceError
-from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, OffsetRange, Outcome
+from semel.core.errors import ServiceError
+from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, OffsetRange, Outcome
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
 from semel.sinks.ledger_json import entry_of

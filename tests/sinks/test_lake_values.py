@@ -37,7 +37,7 @@ from pyiceberg.types import (
 )
 
 from semel.converters.json.converter import JsonConverter
-from semel.records import Commit, RowsRejected
+from semel.core.records import Commit, RowsRejected
 from semel.sinks.base import Sink
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.iceberg.conftest import Warehouse

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Pipeline
-from semel.errors import ConfigError
-from semel.records import (
+from semel.core.errors import ConfigError
+from semel.core.records import (
     HEADERS,
     HEADERS_TYPE,
     PARTITION,
@@ -27,6 +26,7 @@ from semel.sinks import sink_class
 from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
 from semel.sinks.layout import layout
 from semel.sinks.sql.sqlite import SqliteSink
+from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.sinks.target import records
 

@@ -13,9 +13,9 @@ import pytest
 
 from semel import sinks
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Converted, Pipeline
-from semel.engine.rowtransform import Transform
 from semel.sinks.lines import lines
+from semel.tasks.pipeline import Converted, Pipeline
+from semel.tasks.rowtransform import Transform
 
 PLAIN = {"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}
 WITH_SCHEMAS = {"value.converter": "JsonConverter"}

@@ -15,12 +15,12 @@ from deltalake import write_deltalake
 from semel.config import ConnectorConfig, read
 from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
-from semel.engine.pipeline import Pipeline
-from semel.records import Commit, Records, RowsRejected
+from semel.core.records import Commit, Records, RowsRejected
 from semel.sinks.convert import convert, unfit_rows
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.layout import layout
 from semel.sinks.staging import StagingSink
+from semel.tasks.pipeline import Pipeline
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.files.conftest import Folder
 from tests.sinks.iceberg.conftest import Warehouse

@@ -13,8 +13,8 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.converters.json.converter import JsonConverter
-from semel.errors import ConfigError
-from semel.records import Commit, ConnectRecords, Records
+from semel.core.errors import ConfigError
+from semel.core.records import Commit, ConnectRecords, Records
 from semel.sinks import sink_class
 from semel.sinks.flatten import flattened
 from tests import databases

@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.config import ConnectorConfig, read
-from semel.errors import TransientError
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit, DeadLetter
+from semel.core.errors import TransientError
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.delta.sink import DeltaSink
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.iceberg.sink import IcebergSink

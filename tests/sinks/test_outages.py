@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.errors import ServiceError, TransientError, Unavailable
+from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.outages import comes_from, judged
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel import failpoints
 from semel.config import read
-from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit
+from semel.core import failpoints
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import PostgresConfig
 from semel.sinks.postgresql.connection import Connection

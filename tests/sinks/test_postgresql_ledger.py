@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import ServiceError
-from semel.ledger import Advance, Hole, LedgerEntry, OffsetRange, Rebase, TopicPartition, first
+from semel.core.errors import ServiceError
+from semel.core.ledger import Advance, Hole, LedgerEntry, OffsetRange, Rebase, TopicPartition, first
 from semel.sinks.base import Sink
 from tests.engine.harness import sql
 from tests.sinks.target import Target

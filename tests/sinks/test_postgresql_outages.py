@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from semel.errors import TransientError, Unavailable
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit
+from semel.core.errors import TransientError, Unavailable
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
 from semel_lab.embedded import Postgres

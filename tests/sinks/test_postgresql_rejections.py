@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from semel.errors import TransientError
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit, Records, RowsRejected
+from semel.core.errors import TransientError
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit, Records, RowsRejected
 from tests.sinks.target import Target, advance, changes, put, records, refused
 
 KEYED = {"pk_mode": "record_key", "pk_fields": "id"}

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from semel.config import read
-from semel.errors import ConfigError, ServiceError
-from semel.ledger import firsts
-from semel.records import Commit, DeadLetter, RowsRejected
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import firsts
+from semel.core.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.postgresql.config import DEBEZIUM, PostgresConfig
 from semel.sinks.sql.names import Name, parse_name
 from tests.engine.harness import some

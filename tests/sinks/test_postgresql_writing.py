@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from adbc_driver_postgresql import dbapi
 
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records
 from semel.sinks.postgresql import writer
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE

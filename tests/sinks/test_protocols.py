@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError
-from semel.planning import plan
-from semel.records import RowsRejected
+from semel.core.delivery import Mechanism, Support
+from semel.core.errors import ConfigError
+from semel.core.records import RowsRejected
+from semel.driver.planning import plan
 from semel.sinks.protocols import FencesByGroup
 from semel.sinks.search.sink import SearchSink
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.ledger import OffsetRange
-from semel.records import OFFSET, PARTITION, Records
+from semel.core.ledger import OffsetRange
+from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.rereading import ShowsRows, View, canonical
 from tests.sinks.target import Target, put, records
 from tests.sinks.test_postgresql_types import CASES, JSON, TYPES, json_array

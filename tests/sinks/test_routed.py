@@ -9,9 +9,9 @@ import pytest
 
 from semel.config import read
 from semel.converters import create
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records, RowsRejected
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records, RowsRejected
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.messages import Encoder
 from semel.sinks.search.config import SearchConfig

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from semel.config import read
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.postgresql.config import PostgresConfig

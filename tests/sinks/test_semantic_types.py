@@ -22,9 +22,7 @@ from deltalake import DeltaTable
 from semel.config import ConnectorConfig, read
 from semel.converters.json.envelope import PayloadReader
 from semel.converters.semantic import DECIMAL, TYPES, Described, semantic_facts
-from semel.engine.pipeline import Pipeline
-from semel.jars import resolve
-from semel.records import Commit, RowsRejected, one_array
+from semel.core.records import Commit, RowsRejected, one_array
 from semel.sinks import create
 from semel.sinks.delta.convert import column_type as delta_type
 from semel.sinks.iceberg.schema import column_type as iceberg_type
@@ -36,6 +34,8 @@ from semel.sinks.sql.mysql.types import new_type as mysql_type
 from semel.sinks.sql.semantic import formed, new_type, stored
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlserver.types import new_type as sqlserver_type
+from semel.spark.jars import resolve
+from semel.tasks.pipeline import Pipeline
 from semel_lab.embedded.mariadb import MariaDB
 from semel_lab.jars import DEBEZIUM_POSTGRES
 from tests import databases

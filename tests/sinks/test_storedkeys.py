@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.records import Commit
+from semel.core.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.storedkeys import StoredKeys
 from tests.sinks.target import Target, put, records

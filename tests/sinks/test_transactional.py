@@ -7,8 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import DAMAGED, Advance, Hole, LedgerEntry, OffsetRange, TopicPartition, firsts
-from semel.records import Commit
+from semel.core.ledger import (
+    DAMAGED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+    firsts,
+)
+from semel.core.records import Commit
 from semel.sinks.base import Snapshot
 from semel.sinks.transactional import TransactionalSink
 from tests.sinks.otherlogs import check_refuses_another_log

@@ -16,11 +16,11 @@ import pytest
 from semel.audit.hashes import Expected
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Converted, Pipeline
-from semel.records import Commit, RowsRejected
+from semel.core.records import Commit, RowsRejected
 from semel.sinks import create
 from semel.sinks.sql.base import DatabaseSink
 from semel.sinks.unavailable import PLACEHOLDER, unavailable
+from semel.tasks.pipeline import Converted, Pipeline
 from tests import databases
 from tests.sinks.test_semantic_types import asked
 

@@ -26,7 +26,7 @@ from semel.audit.hashes import Expected
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig, read
 from semel.converters.json.converter import JsonConverter
-from semel.records import Commit, Records, RowsRejected
+from semel.core.records import Commit, Records, RowsRejected
 from semel.sinks import sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.sink import SqlSink

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
-from semel.engine.source.encoder import Encoder
-from semel.engine.source.skipped import Skipped
-from semel.errors import BadRecord, Unavailable
+from semel.core.errors import BadRecord, Unavailable
+from semel.core.records import HEADERS_TYPE, ConnectRecords
+from semel.driver.planning import plan_source
 from semel.kafka.messages import Messages
-from semel.planning import plan_source
-from semel.records import HEADERS_TYPE, ConnectRecords
 from semel.sources.base import source_records
+from semel.tasks.source.encoder import Encoder
+from semel.tasks.source.skipped import Skipped
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 LONGS = "org.apache.kafka.connect.converters.LongConverter"

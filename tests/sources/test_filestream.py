@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError, ServiceError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError, ServiceError
+from semel.driver.planning import plan_source
 from semel.sources import growing
 from semel.sources.base import Measurable, Source, SourceBatch
 

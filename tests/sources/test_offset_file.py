@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict, Unavailable
+from semel.core.errors import ConfigError, LedgerConflict, Unavailable
 from semel.sources.offsets import file as offset_file
 from semel.sources.offsets.file import OffsetFile, parsed, serialized
 

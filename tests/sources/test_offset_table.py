@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from semel.config.source_connector import OFFSETS_URLS
-from semel.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
+from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import PlainProducer
-from semel.planning import plan_source
 from semel.sources.offsets.store import Owner, SourceOffsets
 from semel_lab.drill.disk import Disk
 from semel_lab.embedded.mariadb import MariaDB

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.murmur2 import partition_of
 from semel.kafka.transactions import PlainProducer
-from semel.planning import plan_source
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.owner import own
 from semel.sources.offsets.store import Owner, SourceOffsets

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from semel.config.checks import VALUE_CONVERTER
-from semel.delivery import Delivery
-from semel.errors import ConfigError
-from semel.planning import plan, plan_any, plan_source
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan, plan_any, plan_source
 
 CONNECTS_OWN = {
     "name": "local-file-source",

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.engine.source.chain import SourceChain
-from semel.engine.source.skipped import SkipLog
-from semel.errors import BadRecord
+from semel.core.errors import BadRecord
+from semel.core.records import ConnectRecords
+from semel.driver.planning import plan_source
 from semel.kafka.messages import timestamps
-from semel.planning import plan_source
-from semel.records import ConnectRecords
 from semel.sources.base import Unread, source_records
+from semel.tasks.source.chain import SourceChain
+from semel.tasks.source.skipped import SkipLog
 
 KAFKA = "org.apache.kafka.connect.transforms."
 RAW = {

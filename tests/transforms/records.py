@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semel.records import HEADERS_TYPE, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
+from semel.core.records import HEADERS_TYPE, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
 from semel.transforms import Outcome, chain_of
 from semel.transforms.base import Batch, Contents
 

@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel import jars
 from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
+from semel.spark import jars
 from semel.transforms import chain_of
 from semel.transforms.base import Batch
 from semel_lab.embedded.java import find_jdk

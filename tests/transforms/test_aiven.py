@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from tests.transforms.records import applied, batch
 from tests.transforms.test_others import AIVEN, one

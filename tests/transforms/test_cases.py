@@ -22,8 +22,8 @@ import pytest
 
 from semel.converters.json.columns import JSON
 from semel.converters.json.converter import JsonConverter
-from semel.errors import ConfigError
-from semel.records import HEADERS_TYPE, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
+from semel.core.errors import ConfigError
+from semel.core.records import HEADERS_TYPE, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
 from semel.transforms import chain_of
 from semel.transforms.base import Batch, Contents
 

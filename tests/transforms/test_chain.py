@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of, routed, warnings_of
 from tests.transforms.records import KAFKA, applied, batch, stage, values
 

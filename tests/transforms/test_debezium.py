@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semel.converters.json.converter import JsonConverter
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of, routed
 from semel.transforms.base import Batch
 from tests.transforms.records import applied, batch, refusals

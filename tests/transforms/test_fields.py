@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.converters.json.converter import JsonConverter
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from tests.transforms.records import KAFKA, STAMP, applied, batch, refusals, stage, values
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from tests.transforms.records import applied, batch
 
 ICEBERG = "org.apache.iceberg.connect.transforms."

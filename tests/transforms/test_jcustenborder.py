@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of, routed
 from semel.transforms.jcustenborder import recased
 from tests.transforms.records import applied, batch, refusals, values

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
-from semel.records import TIMESTAMP
+from semel.core.errors import ConfigError
+from semel.core.records import TIMESTAMP
 from semel.transforms import chain_of
 from tests.transforms.records import KAFKA, STAMP, applied, batch
 

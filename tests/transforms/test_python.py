@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from tests.transforms.records import applied, batch
 

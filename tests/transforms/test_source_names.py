@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from semel.transforms import known_chain
 from tests.transforms.records import applied, batch
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
-from semel.records import OFFSET
+from semel.core.errors import ConfigError
+from semel.core.records import OFFSET
 from semel.transforms import Outcome, chain_of
 from semel.transforms.base import Batch
 from tests.transforms.records import STAMP, applied, batch

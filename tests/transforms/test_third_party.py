@@ -12,7 +12,7 @@ import pytest
 
 from semel import transforms
 from semel.config import NoKeys
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms.base import Batch, Predicate
 from tests.transforms.records import applied, batch, refusals, values
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.transforms import chain_of
 from semel.transforms.dates import DateFormat
 from tests.engine.harness import some

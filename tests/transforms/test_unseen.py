@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.planning import plan, plan_source
+from semel.driver.planning import plan, plan_source
 from semel.transforms import chain_of
 from semel.transforms.unseen import Known, unseen
 

@@ -2,7 +2,7 @@
 directory on its ``PYTHONPATH``, Spark's workers included: commits then go through whatever the
 ledger says, and an audit can be seen to catch what the rule prevents."""
 
-from semel.ledger import Outcome
+from semel.core.ledger import Outcome
 from semel.sinks.postgresql import ledger
 
 ledger._CHECK = ""

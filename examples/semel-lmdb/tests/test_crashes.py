@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.errors import LedgerConflict
-from semel.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
-from semel.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records
+from semel.core import failpoints
+from semel.core.errors import LedgerConflict
+from semel.core.ledger import Advance, OffsetRange, Outcome, TopicPartition, firsts
+from semel.core.records import KEY, OFFSET, PARTITION, TOPIC, Commit, Records
 from semel_lmdb import LmdbSink
 
 PROCESSES = multiprocessing.get_context("spawn")

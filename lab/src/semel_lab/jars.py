@@ -1,5 +1,5 @@
 """The jars of the servers and of other projects that semel is tested with, and their versions. No
-connector needs them: see :mod:`semel.jars` for the product's."""
+connector needs them: see :mod:`semel.spark.jars` for the product's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from semel.jars import JarSet, cache_directory, locked, resolve
+from semel.spark.jars import JarSet, cache_directory, locked, resolve
 
 KAFKA_VERSION = "4.3.1"
 DEBEZIUM_VERSION = "3.5.0.Final"

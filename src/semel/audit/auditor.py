@@ -30,13 +30,7 @@ from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import OnProgress, Values
 from semel.audit.workspace import Workspace
-from semel.engine.pipeline import Pipeline
-from semel.engine.poll import TopicPoll, by_topic
-from semel.engine.unplaced import Counts
-from semel.kafka.cluster import Cluster
-from semel.kafka.damage import Damage
-from semel.kafka.reader import read_ranges
-from semel.ledger import (
+from semel.core.ledger import (
     RESET,
     SET_BACK,
     SKIPPED,
@@ -46,9 +40,15 @@ from semel.ledger import (
     LedgerEntry,
     TopicPartition,
 )
-from semel.planning import Plan
-from semel.quoting import all_named
+from semel.core.quoting import all_named
+from semel.driver.planning import Plan
+from semel.kafka.cluster import Cluster
+from semel.kafka.damage import Damage
+from semel.kafka.reader import read_ranges
 from semel.sinks.base import Snapshot
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.poll import TopicPoll, by_topic
+from semel.tasks.unplaced import Counts
 
 
 class Auditor:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.audit.workspace import StoredRows, Workspace, folded, hash_of, quoted, reading, unfolded
-from semel.records import OFFSET, PARTITION, TIMESTAMP
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks.rereading import canonical
 
 if typing.TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from semel.ledger import (
+from semel.core.ledger import (
     MOVED,
     NOT_HERE,
     RECREATED,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from semel.engine.pipeline import Pipeline
-from semel.engine.poll import by_topic
-from semel.errors import NothingToAudit
+from semel.core.errors import NothingToAudit
+from semel.core.ledger import LedgerEntry, TopicPartition
+from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
-from semel.ledger import LedgerEntry, TopicPartition
-from semel.planning import Plan
 from semel.sinks.base import Snapshot
 from semel.sinks.protocols import Gathering
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.poll import by_topic
 from semel.transforms import known_chain
 from semel.transforms.chain import Stage
 

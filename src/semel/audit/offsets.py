@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.ledger import (
+from semel.core.ledger import (
     DAMAGED,
     NOT_HERE,
     RECREATED,
@@ -19,7 +19,7 @@ from semel.ledger import (
     OffsetRange,
     TopicPartition,
 )
-from semel.records import OFFSET, PARTITION, Records
+from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Snapshot
 
 NONE = np.array([], dtype=np.int64)

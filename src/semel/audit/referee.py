@@ -9,7 +9,7 @@ import numpy as np
 
 from semel.audit.holes import FORMER
 from semel.audit.offsets import NONE, beyond_kafka, given_up, mismatched, within
-from semel.ledger import SET_BACK, Hole, OffsetRange
+from semel.core.ledger import SET_BACK, Hole, OffsetRange
 
 _END = 2**63 - 1
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from semel.audit.keys import KeyDifferences, LiveKeys
 from semel.audit.workspace import Parts, Workspace, folded, plain, quoted, reading
-from semel.ledger import TopicPartition
-from semel.records import OFFSET, PARTITION, Records
+from semel.core.ledger import TopicPartition
+from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink
 from semel.sinks.storedkeys import StoredKeys
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from semel.audit.hashes import ChangedRow
-from semel.delivery import Delivery
-from semel.ledger import Hole, TopicPartition
+from semel.core.delivery import Delivery
+from semel.core.ledger import Hole, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

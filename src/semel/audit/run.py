@@ -12,16 +12,16 @@ from semel.audit.named import gathered, splitter
 from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, breaks, together
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
-from semel.engine.pipeline import Pipeline
-from semel.engine.unplaced import Counts
-from semel.errors import NothingToAudit, OffsetOutOfRange
+from semel.core.errors import NothingToAudit, OffsetOutOfRange
+from semel.core.ledger import LedgerEntry
+from semel.driver.planning import Plan, plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.ledger import LedgerEntry
-from semel.planning import Plan, plan
 from semel.sinks import protocols
 from semel.sinks.base import Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.unplaced import Counts
 
 
 def audit(
@@ -42,8 +42,8 @@ def audit(
         progress: is called with the audit's progress.
 
     Raises:
-        semel.errors.NothingToAudit: the ledger does not know the connector.
-        semel.errors.SemelError: configuration, Kafka or the store.
+        semel.core.errors.NothingToAudit: the ledger does not know the connector.
+        semel.core.errors.SemelError: configuration, Kafka or the store.
     """
     planned = planned or plan(config, transform)
     connector, sink = planned.connector, planned.sink

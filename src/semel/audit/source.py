@@ -28,18 +28,18 @@ import pyarrow as pa
 
 from semel.audit.source_report import SourceAuditReport, TopicAudit
 from semel.audit.workspace import Workspace
-from semel.delivery import Delivery
-from semel.engine.source.chain import SourceChain
-from semel.engine.source.encoder import Encoder
-from semel.errors import NothingToAudit, NotJudged, TransientError
+from semel.core.delivery import Delivery
+from semel.core.errors import NothingToAudit, NotJudged, TransientError
+from semel.core.ledger import TopicPartition
+from semel.core.quoting import named
+from semel.driver.planning import SourcePlan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
-from semel.ledger import TopicPartition
-from semel.planning import SourcePlan
-from semel.quoting import named
 from semel.sources.base import Repeatable, Revising, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
+from semel.tasks.source.chain import SourceChain
+from semel.tasks.source.encoder import Encoder
 
 _PATIENCE, _PAUSE = 30.0, 0.01
 """Seconds for which to follow a source that grows, and between two reads."""

@@ -13,13 +13,13 @@ from semel.audit.hashes import ChangedRow, Differences, Expected
 from semel.audit.report import PartitionAudit
 from semel.audit.workspace import Workspace
 from semel.config import ConnectorConfig
-from semel.engine.pipeline import Converted
-from semel.engine.unplaced import Counts
-from semel.ledger import LedgerEntry, OffsetRange
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION, Records
+from semel.core.ledger import LedgerEntry, OffsetRange
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION, Records
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import View
+from semel.tasks.pipeline import Converted
+from semel.tasks.unplaced import Counts
 
 OnProgress = Callable[[str, int, int], None]
 """Called with a step's name, the records or rows done, and their total number."""

@@ -67,7 +67,7 @@ def _imported(command: str, arguments: list[str]) -> "Callable[[], None]":
 
         connectors.register(application.app)
         return lambda: None
-    from semel import launch
+    from semel.spark import launch
 
     if command == "run":
         launch.begin_early(arguments)

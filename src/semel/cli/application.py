@@ -18,10 +18,10 @@ import typer.core
 
 from semel.cli.console import console
 from semel.cli.logs import json_line
-from semel.context import logs_json
-from semel.errors import EXIT_CODES, INTERRUPTED, ConfigError, SemelError, ServiceError
-from semel.extras import entries
-from semel.redact import redacted
+from semel.config.extras import entries
+from semel.core.context import logs_json
+from semel.core.errors import EXIT_CODES, INTERRUPTED, ConfigError, SemelError, ServiceError
+from semel.core.redact import redacted
 
 GROUP = "semel.commands"
 """The entry point group of commands that other packages add: name -> a function that adds it to a

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from semel.cli.console import console
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 
 
 def check_worker(
@@ -20,8 +20,8 @@ def check_worker(
 ) -> None:
     """Print a verdict on each connector; the exit code is 2 if one cannot run."""
     from semel.config.cluster import ClusterConfig
-    from semel.connect.cluster.check import check, check_alone
     from semel.kafka.clients import worker_client
+    from semel.worker.cluster.check import check, check_alone
 
     if isinstance(config, ClusterConfig):
         found = check(config, worker_client(config))

@@ -20,20 +20,20 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from semel import validation
 from semel.cli.console import console
 from semel.cli.keys import list_keys
 from semel.cli.logs import Format, LogFormat, start_log
 from semel.cli.metrics import MetricsPort, served
 from semel.config import BROKERS, load, with_brokers
-from semel.engine.states import State
-from semel.errors import ConfigError, SemelError, Unresolvable
-from semel.planning import Plan, plan_any
-from semel.redact import plain
-from semel.runtime import Runtime
+from semel.core.errors import ConfigError, SemelError, Unresolvable
+from semel.core.redact import plain
+from semel.driver import validation
+from semel.driver.planning import Plan, plan_any
+from semel.driver.runtime import Runtime
+from semel.driver.states import State
 
 if TYPE_CHECKING:
-    from semel.engine.base import Progress
+    from semel.driver.base import Progress
 
 _FILE = "Connector configuration: Connect's JSON, flat JSON or .properties."
 File = Annotated[Path, typer.Argument(help=_FILE)]
@@ -211,7 +211,7 @@ def describe(
         return
     planned = plan_any(with_servers(file, bootstrap_server))
     if isinstance(planned, Plan):
-        from semel.engine import sample
+        from semel.driver import sample
 
         planned.warnings.extend(sample.warnings(planned.connector, planned.sink))
         planned.close()

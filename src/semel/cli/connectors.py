@@ -23,8 +23,8 @@ from semel.cli.console import console
 from semel.cli.ending import clean_up_on_signals
 from semel.cli.worker_client import CA, URL, USER, Client, client
 from semel.config.loading import load
-from semel.errors import ConfigError, SemelError, ServiceError
-from semel.quoting import on_terminal
+from semel.core.errors import ConfigError, SemelError, ServiceError
+from semel.core.quoting import on_terminal
 
 app = typer.Typer(
     no_args_is_help=True,

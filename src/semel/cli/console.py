@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from semel.quoting import on_terminal
+from semel.core.quoting import on_terminal
 
 _UNBOUNDED = 10_000
 

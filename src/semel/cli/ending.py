@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from semel.errors import CLOSED, TERMINATED, SemelError
+from semel.core.errors import CLOSED, TERMINATED, SemelError
 
 _AGAIN = 0.01
 

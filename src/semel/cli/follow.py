@@ -15,8 +15,8 @@ from semel.audit.follow import Followed, Judged, follow
 from semel.audit.follow.intervals import spelled
 from semel.cli.connector import setting
 from semel.cli.console import console
-from semel.planning import Plan
-from semel.redact import redacted
+from semel.core.redact import redacted
+from semel.driver.planning import Plan
 
 
 def follow_(

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from semel.cli.console import console
-from semel.validation import keys_of
+from semel.driver.validation import keys_of
 
 
 def list_keys(name: str, *, as_json: bool) -> None:

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from semel.context import LOG_FORMAT, LOG_STARTED
-from semel.logformat import LINE, JsonFormatter, TextFormatter
+from semel.core.context import LOG_FORMAT, LOG_STARTED
+from semel.core.logformat import LINE, JsonFormatter, TextFormatter
 
 
 class LogFormat(StrEnum):

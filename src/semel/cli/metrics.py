@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.errors import ConfigError, ServiceError
-from semel.extras import require
+from semel.config.extras import require
+from semel.core.errors import ConfigError, ServiceError
 
 if TYPE_CHECKING:
-    from semel.runtime import Runtime
+    from semel.driver.runtime import Runtime
 
 log = logging.getLogger("semel")
 
@@ -43,8 +43,8 @@ def served(port: str, runtime: Runtime) -> Iterator[None]:
     require("--metrics-port", "metrics", {"prometheus_client": "prometheus-client"})
     from prometheus_client import start_http_server
 
-    from semel.metrics.collector import registry
-    from semel.metrics.observed import of_runtime
+    from semel.worker.metrics.collector import registry
+    from semel.worker.metrics.observed import of_runtime
 
     try:
         server, thread = start_http_server(number, host, registry(lambda: of_runtime(runtime)))

@@ -14,18 +14,13 @@ from semel.cli import source_offsets
 from semel.cli.connector import AsJson, Bootstrap, File, with_servers
 from semel.cli.console import console
 from semel.config import whole
-from semel.context import this_user
-from semel.errors import ConfigError
+from semel.core.context import this_user
+from semel.core.errors import ConfigError
+from semel.core.ledger import Hole, TopicPartition
+from semel.driver.planning import AnyPlan, SourcePlan, plan_any
+from semel.driver.positions import check_topic, ledger_facts, reset_positions, set_positions
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
-from semel.ledger import Hole, TopicPartition
-from semel.planning import AnyPlan, SourcePlan, plan_any
-from semel.runtime.positions import (
-    check_topic,
-    ledger_facts,
-    reset_positions,
-    set_positions,
-)
 from semel.sinks.protocols import FencesByGroup
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")

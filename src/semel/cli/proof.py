@@ -19,11 +19,11 @@ from semel.cli.ending import clean_up_on_signals
 from semel.cli.follow import follow_
 from semel.cli.meter import Meter
 from semel.cli.offsets import holes_table
-from semel.errors import BROKEN, ConfigError, NotJudged
+from semel.core.errors import BROKEN, ConfigError, NotJudged
+from semel.driver.planning import SourcePlan, plan, plan_any
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
 from semel.kafka.lag import lag
-from semel.planning import SourcePlan, plan, plan_any
 
 
 def register(app: typer.Typer) -> None:

@@ -22,14 +22,15 @@ from semel.cli.metrics import served
 from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, listening, met
 from semel.config import check_keys, load, read, resolved
 from semel.config.environment import of_environment
+from semel.config.extras import require
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError, SemelError
-from semel.extras import require
-from semel.planning import AnyPlan, plan_any
+from semel.core.errors import ConfigError, SemelError
+from semel.driver.planning import AnyPlan, plan_any
 
 if TYPE_CHECKING:
-    from semel.connect.alone import StandaloneHerder
-    from semel.runtime import Connector, Runtime
+    from semel.driver.connector import Connector
+    from semel.driver.runtime import Runtime
+    from semel.worker.alone import StandaloneHerder
 
 log = logging.getLogger("semel")
 
@@ -59,7 +60,7 @@ def run_several(
         ConfigError: a file is wrong; nothing was started.
         SemelError: what ended the first connector that failed.
     """
-    from semel.runtime import Runtime
+    from semel.driver.runtime import Runtime
 
     worker, files = _worker(files, servers, environment)
     wanted = _connectors(files, worker, servers)
@@ -153,7 +154,7 @@ def _listening(worker: WorkerConfig | None, runtime: Runtime) -> Iterator[Standa
         yield None
         return
     require("listeners", "worker", PACKAGES)
-    from semel.connect.alone import StandaloneHerder
+    from semel.worker.alone import StandaloneHerder
 
     client = met(worker)
     herder = StandaloneHerder(runtime, worker)

@@ -11,15 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from semel.cli.console import console
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
+from semel.driver.planning import SourcePlan
+from semel.driver.source_positions import reset_source_offsets, set_source_offsets, source_offsets
 from semel.kafka.clients import client_config
 from semel.kafka.contact import wait_for_brokers
-from semel.planning import SourcePlan
-from semel.runtime.source_positions import (
-    reset_source_offsets,
-    set_source_offsets,
-    source_offsets,
-)
 
 Wanted = tuple[dict[str, Any], dict[str, Any] | None]
 

@@ -18,7 +18,7 @@ def warm_up() -> None:
     Otherwise the first run creates it in the background. Run this command when you build an image,
     or after an upgrade of Java or Spark.
     """
-    from semel.warmup import warm_up_spark
+    from semel.spark.warmup import warm_up_spark
 
     made = warm_up_spark()
     out = console(stderr=True)

@@ -20,15 +20,15 @@ from semel.cli.logs import Format, LogFormat, start_log
 from semel.config import check_keys, load, read, resolved, under
 from semel.config.cluster import ClusterConfig
 from semel.config.environment import of_environment
+from semel.config.extras import require
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError
-from semel.extras import require
+from semel.core.errors import ConfigError
 from semel.kafka.clients import NETWORK
 from semel.kafka.security import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
-    from semel.connect.herder import Herder
-    from semel.runtime import Runtime
+    from semel.driver.runtime import Runtime
+    from semel.worker.herder import Herder
 
 log = logging.getLogger("semel")
 
@@ -103,9 +103,9 @@ def worker(
 def _run_alone(
     config: WorkerConfig, given: Mapping[Path, Mapping[str, str]], stop: threading.Event
 ) -> None:
-    from semel.connect.alone import StandaloneHerder
-    from semel.connect.errors import RequestError
-    from semel.runtime import Runtime
+    from semel.driver.runtime import Runtime
+    from semel.worker.alone import StandaloneHerder
+    from semel.worker.errors import RequestError
 
     client = met(config)
     with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
@@ -122,8 +122,8 @@ def _run_alone(
 
 
 def _take_part(config: ClusterConfig, stop: threading.Event) -> None:
-    from semel.connect.cluster.worker import ClusterWorker
-    from semel.runtime import Runtime
+    from semel.driver.runtime import Runtime
+    from semel.worker.cluster.worker import ClusterWorker
 
     client = met(config)
     with Runtime(patience=config.graceful_timeout_ms / 1000) as runtime:
@@ -142,7 +142,7 @@ def met(config: WorkerConfig) -> dict[str, Any]:
     from semel.converters import create
     from semel.kafka.clients import worker_client
     from semel.kafka.contact import wait_for_brokers
-    from semel.rest.listening import check
+    from semel.worker.rest.listening import check
 
     check(config)
     for side in ("key.converter", "value.converter"):
@@ -160,7 +160,7 @@ def listening(
 ) -> Iterator[None]:
     """Serve the REST API of this worker within a ``with`` statement."""
     from semel.kafka.cluster import Cluster
-    from semel.rest.listening import serving
+    from semel.worker.rest.listening import serving
 
     with serving(herder, config, Cluster(client), runtime) as server:
         log.info("worker %s listens on port %s", config.id, ", ".join(map(str, server.ports)))

@@ -18,8 +18,8 @@ from functools import cached_property
 from http.client import HTTPException
 from typing import Any
 
-from semel.errors import ConfigError, SemelError, ServiceError
-from semel.rest.token import VARIABLE, is_local, token_for
+from semel.core.errors import ConfigError, SemelError, ServiceError
+from semel.worker.rest.token import VARIABLE, is_local, token_for
 
 URL, USER, PASSWORD, CA = (f"SEMEL_WORKER_{what}" for what in ("URL", "USER", "PASSWORD", "CA"))
 """Variables for what the options do not say."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from semel.config.references import refers, replaced
-from semel.errors import Problem
-from semel.redact import names_secret
+from semel.core.errors import Problem
+from semel.core.redact import names_secret
 
-PATHS = "semel.connectors.allowed.paths"
-PLUGINS = "semel.connectors.allowed.plugins"
-TRUSTED = "semel.connectors.trusted.keys"
+PATHS = "semel.workerors.allowed.paths"
+PLUGINS = "semel.workerors.allowed.plugins"
+TRUSTED = "semel.workerors.trusted.keys"
 """The keys with references that a connector has from its worker."""
 
 _NAMES = frozenset(

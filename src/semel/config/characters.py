@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 
 _IN_VALUES = re.compile(r"[^\t\n\r -~\xa0-\ud7ff\ue000-\U0010ffff]")
 _IN_NAMES = re.compile(r"[^ -~\xa0-\ud7ff\ue000-\U0010ffff]")

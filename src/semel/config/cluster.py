@@ -9,7 +9,7 @@ from semel.config.common import is_topic
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.source_connector import offsets_on_one_machine
 from semel.config.worker import WorkerConfig
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 
 _CLUSTER = "Cluster"
 _REQUIRED = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from semel.config.common import STRING, CommonConfig
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.error_handling import DeadLetterConfig
-from semel.delivery import Delivery, Mechanism
-from semel.errors import ConfigError, Problem
-from semel.patterns import check, compiled
+from semel.core.delivery import Delivery, Mechanism
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import check, compiled
 
 _MOST_RECORDS = 1_000_000
 """The most records that the client hands over at once."""

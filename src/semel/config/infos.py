@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from semel.config.definition import Definition, Type, default_text, definitions, text_of
 from semel.config.reading import given_names, parsed, whole
 from semel.config.references import refers
-from semel.errors import Problem
-from semel.quoting import harmless
-from semel.redact import redacted, setting
+from semel.core.errors import Problem
+from semel.core.quoting import harmless
+from semel.core.redact import redacted, setting
 
 HIDDEN = "[hidden]"
 """What Kafka Connect shows instead of a password."""

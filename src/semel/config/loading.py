@@ -11,7 +11,7 @@ from typing import Any
 from semel.config.characters import check_pair
 from semel.config.definition import text_of
 from semel.config.providers import Resolved
-from semel.errors import ConfigError, misconfigured
+from semel.core.errors import ConfigError, misconfigured
 
 BROKERS = "SEMEL_BOOTSTRAP_SERVERS"
 """The variable with the brokers of connectors whose configuration names none."""

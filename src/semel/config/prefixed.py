@@ -9,8 +9,8 @@ from typing import Any
 
 from semel.config.definition import Definition, definitions
 from semel.config.reading import read
-from semel.errors import prefixed
-from semel.problems import gathering
+from semel.core.errors import prefixed
+from semel.core.problems import gathering
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from semel.answers import content_of
 from semel.config.allowed import outside, roots_of, trusted
 from semel.config.characters import check_value
 from semel.config.references import refers, replaced
-from semel.errors import ConfigError, Problem, Unresolvable
-from semel.patterns import compiled
-from semel.redact import hide
+from semel.core.answers import content_of
+from semel.core.errors import ConfigError, Problem, Unresolvable
+from semel.core.patterns import compiled
+from semel.core.redact import hide
 
 PROVIDERS = "config.providers"
 _PACKAGE = "org.apache.kafka.common.config.provider."

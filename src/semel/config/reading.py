@@ -21,8 +21,8 @@ from semel.config.definition import (
     without_none,
 )
 from semel.config.providers import Resolved, resolved, shown
-from semel.errors import ConfigError, Problem, Unresolvable
-from semel.problems import Problems, current
+from semel.core.errors import ConfigError, Problem, Unresolvable
+from semel.core.problems import Problems, current
 
 T = TypeVar("T")
 

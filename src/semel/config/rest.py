@@ -12,7 +12,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 from semel.config.definition import LOW, Type, key
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 
 BASIC_AUTH = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 TOKENS = "semel.rest.tokens.file"

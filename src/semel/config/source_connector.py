@@ -9,8 +9,8 @@ from semel.config.common import CommonConfig, is_topic
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.error_handling import ErrorHandlingConfig
 from semel.config.topic_creation import TopicCreation
-from semel.delivery import Delivery
-from semel.errors import ConfigError, Problem
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError, Problem
 
 OFFSETS_FILE = "offset.storage.file.filename"
 OFFSETS_URLS = ("offset.storage.jdbc.connection.url", "offset.storage.jdbc.url")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from semel.config.loading import under
-from semel.errors import ConfigError, Problem
-from semel.patterns import compiled
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import compiled
 
 PREFIX = "topic.creation."
 DEFAULT = "default"

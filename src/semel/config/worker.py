@@ -14,7 +14,7 @@ from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
 from semel.config.rest import RestConfig
 from semel.config.topic_creation import PREFIX as TOPIC_CREATION
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 
 POLICY = "connector.client.config.override.policy"
 ALLOWED = "connector.client.config.override.allowlist"

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 
-from semel import aliases
-from semel.config import Definition, below
+from semel.config import Definition, aliases, below
+from semel.config.extras import entries
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.errors import ConfigError, misconfigured
-from semel.extras import entries
+from semel.core.errors import ConfigError, misconfigured
 
 __all__ = [
     "GROUP",

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import NoKeys, section_of
-from semel.errors import ConfigError
-from semel.records import Facts
+from semel.core.errors import ConfigError
+from semel.core.records import Facts
 
 _MOST_SCHEMAS = 1000
 

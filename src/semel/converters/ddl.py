@@ -7,8 +7,8 @@ import re
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, misconfigured
-from semel.quoting import named
+from semel.core.errors import ConfigError, misconfigured
+from semel.core.quoting import named
 
 _TYPES = {
     "BOOLEAN": pa.bool_(),

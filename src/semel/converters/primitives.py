@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.converters.json.text import place
-from semel.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION
 
 
 class NumberConverter(Converter):

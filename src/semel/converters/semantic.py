@@ -21,12 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import list_offsets, lists_like
+from semel.core.records import list_offsets, lists_like
 
 CONNECT = "org.apache.kafka.connect.data."
 DEBEZIUM = "io.debezium."
 DECIMAL = CONNECT + "Decimal"
-FACTS, SCHEMA = b"semel.semantic", b"semel.connect"
+FACTS, SCHEMA = b"semel.semantic", b"semel.worker"
 """Metadata of a field: its schema's name and parameters, or those of a list's items, as JSON; and
 Kafka Connect's whole schema."""
 

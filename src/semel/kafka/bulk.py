@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, cimpl
 
-from semel.quoting import named
+from semel.core.quoting import named
 
 _FIRST, _END = (2, 11), (2, 17)
 """The client's releases whose producer objects are known to begin with librdkafka's handle. With

@@ -6,14 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from semel.config import (
-    CommonConfig,
-    ConnectorConfig,
-    SourceConnectorConfig,
-    under,
-)
+from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig, under
 from semel.config.worker import SECURITY, WorkerConfig
-from semel.errors import ConfigError, Problem, misconfigured, prefixed
+from semel.core.errors import ConfigError, Problem, misconfigured, prefixed
 from semel.kafka import security
 from semel.kafka.settings import judged
 

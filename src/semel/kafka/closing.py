@@ -9,7 +9,7 @@ import logging
 
 from confluent_kafka import Consumer, KafkaException
 
-from semel.abandoned import Abandoned, within
+from semel.core.abandoned import Abandoned, within
 
 log = logging.getLogger(__name__)
 

@@ -22,17 +22,17 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from semel.abandoned import BackgroundCall
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, SemelError, ServiceError, TopicMissing, TransientError
+from semel.core.abandoned import BackgroundCall
+from semel.core.errors import ConfigError, SemelError, ServiceError, TopicMissing, TransientError
+from semel.core.ledger import LogId, TopicPartition
+from semel.core.patterns import compiled
+from semel.core.quoting import all_named, named
 from semel.kafka import leaders
 from semel.kafka.answers import answer_of, answers_of
 from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, all_silent, failure
 from semel.kafka.logids import Asked, known_cluster_id
-from semel.ledger import LogId, TopicPartition
-from semel.patterns import compiled
-from semel.quoting import all_named, named
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0

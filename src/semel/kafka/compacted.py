@@ -15,12 +15,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.ledger import TopicPartition
 from semel.kafka.cluster import Cluster
 from semel.kafka.errors import GONE, failure
 from semel.kafka.murmur2 import partition_of
 from semel.kafka.presence import check_replicas, is_there
-from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
 

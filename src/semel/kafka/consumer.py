@@ -11,12 +11,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
-from semel.errors import Displaced, SemelError, ServiceError
+from semel.core.errors import Displaced, SemelError, ServiceError
+from semel.core.ledger import TopicPartition
 from semel.kafka.clients import MEMBERSHIP, client_config
 from semel.kafka.consumerlog import ConsumerLog
 from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
-from semel.ledger import TopicPartition
-from semel.sizes import Sizes
+from semel.kafka.sizes import Sizes
 
 log = logging.getLogger(__name__)
 

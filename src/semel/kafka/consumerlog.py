@@ -19,7 +19,7 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from semel.ledger import LogId
+from semel.core.ledger import LogId
 
 _CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
 _FATAL, _THREAD = "FATAL", "[thrd:main]: "

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel.kafka.cluster import admin_client
 from semel.kafka.errors import NO_LOGIN
 

@@ -17,12 +17,12 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.errors import BadRecord, TransientError
+from semel.core.errors import BadRecord, TransientError
+from semel.core.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
+from semel.core.records import DeadLetter
 from semel.kafka.clients import QUIET
 from semel.kafka.closing import close
 from semel.kafka.errors import UNREADABLE, UNREADABLE_BATCH
-from semel.ledger import DAMAGED, Advance, OffsetRange, TopicPartition
-from semel.records import DeadLetter
 
 _JAVA = re.compile(r"Record(?: batch)? for partition (\S+)-(\d+) at offset (\d+) is invalid")
 """The message of the Java consumer."""

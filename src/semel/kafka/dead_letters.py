@@ -15,10 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from semel import converters
 from semel.config import ConnectorConfig
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
+from semel.core.quoting import named
+from semel.core.records import DeadLetter
 from semel.kafka.clients import IDEMPOTENCE, QUIET
-from semel.quoting import named
-from semel.records import DeadLetter
 
 Header = tuple[str, bytes | None]
 Headers = list[Header]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from semel.errors import (
+from semel.core.errors import (
     LedgerConflict,
     NotAssigned,
     SemelError,

@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.core.errors import ConfigError, SemelError, ServiceError, TransientError
+from semel.core.ledger import TopicPartition
 from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
 
 log = logging.getLogger(__name__)
 

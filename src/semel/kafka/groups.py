@@ -17,12 +17,12 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberDescription
 
-from semel.errors import SemelError
+from semel.core.errors import SemelError
+from semel.core.ledger import TopicPartition
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import admin_client
 from semel.kafka.errors import COORDINATOR_MOVED, UNSTABLE, failure
-from semel.ledger import TopicPartition
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.config import GROUPS, connector_of, group_of
-from semel.errors import NotKnown
+from semel.core.errors import NotKnown
+from semel.core.ledger import TopicPartition
 from semel.kafka.cluster import Cluster
 from semel.kafka.contact import wait_for_brokers
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
 
 _PATIENCE = 1.0
 """Seconds to wait for brokers that refuse connections: a person is waiting for the answer."""

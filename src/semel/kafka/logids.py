@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from semel.core.ledger import LogId
 from semel.kafka.answers import LATE, answer_of
-from semel.ledger import LogId
 
 _NONE = "A" * 22
 """The id that brokers give to all topics if they know of none (before Kafka 2.8)."""

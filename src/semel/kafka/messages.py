@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
 
+from semel.core.records import HEADERS, TIMESTAMP
 from semel.kafka import bulk
 from semel.kafka.dead_letters import Headers
-from semel.records import HEADERS, TIMESTAMP
 
 T = TypeVar("T")
 

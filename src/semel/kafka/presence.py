@@ -9,11 +9,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.quoting import named
 from semel.kafka.answers import answer_of
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import MAY_NOT_DESCRIBE, MAY_PASS, failure
-from semel.quoting import named
 
 _TIMEOUT = 10.0
 _AGREED_AFTER, _AGREED_TIMES = 3.0, 3

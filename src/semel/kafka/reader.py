@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
-from semel.errors import BadRecord, OffsetOutOfRange, TransientError
+from semel.core.errors import BadRecord, OffsetOutOfRange, TransientError
+from semel.core.ledger import TopicPartition
 from semel.kafka.clients import QUIET, client_config
 from semel.kafka.closing import close
 from semel.kafka.damage import Damage, examine
 from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
-from semel.ledger import TopicPartition
-from semel.sizes import Sizes
+from semel.kafka.sizes import Sizes
 
 _BATCH = 50_000
 _ROOM = 16 * 1024 * 1024

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Mapping
 
 from semel.config import ConnectorConfig
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
-from semel.quoting import named
 
 log = logging.getLogger(__name__)
 

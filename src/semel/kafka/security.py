@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from semel import keystores
-from semel.answers import content_of
-from semel.errors import misconfigured
+from semel.core import keystores
+from semel.core.answers import content_of
+from semel.core.errors import misconfigured
 
 _LOGIN = "org.apache.kafka.common.security"
 _LOGIN_MODULES = {

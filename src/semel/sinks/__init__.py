@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 
-from semel import aliases
-from semel.config import ConnectorConfig
+from semel.config import ConnectorConfig, aliases
+from semel.config.extras import entries
 from semel.config.references import refers
-from semel.errors import misconfigured
-from semel.extras import entries
+from semel.core.errors import misconfigured
 from semel.sinks import jdbc
 from semel.sinks.base import Sink
 

@@ -29,14 +29,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from semel.delivery import Mechanism, Support
-from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.quoting import named
-from semel.records import KEY, Commit, Records, RowsRejected, all_rejected
+from semel.core.delivery import Mechanism, Support
+from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.quoting import named
+from semel.core.records import KEY, Commit, Records, RowsRejected, all_rejected
+from semel.core.targets import Target
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
 from semel.sinks.table_keys import is_by_record_key, names_key_columns
-from semel.targets import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,9 +117,9 @@ def lacking(
 class Sink(ABC):
     """A store that takes rows and keeps the ledger beside them.
 
-    Every method that reaches the store may raise :class:`~semel.errors.TransientError` (the
+    Every method that reaches the store may raise :class:`~semel.core.errors.TransientError` (the
     outcome is unknown or nothing happened; the engine calls again with the same arguments and the
-    ledger tells which) or :class:`~semel.errors.ServiceError` (retrying does not help).
+    ledger tells which) or :class:`~semel.core.errors.ServiceError` (retrying does not help).
     """
 
     section: ClassVar[type]
@@ -201,8 +201,9 @@ class Sink(ABC):
         all of them."""
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:  # noqa: B027
-        """Replace entries in one transaction and record the holes, as :func:`semel.ledger.pending`
-        judges. A sink whose entries store no cluster and topic ids has nothing to do.
+        """Replace entries in one transaction and record the holes, as
+        :func:`semel.core.ledger.pending` judges. A sink whose entries store no cluster and topic
+        ids has nothing to do.
 
         Raises:
             LedgerConflict: nothing was written.
@@ -265,8 +266,8 @@ class Sink(ABC):
     def set_positions(
         self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
     ) -> None:
-        """Set positions by hand, as :func:`semel.ledger.set_by_hand` does, or forget those of the
-        connector with None, as :func:`semel.ledger.forgotten` does.
+        """Set positions by hand, as :func:`semel.core.ledger.set_by_hand` does, or forget those of
+        the connector with None, as :func:`semel.core.ledger.forgotten` does.
 
         Raises:
             ConfigError: the connector is running.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.records import KEY
+from semel.core.records import KEY
 
 ALL_ENGINES = frozenset({"direct", "bounded", "micro-batch"})
 

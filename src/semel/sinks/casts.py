@@ -16,7 +16,7 @@ import pyarrow.types as is_
 from semel.converters.json.columns import clock_times
 from semel.converters.json.floats import is_faithful
 from semel.converters.semantic import without_nanoseconds
-from semel.quoting import named
+from semel.core.quoting import named
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """What :func:`cast` raises when some value does not fit."""

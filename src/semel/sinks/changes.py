@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records, one_array
+from semel.core.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records, one_array
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NONE = np.empty(0, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from semel.errors import Problem
+from semel.core.errors import Problem
 
 HTTP = ("http", "https")
 

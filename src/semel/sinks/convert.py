@@ -12,8 +12,8 @@ import pyarrow.types as is_
 from semel.converters.json.block import Unreadable
 from semel.converters.json.facts import facts_in
 from semel.converters.json.nested import Nested, nested_as
-from semel.quoting import named
-from semel.records import list_offsets, one_array
+from semel.core.quoting import named
+from semel.core.records import list_offsets, one_array
 from semel.sinks import fitting
 from semel.sinks.casts import UNFIT, cast
 from semel.sinks.fitting import by_kind, only_null

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json.scalars import of_one_kind
 from semel.converters.json.text import place
-from semel.records import one_array
+from semel.core.records import one_array
 from semel.sinks.casts import UNFIT
 
 __all__ = ["UNFIT", "by_kind", "only_null", "unfit_rows"]

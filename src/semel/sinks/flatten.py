@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.converters import semantic
-from semel.records import (
+from semel.core.records import (
     HEADERS,
     KEY,
     METADATA,

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 
 from semel import converters
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, Problem, misconfigured
-from semel.sinks.checks import (
-    left_out_of_the_key,
-    problems_of_field_lists,
-    problems_of_key,
-)
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.sinks.checks import left_out_of_the_key, problems_of_field_lists, problems_of_key
 from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed, selects
 from semel.sinks.routed import RoutedConfig

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.converters.json import duck
-from semel.records import list_offsets
+from semel.core.records import list_offsets
 
 
 def documents(columns: Mapping[str, pa.Array], count: int, *, sparse: bool = False) -> pa.Array:

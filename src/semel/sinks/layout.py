@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from semel.converters.json.nested import Nested, is_typed, nested_of
 from semel.converters.semantic import described
-from semel.errors import ConfigError, misconfigured
-from semel.quoting import all_named, named
-from semel.records import (
+from semel.core.errors import ConfigError, misconfigured
+from semel.core.quoting import all_named, named
+from semel.core.records import (
     HEADERS,
     KEY,
     OFFSET,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from semel import formats
-from semel.ledger import LedgerEntry
+from semel.core import formats
+from semel.core.ledger import LedgerEntry
 
 _SHORT = {
     "start_position": "start",

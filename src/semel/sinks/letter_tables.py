@@ -14,8 +14,8 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from semel.ledger import TopicPartition
-from semel.records import DeadLetter
+from semel.core.ledger import TopicPartition
+from semel.core.records import DeadLetter
 from semel.sinks.letters import rows
 from semel.sinks.staging import CommitConflict
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import formats
-from semel.records import TIMESTAMP_TYPE, DeadLetter
+from semel.core import formats
+from semel.core.records import TIMESTAMP_TYPE, DeadLetter
 from semel.sinks.rows import places
 
 _TIME = pa.timestamp("us", "UTC")

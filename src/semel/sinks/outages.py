@@ -9,7 +9,7 @@ import errno
 import re
 from collections.abc import Collection
 
-from semel.errors import SemelError, ServiceError, TransientError, Unavailable
+from semel.core.errors import SemelError, ServiceError, TransientError, Unavailable
 
 _ERRNOS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOTCONN, errno.ESTALE),

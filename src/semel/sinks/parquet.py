@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as is_
 
-from semel.failpoints import hit
+from semel.core.failpoints import hit
 
 _ROW_GROUP = 64 * 1024 * 1024
 """Arrow bytes of a row group."""

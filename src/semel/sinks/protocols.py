@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from semel.errors import ConfigError, TransientError
-from semel.ledger import TAKEN_OVER, Advance, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.records import Commit
+from semel.core.errors import ConfigError, TransientError
+from semel.core.ledger import TAKEN_OVER, Advance, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.records import Commit
 from semel.sinks.base import Sink, Snapshot
 
 

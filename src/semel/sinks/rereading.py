@@ -15,8 +15,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from semel.ledger import OffsetRange
-from semel.records import OFFSET, PARTITION, TIMESTAMP, Records, RowsRejected
+from semel.core.ledger import OffsetRange
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 
 
@@ -30,12 +30,13 @@ def places(rows: pa.Table) -> pa.Table:
 class Held:
     """The rows that a target holds once records are written, one for each record, in their order.
 
-    ``places`` has the columns :data:`~semel.records.PARTITION` and :data:`~semel.records.OFFSET`,
-    and :data:`~semel.records.TIMESTAMP` if the records do (see :func:`places`),
-    ``values`` the target's columns that the records fill in, in exactly the types and forms in
-    which :meth:`View.rows` gives them. Provenance is not among them, nor are columns that the store
-    computes. A null in one of the ``optional`` columns means "not given": the row may hold anything
-    there. ``unlike`` names columns whose values cannot be compared, each with the reason.
+    ``places`` has the columns :data:`~semel.core.records.PARTITION` and
+    :data:`~semel.core.records.OFFSET`, and :data:`~semel.core.records.TIMESTAMP` if the records do
+    (see :func:`places`), ``values`` the target's columns that the records fill in, in exactly the
+    types and forms in which :meth:`View.rows` gives them. Provenance is not among them, nor are
+    columns that the store computes. A null in one of the ``optional`` columns means "not given":
+    the row may hold anything there. ``unlike`` names columns whose values cannot be compared, each
+    with the reason.
     """
 
     places: pa.Table
@@ -68,10 +69,10 @@ class View(Protocol):
         """Rows of a topic's target, a batch at a time; read one such iterator after the other.
 
         Each batch has the named columns. With ``provenance=true`` they come after the columns
-        :data:`~semel.records.PARTITION` (int32), :data:`~semel.records.OFFSET` (int64) and, where
-        the store keeps it, :data:`~semel.records.TIMESTAMP` (int64, milliseconds), and only rows of
-        the topic are given. ``ranges`` limits the rows to these offsets; it needs provenance.
-        A target that does not exist gives no rows.
+        :data:`~semel.core.records.PARTITION` (int32), :data:`~semel.core.records.OFFSET` (int64)
+        and, where the store keeps it, :data:`~semel.core.records.TIMESTAMP` (int64, milliseconds),
+        and only rows of the topic are given. ``ranges`` limits the rows to these offsets; it needs
+        provenance. A target that does not exist gives no rows.
         """
 
     def held(self, records: Records) -> Held:

@@ -9,16 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import WALL, without_zone
-from semel.errors import ConfigError
-from semel.quoting import all_named, named
-from semel.records import (
-    OFFSET,
-    PARTITION,
-    TIMESTAMP,
-    TOPIC,
-    Records,
-    some_rejected,
-)
+from semel.core.errors import ConfigError
+from semel.core.quoting import all_named, named
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, some_rejected
 from semel.sinks import rereading
 from semel.sinks.casts import is_text, told
 from semel.sinks.changes import Changes, last_of_each

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semel.ledger import Advance, Outcome
-from semel.records import Commit, DeadLetter
+from semel.core.ledger import Advance, Outcome
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.base import Sink
 from semel.sinks.protocols import Transactional
 
@@ -19,8 +19,8 @@ class CommitConflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What tasks have made of a :class:`~semel.records.Commit`: files that no reader sees yet, and
-    the dead letters that belong to the same ranges.
+    """What tasks have made of a :class:`~semel.core.records.Commit`: files that no reader sees yet,
+    and the dead letters that belong to the same ranges.
 
     ``files`` are the sink's own, opaque to the engine. They travel from a task to the driver.
     """

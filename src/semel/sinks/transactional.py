@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager
 from typing import ClassVar, Generic, TypeVar
 
 from semel.config import ConnectorConfig
-from semel.delivery import Mechanism, Support
-from semel.errors import misconfigured
-from semel.failpoints import hit
-from semel.ledger import (
+from semel.core.delivery import Mechanism, Support
+from semel.core.errors import misconfigured
+from semel.core.failpoints import hit
+from semel.core.ledger import (
     SKIPPED,
     Advance,
     Hole,
@@ -33,7 +33,7 @@ from semel.ledger import (
     rebased,
     set_by_hand,
 )
-from semel.records import Commit
+from semel.core.records import Commit
 from semel.sinks.base import Sink
 from semel.sinks.protocols import Transactional
 

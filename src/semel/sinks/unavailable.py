@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.config import LOW, key
-from semel.quoting import named
-from semel.records import one_array
+from semel.core.quoting import named
+from semel.core.records import one_array
 
 KEY = "unavailable.value.placeholder"
 PLACEHOLDER = "__debezium_unavailable_value"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from semel import aliases
-from semel.errors import misconfigured
-from semel.extras import entries
+from semel.config import aliases
+from semel.config.extras import entries
+from semel.core.errors import misconfigured
 from semel.sources.base import Source
 
 _MODULES = {

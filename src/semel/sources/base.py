@@ -24,9 +24,9 @@ A source is plain Python and Arrow: no Spark, no Kafka. It is made from configur
 by one thread at a time. The driver has one to ask for partitions; each task has one to read.
 
 Warnings that it logs with :mod:`logging`, under its package's name, appear in the driver's log.
-Every method that reaches the system may raise :class:`~semel.errors.TransientError` (the failure
-may be temporary: the engine waits, then reads on from the last committed offset), or any other
-:class:`~semel.errors.SemelError` (the failure is permanent).
+Every method that reaches the system may raise :class:`~semel.core.errors.TransientError` (the
+failure may be temporary: the engine waits, then reads on from the last committed offset), or any
+other :class:`~semel.core.errors.SemelError` (the failure is permanent).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from semel.delivery import Support
-from semel.records import PARTITION, TIMESTAMP, TIMESTAMP_TYPE, ConnectRecords
+from semel.core.delivery import Support
+from semel.core.records import PARTITION, TIMESTAMP, TIMESTAMP_TYPE, ConnectRecords
 
 if TYPE_CHECKING:
     from semel.config import SourceConnectorConfig
@@ -118,7 +118,7 @@ def source_records(
         topic: where they go, unless a transform says otherwise.
         values: of any type; a struct array for objects. Null is a tombstone.
         keys: of any type; none by default.
-        headers: see :data:`~semel.records.HEADERS_TYPE`.
+        headers: see :data:`~semel.core.records.HEADERS_TYPE`.
         timestamps: of any timestamp type; by default the time of sending.
         partitions: int32, the partitions of the topic; by default the hash of the key decides, and
             records without a key are spread. A null means the same for one record.

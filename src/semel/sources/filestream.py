@@ -12,9 +12,9 @@ from typing import Any
 
 from semel.config import HIGH, LOW, SourceConnectorConfig, Type, key, read
 from semel.config.allowed import PATHS, is_below, roots_of
-from semel.delivery import Support
-from semel.errors import ConfigError, Problem, TransientError
-from semel.quoting import PATH, named
+from semel.core.delivery import Support
+from semel.core.errors import ConfigError, Problem, TransientError
+from semel.core.quoting import PATH, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.growing import BytePosition, GrowingFile, is_directory
 

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
-from semel.quoting import PATH, named
+from semel.core.errors import ConfigError, ServiceError, TransientError, misconfigured
+from semel.core.quoting import PATH, named
 from semel.sources.lines import ENDS, LARGEST, split, text
 
 log = logging.getLogger(__name__)

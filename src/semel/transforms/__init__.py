@@ -9,22 +9,16 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from semel import aliases
-from semel.config import Definition, below, section_of, under
+from semel.config import Definition, aliases, below, section_of, under
+from semel.config.extras import entries
 from semel.config.worker import MODULES, may_import
-from semel.errors import ConfigError, Problem, prefixed
-from semel.extras import entries
-from semel.problems import together
-from semel.redact import redacted
+from semel.core.errors import ConfigError, Problem, prefixed
+from semel.core.problems import together
+from semel.core.redact import redacted
 from semel.transforms import iceberg_cdc, source_names
 from semel.transforms.base import KeyOrValue, Predicate, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
-from semel.transforms.config import (
-    STAGE,
-    PredicateKeys,
-    StageKeys,
-    unknown,
-)
+from semel.transforms.config import STAGE, PredicateKeys, StageKeys, unknown
 from semel.transforms.python import PythonConfig
 
 __all__ = [

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
-from semel.patterns import check, compiled
-from semel.quoting import named
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import check, compiled
+from semel.core.quoting import named
 from semel.transforms.base import (
     Batch,
     Contents,

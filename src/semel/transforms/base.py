@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import NoKeys
-from semel.records import (
+from semel.core.records import (
     DATA_EXCEPTION,
     METADATA_TYPES,
     OFFSET,
@@ -36,7 +36,7 @@ class Contents:
 
     ``has_schema`` says that they come with a schema, as those of JSON with ``schemas.enable=true``
     do: Kafka Connect's transforms treat them as structs then, otherwise as maps. A null has none.
-    ``facts`` is what the schema says of itself, see :class:`~semel.records.ConnectRecords`.
+    ``facts`` is what the schema says of itself, see :class:`~semel.core.records.ConnectRecords`.
     """
 
     array: pa.Array
@@ -66,7 +66,7 @@ class Contents:
 class Batch:
     """Records of one topic in Kafka on their way through a chain.
 
-    ``origin`` says where they were read (see :class:`~semel.records.ConnectRecords`) and never
+    ``origin`` says where they were read (see :class:`~semel.core.records.ConnectRecords`) and never
     changes. ``topics`` says where each record goes. ``headers`` is None if nothing needs them.
     ``rows`` are the indices of the records in what the chain was given. ``times`` and ``places``
     are the times and partitions that a transform has set.

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import default_of, facts_in, with_default
-from semel.errors import ConfigError, Problem
-from semel.records import Facts
+from semel.core.errors import ConfigError, Problem
+from semel.core.records import Facts
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.converters.json.merge import Part, together
-from semel.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION
 from semel.transforms.base import Batch, Contents, Predicate, Refused, Router, Transform
 from semel.transforms.predicates import TopicNameMatches
 

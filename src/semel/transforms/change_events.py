@@ -15,8 +15,8 @@ from semel.converters.base import Failure
 from semel.converters.json.columns import CONNECT
 from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.text import place
-from semel.errors import misconfigured
-from semel.records import DATA_EXCEPTION
+from semel.core.errors import misconfigured
+from semel.core.records import DATA_EXCEPTION
 
 _FIELDS = frozenset({"before", "after", "source", "op"})
 _WITH_A_ROW = ("c", "u", "r")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.facts import facts_as_whole
 from semel.converters.json.merge import Part, together
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.change_events import are_change_events
 from semel.transforms.fields import Defaults

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import facts_in
-from semel.errors import misconfigured
-from semel.quoting import named
+from semel.core.errors import misconfigured
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.debezium import are_events, valid
 from semel.transforms.headers import added, header_keys, parents, without

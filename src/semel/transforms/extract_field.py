@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from semel.config import key
 from semel.converters.json.facts import facts_as_whole
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults, Nesting
 from semel.transforms.structs import Column, Opener, columns, refuse_all, required

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.quoting import named
-from semel.records import TIMESTAMP_TYPE
+from semel.core.quoting import named
+from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.structs import columns, required
 from semel.transforms.texts import milliseconds

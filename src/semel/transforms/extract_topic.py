@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Reading, Refused, reasons
 from semel.transforms.structs import Column, column, columns, connect_type, required
 from semel.transforms.texts import java_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import key
-from semel.errors import misconfigured
+from semel.core.errors import misconfigured
 
 
 @dataclass(frozen=True)

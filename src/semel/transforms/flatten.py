@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, facts_in
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.structs import (
     Column,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, each, reasons
 from semel.transforms.structs import Column, columns, refuse_all, required, struct
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
-from semel.quoting import named
-from semel.records import HEADERS_TYPE
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import named
+from semel.core.records import HEADERS_TYPE
 from semel.transforms.base import Batch, KeyOrValue, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import columns, refuse_all, required, struct

@@ -8,18 +8,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
-from semel.records import TIMESTAMP_TYPE
+from semel.core.errors import ConfigError, Problem
+from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
-from semel.transforms.structs import (
-    column,
-    columns,
-    refuse_all,
-    refuse_duplicate,
-    required,
-    struct,
-)
+from semel.transforms.structs import column, columns, refuse_all, refuse_duplicate, required, struct
 
 _OPTIONALITY = "A name that ends with ! makes the field required, with ? optional (the default)."
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
-from semel.patterns import check, compiled
-from semel.records import TIMESTAMP_TYPE
+from semel.core.patterns import check, compiled
+from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
     Batch,
     Contents,

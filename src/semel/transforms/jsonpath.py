@@ -15,8 +15,8 @@ from decimal import Decimal, InvalidOperation
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.patterns import compiled
-from semel.quoting import named
+from semel.core.patterns import compiled
+from semel.core.quoting import named
 
 Path = tuple[str, ...]
 Find = Callable[[Path], pa.Array | None]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
 from semel.transforms.structs import Column, Columns, column, columns, required, struct
 

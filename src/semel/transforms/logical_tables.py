@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json.facts import renamed
-from semel.errors import ConfigError, Problem
-from semel.patterns import check, compiled
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import check, compiled
 from semel.transforms.base import Batch, Router, each
 from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events
 from semel.transforms.structs import Column, column, columns, required, struct

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json.columns import JSON
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (

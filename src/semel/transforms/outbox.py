@@ -15,10 +15,10 @@ from semel.config import key
 from semel.converters.json.columns import CONNECT, JSON
 from semel.converters.json.facts import facts_as_whole, facts_in
 from semel.converters.json.plain import PlainReader
-from semel.errors import ConfigError, Problem
-from semel.patterns import check, compiled
-from semel.quoting import named
-from semel.records import TIMESTAMP_TYPE, Facts
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import check, compiled
+from semel.core.quoting import named
+from semel.core.records import TIMESTAMP_TYPE, Facts
 from semel.transforms import payloads
 from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
 from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events, valid

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
-from semel.patterns import compiled
+from semel.core.patterns import compiled
 from semel.transforms.base import Batch, Predicate
 from semel.transforms.headers import header_keys, parents
 

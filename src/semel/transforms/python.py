@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
-from semel.records import one_array
+from semel.core.errors import ConfigError, Problem
+from semel.core.records import one_array
 from semel.transforms.base import Batch, Contents, Refused, Transform
 
 ROW, KEY, VALUE, TIMESTAMP = "row", "key", "value", "timestamp"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
-from semel.quoting import named
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (

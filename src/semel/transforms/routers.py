@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.patterns import check, compiled
-from semel.quoting import all_named
+from semel.core.patterns import check, compiled
+from semel.core.quoting import all_named
 from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons
 from semel.transforms.dates import DateFormat
 from semel.transforms.structs import columns, required

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import Type, key
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 from semel.transforms.base import Batch, Contents, ContentsTransform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import columns, refuse_all, struct

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json.columns import JSON
-from semel.errors import misconfigured
-from semel.quoting import named
-from semel.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
+from semel.core.errors import misconfigured
+from semel.core.quoting import named
+from semel.core.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
 from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
 from semel.transforms.structs import columns
 

@@ -15,8 +15,8 @@ from semel.converters.json.facts import default_of, described, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
 from semel.converters.semantic import schema_in
-from semel.quoting import named
-from semel.records import DATA_EXCEPTION, Facts
+from semel.core.quoting import named
+from semel.core.records import DATA_EXCEPTION, Facts
 from semel.transforms.base import Contents, Refused, reasons
 
 SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"

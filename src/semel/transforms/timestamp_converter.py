@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.errors import ConfigError, Problem
-from semel.records import TIMESTAMP_TYPE
+from semel.core.errors import ConfigError, Problem
+from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, reasons
 from semel.transforms.dates import DateFormat
 from semel.transforms.fields import Defaults

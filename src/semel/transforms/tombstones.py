@@ -11,14 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import NoKeys, key
-from semel.transforms.base import (
-    Batch,
-    Contents,
-    ContentsTransform,
-    Refused,
-    Transform,
-    reasons,
-)
+from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, Transform, reasons
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from semel.quoting import all_named, named
+from semel.core.quoting import all_named, named
 from semel.transforms.base import Filter, KeyOrValue, Router
 from semel.transforms.chain import Chain, Stage
 from semel.transforms.extract_field import ExtractField

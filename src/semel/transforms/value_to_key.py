@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from semel.config import key
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import column, columns, refuse_all, required, struct

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-from semel.connect.cluster.follower import Follower
-from semel.connect.cluster.membership import Group
-from semel.connect.cluster.records import (
+from semel.core.errors import ConfigError, TransientError
+from semel.driver.connector import ConnectorStatus
+from semel.driver.states import State, Status
+from semel.worker.cluster.follower import Follower
+from semel.worker.cluster.membership import Group
+from semel.worker.cluster.records import (
     Assignment,
     Configs,
     Record,
@@ -22,10 +25,7 @@ from semel.connect.cluster.records import (
     stated,
     task_stated,
 )
-from semel.connect.cluster.store import known_tasks
-from semel.engine.states import State, Status
-from semel.errors import ConfigError, TransientError
-from semel.runtime.connector import ConnectorStatus
+from semel.worker.cluster.store import known_tasks
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 

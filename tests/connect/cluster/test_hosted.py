@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from semel.connect.cluster.hosted import HostedConnector, Wanted
-from semel.engine.states import State, Status
-from semel.errors import ConfigError
-from semel.runtime.connector import ConnectorStatus
+from semel.core.errors import ConfigError
+from semel.driver.connector import ConnectorStatus
+from semel.driver.states import State, Status
+from semel.worker.cluster.hosted import HostedConnector, Wanted
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 

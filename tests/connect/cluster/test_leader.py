@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from semel.connect.cluster import leader as module
-from semel.connect.cluster.leader import Leader
-from semel.connect.cluster.membership import Group
-from semel.connect.cluster.records import Assignment, Configs, Statuses
+from semel.worker.cluster import leader as module
+from semel.worker.cluster.leader import Leader
+from semel.worker.cluster.membership import Group
+from semel.worker.cluster.records import Assignment, Configs, Statuses
 from tests.connect.cluster.test_membership import given
 
 AWAY, HERE = "http://away:8083", "http://here:8083"

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from semel.config import read
 from semel.config.cluster import ClusterConfig
-from semel.connect.cluster import membership as module
-from semel.connect.cluster.membership import Group, Membership
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.worker.cluster import membership as module
+from semel.worker.cluster.membership import Group, Membership
 from semel_lab.drill.cluster.reached import Reached
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import wait_until

@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 
-from semel.connect.cluster import records
-from semel.connect.cluster.records import (
-    Assignment,
-    Configs,
-    Restart,
-    StateRecord,
-    Statuses,
-    Tasks,
-)
-from semel.engine.states import State
+from semel.driver.states import State
+from semel.worker.cluster import records
+from semel.worker.cluster.records import Assignment, Configs, Restart, StateRecord, Statuses, Tasks
 
 
 def applied(*pairs: tuple[str, Any]) -> Configs:

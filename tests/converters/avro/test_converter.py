@@ -15,7 +15,7 @@ import pytest
 from semel.converters import create
 from semel.converters.avro import AvroConverter
 from semel.converters.registry.client import Schema, UnknownSchema
-from semel.errors import ConfigError, Unavailable
+from semel.core.errors import ConfigError, Unavailable
 
 UTC = datetime.UTC
 CONFLUENT = "io.confluent.connect.avro.AvroConverter"

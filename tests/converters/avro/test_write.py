@@ -20,7 +20,7 @@ from semel.converters.avro.parse import parse
 from semel.converters.avro.write import Unwritable, longs, write
 from semel.converters.registry.config import RegistryKeys
 from semel.converters.registry.registration import Registration
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from tests.converters.avro.test_columns import Names, by_fastavro, in_arrow, read, schemas, written
 from tests.converters.registries import ROW, VALUES, Memory
 

@@ -19,7 +19,7 @@ from semel.converters.base import Converter
 from semel.converters.bytearray import ByteArrayConverter
 from semel.converters.json.converter import JsonConverter
 from semel.converters.string import StringConverter
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 
 PLAIN = JsonConverter(schemas_enable=False, numeric=True)
 

@@ -16,7 +16,7 @@ from semel.converters.jsonschema import JsonSchemaConverter
 from semel.converters.jsonschema.derive import schema_of
 from semel.converters.jsonschema.translate import SchemaError, connect_schema
 from semel.converters.registry.registration import Registration
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from tests.converters.registries import ROW, VALUES, Memory, framed
 
 CONNECT = "org.apache.kafka.connect.data."

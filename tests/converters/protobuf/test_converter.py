@@ -17,8 +17,8 @@ from semel.converters import create
 from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConverter, compiler
 from semel.converters.protobuf.link import Reading
 from semel.converters.registry.client import Schema
-from semel.errors import ConfigError, Unavailable
-from semel.quoting import named
+from semel.core.errors import ConfigError, Unavailable
+from semel.core.quoting import named
 from tests.converters.registries import Memory
 
 UTC = datetime.UTC

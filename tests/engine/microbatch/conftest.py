@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import semel
-from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.engine.base import Progress
+from semel.core import failpoints
+from semel.driver.base import Progress
 from semel.sinks.postgresql import driver
-from semel.spark import micro_batch_session
-from semel.spark import stop as stop_session
+from semel.spark.session import micro_batch_session
+from semel.spark.session import stop as stop_session
 from semel_lab.embedded import Kafka
 from tests.patience import PATIENCE
 

@@ -21,8 +21,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import semel
-from semel import failpoints
-from semel.gateway import tell_token
+from semel.core import failpoints
+from semel.spark.gateway import tell_token
 from tests.engine.microbatch.transforms import TRANSFORMS
 from tests.patience import PATIENCE
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from semel.errors import BadRecord
+from semel.core.errors import BadRecord
+from semel.core.ledger import TopicPartition
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import semel
-from semel import failpoints
 from semel.audit import audit
-from semel.engine import publish
-from semel.errors import LedgerConflict
+from semel.core import failpoints
+from semel.core.errors import LedgerConflict
+from semel.tasks import publish
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some
 from tests.engine.microbatch.conftest import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import BadRecord
-from semel.ledger import TopicPartition
+from semel.core.errors import BadRecord
+from semel.core.ledger import TopicPartition
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.harness import transaction

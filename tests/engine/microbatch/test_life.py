@@ -19,13 +19,14 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 
 import semel
-from semel import failpoints
-from semel.engine.microbatch import engine as microbatch
-from semel.engine.microbatch import task as microtask
-from semel.engine.microbatch.commit import SideOutput
-from semel.engine.states import State
-from semel.errors import OffsetOutOfRange, ServiceError
-from semel.runtime import Connector, Runtime
+from semel.core import failpoints
+from semel.core.errors import OffsetOutOfRange, ServiceError
+from semel.driver.connector import Connector
+from semel.driver.microbatch import engine as microbatch
+from semel.driver.runtime import Runtime
+from semel.driver.states import State
+from semel.tasks.microbatch import task as microtask
+from semel.tasks.microbatch.commit import SideOutput
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import LOOPBACK
 from tests.conftest import MakeTopic, Produce

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from semel.engine.microbatch.logs import KnownLogs
-from semel.errors import LogChanged, OffsetOutOfRange
+from semel.core.errors import LogChanged, OffsetOutOfRange
+from semel.core.ledger import LogId, OffsetRange, TopicPartition, first
 from semel.kafka.cluster import Cluster
-from semel.ledger import LogId, OffsetRange, TopicPartition, first
+from semel.tasks.microbatch.logs import KnownLogs
 from semel_lab.embedded import Kafka, logs
 from tests.conftest import Produce
 from tests.engine.harness import name, recreate

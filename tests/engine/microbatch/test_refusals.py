@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from semel.engine.microbatch.engine import kafka_options, require_source
-from semel.engine.microbatch.plan import raw_columns, wants_headers
-from semel.errors import BadRecord, ConfigError, ServiceError
-from semel.ledger import TopicPartition
-from semel.records import HEADERS
+from semel.core.errors import BadRecord, ConfigError, ServiceError
+from semel.core.ledger import TopicPartition
+from semel.core.records import HEADERS
+from semel.driver.microbatch.engine import kafka_options, require_source
+from semel.driver.microbatch.plan import raw_columns, wants_headers
 from semel.sinks.capabilities import Capabilities
-from semel.spark import micro_batch_session
+from semel.spark.session import micro_batch_session
 from tests.conftest import MakeTopic, Produce
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, connector, position
 from tests.engine.microbatch.transforms import KEYED, grouped, rows
@@ -94,7 +94,7 @@ def test_unavailable_jars_are_explained(monkeypatch: pytest.MonkeyPatch) -> None
     def unavailable(_jars: object) -> list[Path]:
         raise ServiceError("Cannot get it.")
 
-    monkeypatch.setattr("semel.spark.resolve", unavailable)
+    monkeypatch.setattr("semel.spark.session.resolve", unavailable)
     with pytest.raises(ServiceError, match=r"spark\.jars\.packages=org\.apache"):
         micro_batch_session(connector())
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from semel import archives
-from semel.archives import Archive
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.spark import archives
+from semel.spark.archives import Archive
 from semel_lab.embedded import Kafka, archived, training
 from semel_lab.embedded.registry import SchemaRegistry
 from semel_lab.embedded.server import Server

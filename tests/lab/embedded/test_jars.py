@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 import semel_lab.jars
-from semel import jars
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.spark import jars
 from semel_lab.jars import KAFKA, KAFKA_VERSION
 from tests.patience import PATIENCE
 

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.java import find_java, java_release
 from semel_lab.embedded.kafka import Broker

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.ledger import TopicPartition
+from semel.core.ledger import TopicPartition
 from semel_lab.embedded import Kafka, logs
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE

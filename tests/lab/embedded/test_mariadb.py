@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded import mariadb
 from semel_lab.embedded.mariadb import DATABASE, MariaDB
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded import java
 from semel_lab.embedded.opensearch import OpenSearch
 from tests.engine.harness import some

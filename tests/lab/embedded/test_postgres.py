@@ -16,7 +16,7 @@ import pytest
 from adbc_driver_manager import Error
 from adbc_driver_postgresql import dbapi
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded import Postgres
 from tests.conftest import wait_ended, wait_gone
 

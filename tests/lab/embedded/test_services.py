@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.cli.services import app
 from semel_lab.embedded import Kafka, Postgres, Services
 from tests.conftest import wait_gone

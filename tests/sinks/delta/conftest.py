@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.delta.sink import DeltaSink
 
 FIRST = TopicPartition("t", 0)

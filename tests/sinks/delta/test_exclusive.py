@@ -11,7 +11,7 @@ import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sinks.delta.sink import DeltaSink
 from tests.faults import Faults, apart
 from tests.s3 import Bucket, server

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from semel.errors import LedgerConflict, ServiceError
-from semel.ledger import (
+from semel.core.errors import LedgerConflict, ServiceError
+from semel.core.ledger import (
     RECREATED,
     TRUNCATED,
     Hole,
@@ -18,7 +18,7 @@ from semel.ledger import (
     Rebase,
     TopicPartition,
 )
-from semel.records import Commit, DeadLetter
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.delta import texts
 from semel.sinks.delta.sink import DeltaSink
 from semel.sinks.delta.table import Table

@@ -11,10 +11,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from semel import failpoints
-from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import Hole, Outcome, TopicPartition, firsts
-from semel.records import Commit
+from semel.core import failpoints
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.core.ledger import Hole, Outcome, TopicPartition, firsts
+from semel.core.records import Commit
 from semel.sinks.delta import sink as module
 from semel.sinks.delta.table import Table, translated
 from tests.sinks.byhand import check_keeps_what_was_read

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, RolledBack
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit, DeadLetter
+from semel.core.errors import ConfigError, RolledBack
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.delta.restores import Operation, Setback, operation_of, setback
 from semel.sinks.delta.sink import DeltaSink
 from tests.sinks.delta.conftest import FIRST, Lake

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from semel.records import Commit
+from semel.core.records import Commit
 from semel.sinks.delta import statistics
 from tests.engine.harness import some
 from tests.sinks.delta.conftest import Lake

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from semel.errors import ConfigError
-from semel.planning import plan
-from semel.records import Commit, Records
+from semel.core.errors import ConfigError
+from semel.core.records import Commit, Records
+from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.delta.convert import column_type
 from semel.sinks.staging import Staged

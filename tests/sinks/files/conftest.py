@@ -12,8 +12,8 @@ import fsspec
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files import places
 from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError
-from semel.records import Commit
+from semel.core.errors import ConfigError
+from semel.core.records import Commit
 from tests.sinks.files.conftest import Folder
 from tests.sinks.target import advance, records
 

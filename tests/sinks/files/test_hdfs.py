@@ -21,9 +21,9 @@ import requests
 import urllib3
 from fsspec.implementations.webhdfs import WebHDFS
 
-from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import Outcome, firsts
-from semel.records import Commit
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.core.ledger import Outcome, firsts
+from semel.core.records import Commit
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.files.webhdfs import WebHdfsStore

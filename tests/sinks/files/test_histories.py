@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel.errors import LedgerConflict, TransientError
-from semel.ledger import Advance, firsts
-from semel.records import Commit
+from semel.core.errors import LedgerConflict, TransientError
+from semel.core.ledger import Advance, firsts
+from semel.core.records import Commit
 from semel.sinks.files import ledger as ledger_module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict
-from semel.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.errors import ConfigError, LedgerConflict
+from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.sinks.files.sink import FilesSink
 from tests.sinks.files.conftest import Folder
 from tests.sinks.files.test_s3 import values

@@ -12,15 +12,15 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from semel.errors import (
+from semel.core.errors import (
     ConfigError,
     LedgerConflict,
     ServiceError,
     TargetChanged,
     TransientError,
 )
-from semel.ledger import Hole, Outcome, firsts
-from semel.records import Commit, DeadLetter
+from semel.core.ledger import Hole, Outcome, firsts
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.local import LocalStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError, ServiceError
+from semel.core.errors import ConfigError, ServiceError
 from semel.sinks.files import places
 from semel.sinks.files.places import open_store
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records, RowsRejected
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records, RowsRejected
 from semel.sinks.files.writer import Naming
 from tests.sinks.files.conftest import Folder
 from tests.sinks.target import advance, records

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, LedgerConflict, ServiceError
-from semel.ledger import Outcome, firsts
-from semel.records import Commit
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError
+from semel.core.ledger import Outcome, firsts
+from semel.core.records import Commit
 from semel.sinks.files import snapshot as snapshots
 from semel.sinks.files.sink import FilesSink
 from tests.s3 import Bucket, server

@@ -19,13 +19,13 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.converters.json.columns import JSON
-from semel.engine.pipeline import Pipeline
-from semel.errors import ConfigError
-from semel.ledger import Advance as Moved
-from semel.ledger import OffsetRange, TopicPartition, firsts
-from semel.planning import plan
-from semel.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
+from semel.core.errors import ConfigError
+from semel.core.ledger import Advance as Moved
+from semel.core.ledger import OffsetRange, TopicPartition, firsts
+from semel.core.records import TIMESTAMP, TIMESTAMP_TYPE, Commit, Records, RowsRejected
+from semel.driver.planning import plan
 from semel.sinks.files.config import FilesConfig
+from semel.tasks.pipeline import Pipeline
 from semel_lab.drill.stores import store_of
 from tests.engine.harness import some
 from tests.sinks.files.conftest import Folder, refused

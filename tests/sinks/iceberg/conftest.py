@@ -14,8 +14,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.iceberg.catalog import connect
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.glue import GlueCatalog
 
-from semel.errors import LedgerConflict, TransientError
-from semel.ledger import Outcome
-from semel.records import Commit, DeadLetter
+from semel.core.errors import LedgerConflict, TransientError
+from semel.core.ledger import Outcome
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import CommitConflict

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from semel import failpoints
-from semel.errors import LedgerConflict
-from semel.ledger import Outcome
-from semel.records import Commit
+from semel.core import failpoints
+from semel.core.errors import LedgerConflict
+from semel.core.ledger import Outcome
+from semel.core.records import Commit
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse

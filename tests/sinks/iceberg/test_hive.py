@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from thrift.transport.TTransport import TTransportException
 
-from semel.errors import ConfigError, TransientError
-from semel.ledger import Outcome, firsts
-from semel.records import Commit
+from semel.core.errors import ConfigError, TransientError
+from semel.core.ledger import Outcome, firsts
+from semel.core.records import Commit
 from semel.sinks.iceberg import hive
 from semel.sinks.iceberg.hive import LOCKS
 from semel_lab.embedded.proxy import Proxy

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict
-from semel.ledger import (
+from semel.core.errors import ConfigError, LedgerConflict
+from semel.core.ledger import (
     RECREATED,
     RETENTION,
     TRUNCATED,
@@ -19,7 +19,7 @@ from semel.ledger import (
     Rebase,
     TopicPartition,
 )
-from semel.records import Commit, DeadLetter
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.iceberg.test_ledger import ids, values

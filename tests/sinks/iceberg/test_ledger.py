@@ -11,9 +11,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import OperationalError
 
-from semel.errors import ConfigError, LedgerConflict, ServiceError, TargetChanged, TransientError
-from semel.ledger import Hole, Outcome, TopicPartition, firsts
-from semel.records import Commit, DeadLetter
+from semel.core.errors import (
+    ConfigError,
+    LedgerConflict,
+    ServiceError,
+    TargetChanged,
+    TransientError,
+)
+from semel.core.ledger import Hole, Outcome, TopicPartition, firsts
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.staging import CommitConflict, Staged
 from tests.sinks.byhand import check_keeps_what_was_read

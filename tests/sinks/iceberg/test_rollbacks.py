@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from semel.errors import ConfigError, RolledBack
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit, DeadLetter
+from semel.core.errors import ConfigError, RolledBack
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import Staged
 from tests.sinks.iceberg import test_routing as routing

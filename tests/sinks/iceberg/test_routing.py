@@ -13,13 +13,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import BadRequestError
 
-from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.engine.first_positions import first_positions
-from semel.errors import ConfigError, LedgerConflict, TargetChanged
-from semel.ledger import LogId, Outcome, TopicPartition, firsts
-from semel.planning import plan
-from semel.records import Commit, Records
+from semel.core import failpoints
+from semel.core.errors import ConfigError, LedgerConflict, TargetChanged
+from semel.core.ledger import LogId, Outcome, TopicPartition, firsts
+from semel.core.records import Commit, Records
+from semel.driver.first_positions import first_positions
+from semel.driver.planning import plan
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some

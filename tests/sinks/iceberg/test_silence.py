@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from semel.errors import Unavailable
+from semel.core.errors import Unavailable
 from semel.sinks.iceberg.catalog import connect
 
 

@@ -15,9 +15,9 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from semel.errors import ConfigError, TargetChanged
-from semel.planning import plan
-from semel.records import Commit, Records
+from semel.core.errors import ConfigError, TargetChanged
+from semel.core.records import Commit, Records
+from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import Staged

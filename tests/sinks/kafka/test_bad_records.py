@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from semel import failpoints
 from semel.audit import audit
-from semel.errors import BadRecord, ConfigError
+from semel.core import failpoints
+from semel.core.errors import BadRecord, ConfigError
+from semel.core.ledger import TopicPartition, firsts
+from semel.driver.planning import plan
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition, firsts
-from semel.planning import plan
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (

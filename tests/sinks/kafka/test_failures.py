@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from semel import failpoints
 from semel.audit import audit
-from semel.errors import ConfigError, Fenced, LedgerConflict, NotAssigned
+from semel.core import failpoints
+from semel.core.errors import ConfigError, Fenced, LedgerConflict, NotAssigned
+from semel.core.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
+from semel.core.records import Commit
+from semel.driver.planning import plan
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
-from semel.ledger import Advance, LedgerEntry, OffsetRange, Outcome, Rebase, TopicPartition
-from semel.planning import plan
-from semel.records import Commit
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.group import Group
 from semel.sinks.kafka.ledger import Ledger
@@ -100,7 +100,7 @@ def test_a_coordinator_that_does_not_know_the_group_yet(
     asked, patched = tmp_path / "asked", tmp_path / "patched"
 
     def unsettled(rows: pa.Table) -> pa.Table:
-        from semel.errors import NotAssigned
+        from semel.core.errors import NotAssigned
         from semel.sinks.kafka.sink import Group, Transactions
 
         if patched.exists() or parent_process() is None:  # the driver calls it with a sample

@@ -15,11 +15,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from semel.config import group_of
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.ledger import Advance, LedgerEntry, OffsetRange
+from semel.driver.planning import plan
 from semel.kafka import presence
 from semel.kafka.cluster import Cluster
-from semel.ledger import Advance, LedgerEntry, OffsetRange
-from semel.planning import plan
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.storage import LedgerTopic
 from semel_lab.embedded import Kafka

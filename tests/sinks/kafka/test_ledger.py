@@ -11,10 +11,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from semel.errors import ConfigError, OffsetOutOfRange, ServiceError
-from semel.kafka.cluster import Cluster
-from semel.kafka.groups import Groups
-from semel.ledger import (
+from semel.core.errors import ConfigError, OffsetOutOfRange, ServiceError
+from semel.core.ledger import (
     TAKEN_OVER,
     TRUNCATED,
     Advance,
@@ -24,7 +22,9 @@ from semel.ledger import (
     Rebase,
     TopicPartition,
 )
-from semel.planning import plan
+from semel.driver.planning import plan
+from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.ledger_json import entry_of, facts_of
 from semel_lab.embedded import Kafka

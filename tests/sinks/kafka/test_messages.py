@@ -9,7 +9,7 @@ import pytest
 
 from semel.config import read
 from semel.converters import create
-from semel.records import OFFSET, PARTITION, TOPIC, ConnectRecords
+from semel.core.records import OFFSET, PARTITION, TOPIC, ConnectRecords
 from semel.sinks.flatten import flattened
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.messages import Encoder

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.ledger import TopicPartition, firsts
-from semel.records import Commit, Records, Rejected, RowsRejected
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.search.sink import SearchSink
 from semel_lab.embedded.opensearch import OpenSearch
 from tests.engine.harness import some

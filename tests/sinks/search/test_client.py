@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import urllib3
 
-from semel.errors import ServiceError, TransientError, Unavailable
-from semel.ledger import Advance, OffsetRange, Outcome
-from semel.planning import plan
-from semel.records import Commit, DeadLetter
+from semel.core.errors import ServiceError, TransientError, Unavailable
+from semel.core.ledger import Advance, OffsetRange, Outcome
+from semel.core.records import Commit, DeadLetter
+from semel.driver.planning import plan
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.indices import Index
 from semel.sinks.search.sink import SearchSink

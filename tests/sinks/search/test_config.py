@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.engine.pipeline import Pipeline
-from semel.errors import ConfigError
-from semel.planning import plan
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan
 from semel.sinks import create, sink_class
 from semel.sinks.search.config import CLASSES
 from semel.sinks.search.sink import SearchSink
+from semel.tasks.pipeline import Pipeline
 
 BASE = {
     "name": "c",

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from semel.ledger import LedgerEntry
-from semel.records import Commit, Records
+from semel.core.ledger import LedgerEntry
+from semel.core.records import Commit, Records
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.target import advance, records
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from semel.errors import LedgerConflict, ServiceError
-from semel.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
-from semel.records import Commit
+from semel.core.errors import LedgerConflict, ServiceError
+from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.core.records import Commit
 from semel.sinks.search.ledger import INDEX
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.otherlogs import check_refuses_another_log

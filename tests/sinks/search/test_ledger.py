@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError, LedgerConflict, TransientError
-from semel.ledger import Advance, Hole, Outcome, TopicPartition, firsts
-from semel.records import Commit
+from semel.core.errors import ConfigError, LedgerConflict, TransientError
+from semel.core.ledger import Advance, Hole, Outcome, TopicPartition, firsts
+from semel.core.records import Commit
 from semel.sinks.search import sink as module
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.byhand import check_keeps_what_was_read

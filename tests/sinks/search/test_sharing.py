@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError
-from semel.ledger import LedgerEntry
-from semel.planning import plan
+from semel.core.errors import ConfigError
+from semel.core.ledger import LedgerEntry
+from semel.driver.planning import plan
 from semel.sinks.search.client import Answer
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.test_config import BASE

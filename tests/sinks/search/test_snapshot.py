@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from semel.ledger import LedgerEntry
+from semel.core.ledger import LedgerEntry
 from semel.sinks.search import indices
 from semel.sinks.search.snapshot import take
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.engine.first_positions import check_targets
-from semel.errors import ConfigError
-from semel.ledger import MOVED, Hole, Rebase
+from semel.core.errors import ConfigError
+from semel.core.ledger import MOVED, Hole, Rebase
+from semel.driver.first_positions import check_targets
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.search.test_ledger import deliver, moved, values

@@ -9,11 +9,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from semel.delivery import Delivery
-from semel.errors import ConfigError, TransientError
-from semel.ledger import firsts
-from semel.planning import plan
-from semel.records import Commit, DeadLetter, Records
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError, TransientError
+from semel.core.ledger import firsts
+from semel.core.records import Commit, DeadLetter, Records
+from semel.driver.planning import plan
 from semel.sinks.search.writing import GENERATION
 from tests.sinks.search.conftest import Cluster, refused
 from tests.sinks.target import advance, changes, metadata, records

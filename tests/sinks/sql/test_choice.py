@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ConfigError, ServiceError
-from semel.planning import plan
+from semel.core.errors import ConfigError, ServiceError
+from semel.driver.planning import plan
 from semel.sinks import jdbc, sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.duckdb import DuckdbSink

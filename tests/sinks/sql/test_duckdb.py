@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.sinks import sink_class
 from semel.sinks.sql.duckdb import confined
 from semel.sinks.sql.sink import SqlSink

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import Unavailable
+from semel.core.errors import Unavailable
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.duckdb import Duckdb
 from semel.sinks.sql.duckdb_config import DuckdbConfig

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from semel.errors import ServiceError
-from semel.ledger import Advance, OffsetRange, TopicPartition, first
-from semel.records import Commit, DeadLetter
+from semel.core.errors import ServiceError
+from semel.core.ledger import Advance, OffsetRange, TopicPartition, first
+from semel.core.records import Commit, DeadLetter
 from tests.sinks.sql.conftest import MakeSink, Query
 
 TP = TopicPartition("t", 0)

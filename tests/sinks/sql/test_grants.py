@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ServiceError
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit
+from semel.core.errors import ServiceError
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.sql import grants
 from semel_lab.embedded.mariadb import MariaDB

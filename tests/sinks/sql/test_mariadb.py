@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
-from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit, RowsRejected
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit, RowsRejected
 from semel.sinks import jdbc
 from semel.sinks.sql.mysql import claims
 from semel.sinks.sql.mysql.dialect import Mysql

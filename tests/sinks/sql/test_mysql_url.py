@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from semel.config import read
-from semel.errors import ConfigError, ServiceError, TransientError
+from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.sinks.sql.mysql.config import MysqlConfig, Tls, connect_arguments
 from semel.sinks.sql.mysql.errors import translated
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from semel.errors import Unavailable
+from semel.core.errors import Unavailable
 from semel.sinks.sql.mysql.config import MysqlConfig
 from semel.sinks.sql.mysql.dialect import Mysql
 from semel_lab.embedded.mariadb import MariaDB

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel import failpoints
-from semel.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.ledger import (
+from semel.core import failpoints
+from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError
+from semel.core.ledger import (
     RECREATED,
     RETENTION,
     TRUNCATED,
@@ -28,7 +28,7 @@ from semel.ledger import (
     TopicPartition,
     firsts,
 )
-from semel.records import Commit, DeadLetter, RowsRejected
+from semel.core.records import Commit, DeadLetter, RowsRejected
 from semel.sinks.sql.files import LockFile
 from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.sqlite import Sqlite
 from semel.sinks.sql.sqlite_config import SqliteConfig

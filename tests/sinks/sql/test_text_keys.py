@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition, firsts
-from semel.planning import plan
-from semel.records import Commit
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition, firsts
+from semel.core.records import Commit
+from semel.driver.planning import plan
 from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from tests.engine.harness import some

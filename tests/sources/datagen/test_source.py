@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan_source
 from semel.sources.base import Measurable
 from semel.sources.datagen import source as datagen
 from semel.sources.datagen.source import DatagenSource

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.planning import plan_source
+from semel.driver.planning import plan_source
 from semel.sources.base import SourceBatch
 from semel.sources.directory.source import DirectorySource
 

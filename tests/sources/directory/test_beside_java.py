@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from semel import jars
 from semel.config import read
 from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.files import Reached
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.texts import Broken
+from semel.spark import jars
 from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import CONNECT
 

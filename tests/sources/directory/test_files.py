@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import ConfigError, ServiceError, TransientError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.driver.planning import plan_source
 from semel.sources.base import Measurable, Repeatable, Sharded
 from semel.sources.directory import removal
 from semel.sources.directory.source import DirectorySource

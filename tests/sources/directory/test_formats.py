@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from semel.errors import ConfigError, ServiceError
+from semel.core.errors import ConfigError, ServiceError
 from semel.sources.directory import csvrows, streams, tables
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from semel import jars
 from semel.config import read
 from semel.sources.directory import streams
 from semel.sources.directory.config import DirectoryConfig
@@ -19,6 +18,7 @@ from semel.sources.directory.files import Reached
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.opencsv import Default, Dialect, Row, lines_of
 from semel.sources.directory.texts import Broken
+from semel.spark import jars
 from semel_lab.embedded.java import find_jdk
 from semel_lab.jars import OPENCSV
 from tests.sources.directory.test_formats import schema

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from semel.config.checks import VALUE_CONVERTER
-from semel.errors import ConfigError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan_source
 from semel.sources.directory import filepulse
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from semel.errors import BadRecord
-from semel.planning import plan_source
+from semel.core.errors import BadRecord
+from semel.driver.planning import plan_source
 from semel.sources.base import Source, SourceBatch, SourceOffset
 from semel_lab.embedded.mariadb import MariaDB
 from tests.databases import Given, new_sqlserver_database, query

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from semel.config import read
-from semel.errors import SemelError
+from semel.core.errors import SemelError
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.databases import database_of
 from semel.sources.jdbc.queries import Unreadable

@@ -7,8 +7,8 @@ import time
 import pytest
 from adbc_driver_postgresql import dbapi as adbc
 
-from semel.errors import TransientError, Unavailable
-from semel.planning import plan_source
+from semel.core.errors import TransientError, Unavailable
+from semel.driver.planning import plan_source
 from semel.sources.jdbc.postgresql import Postgresql
 from semel.sources.jdbc.source import JdbcSource
 from semel_lab.embedded.proxy import Proxy

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from semel.config import load
-from semel.errors import ConfigError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan_source
 
 CONFLUENT = "io.confluent.connect.jdbc.JdbcSourceConnector"
 AIVEN = "io.aiven.connect.jdbc.JdbcSourceConnector"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semel.config import read
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, TableId
 from semel.sources.jdbc.databases import database_of

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import pytest
 
 from semel.config import read
-from semel.errors import BadRecord, ConfigError, TransientError
-from semel.planning import plan_source
+from semel.core.errors import BadRecord, ConfigError, TransientError
+from semel.driver.planning import plan_source
 from semel.sources.base import Measurable, Source, SourceBatch
 from semel.sources.jdbc import sqlite
 from semel.sources.jdbc.config import JdbcSourceConfig

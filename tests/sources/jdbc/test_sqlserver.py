@@ -17,8 +17,8 @@ import pytest
 from pytds import tds_types as t
 
 from semel.config import read
-from semel.errors import ConfigError
-from semel.planning import plan_source
+from semel.core.errors import ConfigError
+from semel.driver.planning import plan_source
 from semel.sinks.sql.sqlserver.client import ResultColumn, _announced
 from semel.sources.base import Source
 from semel.sources.jdbc.config import JdbcSourceConfig

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sources.base import Source, SourceOffset
 from tests.engine.harness import some
 from tests.sources.jdbc.conftest import Execute, Make, values

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig, absolute, key, read
-from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import LedgerEntry, TopicPartition
-from semel.records import KEY, OFFSET, PARTITION, Commit, Records, RowsRejected, rejected
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.ledger import LedgerEntry, TopicPartition
+from semel.core.records import KEY, OFFSET, PARTITION, Commit, Records, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.changes import last_by_key

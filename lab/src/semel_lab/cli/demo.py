@@ -15,7 +15,7 @@ from rich.console import Console
 
 from semel.cli.ending import clean_up_on_signals
 from semel.cli.proof import audit_table
-from semel.errors import BROKEN, ConfigError
+from semel.core.errors import BROKEN, ConfigError
 from semel_lab.cli.demo_source import bars, copy_orders
 from semel_lab.cli.services import load_kafka
 

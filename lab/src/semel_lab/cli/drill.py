@@ -16,8 +16,8 @@ from rich.console import Console
 
 from semel.cli.ending import clean_up_on_signals
 from semel.cli.worker import PACKAGES
-from semel.errors import BROKEN
-from semel.extras import require
+from semel.config.extras import require
+from semel.core.errors import BROKEN
 from semel_lab.drill.plan import OF_CLUSTERS, Fault, Kind
 
 if typing.TYPE_CHECKING:  # importing these would slow down every command
@@ -132,7 +132,7 @@ def drill(
 
 def _is_source(file: Path) -> bool:
     from semel.config import load
-    from semel.planning import source_of
+    from semel.driver.planning import source_of
 
     return source_of(load(file)) is not None
 

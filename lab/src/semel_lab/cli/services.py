@@ -15,8 +15,8 @@ from rich.table import Table
 
 from semel.cli.console import console
 from semel.cli.ending import clean_up_on_signals
-from semel.errors import ServiceError
-from semel.jars import is_resolved, resolve
+from semel.core.errors import ServiceError
+from semel.spark.jars import is_resolved, resolve
 from semel_lab.cli.demo_source import bars
 from semel_lab.embedded.services import Services, ServicesStatus
 from semel_lab.jars import KAFKA, KAFKA_VERSION

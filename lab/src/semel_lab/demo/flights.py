@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, Producer
 from pyarrow.csv import ConvertOptions, read_csv
 
 from semel.audit import AuditReport, audit
-from semel.errors import ServiceError
-from semel.planning import plan
+from semel.core.errors import ServiceError
+from semel.driver.planning import plan
 from semel.sinks.base import Sink
 from semel_lab.demo.process import PATIENCE, Crash, Process
 from semel_lab.embedded import Kafka, Services

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.demo.process import PATIENCE, Crash, Process
 from semel_lab.embedded import Postgres, Services
 

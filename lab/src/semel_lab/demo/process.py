@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel import failpoints
-from semel.errors import ServiceError
+from semel.core import failpoints
+from semel.core.errors import ServiceError
 
 PATIENCE = 120.0
 """Seconds without progress before a demonstration gives up."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 
 _ROOM = "4g"
 _TRIES = 50

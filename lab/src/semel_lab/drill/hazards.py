@@ -18,10 +18,10 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from semel.errors import BadRecord, OffsetOutOfRange, SemelError
+from semel.core.errors import BadRecord, OffsetOutOfRange, SemelError
+from semel.core.ledger import TopicPartition
 from semel.kafka.answers import answer_of
 from semel.kafka.groups import Groups
-from semel.ledger import TopicPartition
 from semel_lab.drill.plan import Fault
 from semel_lab.drill.process import Process
 from semel_lab.drill.processes import PATIENCE, DrillFailed

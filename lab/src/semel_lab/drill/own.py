@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from semel.errors import ConfigError, ServiceError
-from semel.planning import plan
+from semel.core.errors import ConfigError, ServiceError
+from semel.driver.planning import plan
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from semel.delivery import Guarantee, Mechanism
-from semel.failpoints import PLACES
+from semel.core.delivery import Guarantee, Mechanism
+from semel.core.failpoints import PLACES
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import psutil
 
 from semel_lab.embedded import leash
 
-_WARM_UP = "semel.warmup"
+_WARM_UP = "semel.spark.warmup"
 """The module that makes an archive."""
 
 
@@ -123,7 +123,7 @@ def makes_archive(process: psutil.Process) -> bool:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    modules = ("semel.engine.daemon", "semel.engine.standby")
+    modules = ("semel.spark.daemon", "semel.spark.standby")
     return any(m in part for part in process.cmdline() for m in modules) and not (
         process.name().startswith("java")
     )

@@ -18,8 +18,9 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from semel import archives, failpoints
-from semel.errors import ConfigError, SemelError
+from semel.core import failpoints
+from semel.core.errors import ConfigError, SemelError
+from semel.spark import archives
 from semel_lab.drill.process import Process, makes_archive
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import comes_true, ended

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from semel.errors import SemelError
-from semel.ledger import TopicPartition
+from semel.core.errors import SemelError
+from semel.core.ledger import TopicPartition
 from semel_lab.drill.processes import PATIENCE
 from semel_lab.drill.stage import Stage
 from semel_lab.drill.strikes import Strikes

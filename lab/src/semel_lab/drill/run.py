@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.config import load
-from semel.delivery import Mechanism
+from semel.core.delivery import Mechanism
 from semel_lab.drill.faults import Injector
 from semel_lab.drill.plan import Fault, Kind, plan
 from semel_lab.drill.processes import DrillFailed, located, workplace
@@ -44,7 +44,7 @@ def drill(
     Raises:
         DrillFailed: a fault could not be injected, or the connector did not recover. The message
             names the seed, the fault and the logs.
-        semel.errors.SemelError: the configuration or a service.
+        semel.core.errors.SemelError: the configuration or a service.
     """
     started = time.monotonic()
     with _stage(source, seed, keep, directory, kinds, own_store=own_store) as stage:

@@ -14,13 +14,13 @@ from confluent_kafka.admin import AdminClient
 from semel import converters, sinks
 from semel.audit import AuditReport, audit, holes
 from semel.converters.registry.converter import RegistryConverter
-from semel.errors import ConfigError, SemelError, TransientError
+from semel.core.errors import ConfigError, SemelError, TransientError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan
+from semel.driver.validation import keys_of
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
-from semel.planning import plan
-from semel.validation import keys_of
 from semel_lab.drill import own
 from semel_lab.drill.disk import Disk
 from semel_lab.drill.lakes import Lake

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel import sinks
-from semel.errors import ConfigError
-from semel.failpoints import OF_FILE_STREAM, OF_FILES, OF_STAGING
+from semel.core.errors import ConfigError
+from semel.core.failpoints import OF_FILE_STREAM, OF_FILES, OF_STAGING
 from semel.sinks import jdbc, protocols
 from semel.sinks.delta.config import CLASSES as DELTA
 from semel.sinks.files.config import CLASSES as FILES

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import psutil
 
-from semel import failpoints
+from semel.core import failpoints
 from semel_lab.drill.plan import ANY_MOMENT, Fault
 from semel_lab.drill.process import Process
 from semel_lab.drill.processes import PATIENCE, DrillFailed, Processes

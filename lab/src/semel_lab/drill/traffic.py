@@ -16,8 +16,8 @@ from semel import converters
 from semel.config import ConnectorConfig, under
 from semel.converters import Converter
 from semel.converters.registry.converter import RegistryConverter
-from semel.errors import ConfigError, ServiceError
-from semel.ledger import TopicPartition
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import TopicPartition
 from semel_lab.drill.bursts import BURSTS, Bursts
 
 _log = logging.getLogger("semel_lab.drill.kafka")

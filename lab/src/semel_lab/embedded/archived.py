@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from semel.archives import Archive, in_background, key
+from semel.spark.archives import Archive, in_background, key
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from semel import jars
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.spark import jars
 from semel_lab.embedded.java import find_java
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import Server

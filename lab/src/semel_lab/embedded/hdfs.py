@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any, ClassVar
 from xml.sax.saxutils import escape
 
-from semel import jars
+from semel.spark import jars
 from semel_lab.embedded.java import find_jdk
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import JavaServer

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 
 OLDEST = 17
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from semel import jars
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.spark import jars
 from semel_lab.embedded import topics
 from semel_lab.embedded.java import console_logging, find_java
 from semel_lab.embedded.process import LOOPBACK, listening

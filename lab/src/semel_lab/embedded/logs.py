@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.ledger import TopicPartition
+from semel.core.ledger import TopicPartition
 
 _PREFIX = struct.Struct(">qi")
 """Base offset, and the length of everything after it."""

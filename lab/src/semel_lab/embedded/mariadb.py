@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import Server
 

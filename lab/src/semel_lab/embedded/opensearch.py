@@ -11,8 +11,8 @@ import json
 import os
 from typing import Any, ClassVar
 
-from semel import jars
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.spark import jars
 from semel_lab.embedded.java import console_logging, find_jdk
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import JavaServer

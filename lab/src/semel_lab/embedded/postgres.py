@@ -15,7 +15,7 @@ from signal import SIGINT, SIGQUIT
 from typing import Any
 from urllib.parse import quote
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded.process import LOOPBACK, listening
 from semel_lab.embedded.server import Server
 

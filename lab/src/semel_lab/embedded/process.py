@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.embedded import leash
 
 LOOPBACK = "127.0.0.1"

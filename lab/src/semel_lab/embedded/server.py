@@ -9,8 +9,8 @@ from signal import SIGTERM, Signals
 from types import TracebackType
 from typing import ClassVar, Self
 
-from semel.archives import Archive
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.spark.archives import Archive
 from semel_lab.embedded import archived
 from semel_lab.embedded.process import PortFile, ServerProcess, check_port_free
 

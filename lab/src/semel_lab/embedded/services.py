@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from semel.jars import locked
+from semel.spark.jars import locked
 from semel_lab.embedded.kafka import Kafka
 from semel_lab.embedded.postgres import Postgres, program_directory
 from semel_lab.embedded.registry import SchemaRegistry

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel.kafka.answers import answers_of
 from semel.kafka.errors import all_silent
 from semel_lab.embedded.process import comes_true

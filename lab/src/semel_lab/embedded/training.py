@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from semel.archives import QUIET, yielding
-from semel.errors import ServiceError
-from semel.jars import resolve
+from semel.core.errors import ServiceError
+from semel.spark.archives import QUIET, yielding
+from semel.spark.jars import resolve
 from semel_lab.embedded.archived import archive
 from semel_lab.embedded.java import find_java
 from semel_lab.embedded.kafka import Kafka

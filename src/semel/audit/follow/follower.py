@@ -10,12 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from semel.audit import holes
-from semel.audit.follow.intervals import (
-    begun,
-    broken_off,
-    rowless,
-    too_early,
-)
+from semel.audit.follow.intervals import begun, broken_off, rowless, too_early
 from semel.audit.follow.logs import check_logs
 from semel.audit.follow.look import Look, Spans, ledger_only, look
 from semel.audit.follow.progress import Missing, PartitionProgress
@@ -31,19 +26,16 @@ from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
 from semel.audit.values import ValuesFound
 from semel.audit.workspace import Workspace
-from semel.delivery import Mechanism
-from semel.engine.pipeline import Pipeline
-from semel.engine.poll import TopicPoll
-from semel.errors import OffsetOutOfRange, TransientError
+from semel.core.delivery import Mechanism
+from semel.core.errors import OffsetOutOfRange, TransientError
+from semel.core.ledger import LedgerEntry, TopicPartition
+from semel.core.quoting import named
+from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
 from semel.kafka.damage import Damage
-from semel.ledger import (
-    LedgerEntry,
-    TopicPartition,
-)
-from semel.planning import Plan
-from semel.quoting import named
 from semel.sinks.rereading import ShowsRows
+from semel.tasks.pipeline import Pipeline
+from semel.tasks.poll import TopicPoll
 
 STEP = 1_000_000
 """The number of offsets, in all partitions together, that one round compares."""

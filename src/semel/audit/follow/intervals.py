@@ -9,7 +9,7 @@ import numpy as np
 
 from semel.audit.holes import FORMER
 from semel.audit.offsets import within
-from semel.ledger import SET_BACK, Hole, LedgerEntry, LogId
+from semel.core.ledger import SET_BACK, Hole, LedgerEntry, LogId
 
 
 def too_early(ahead: np.ndarray, holes: Sequence[Hole]) -> np.ndarray:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from semel.audit.run import check_not_recreated
-from semel.errors import NothingToAudit, OffsetOutOfRange, TransientError
+from semel.core.errors import NothingToAudit, OffsetOutOfRange, TransientError
+from semel.core.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
+from semel.core.quoting import named
+from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
-from semel.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
-from semel.planning import Plan
-from semel.quoting import named
 
 
 def check_logs(

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from semel.audit.offsets import offsets_of, times_of
-from semel.errors import ConfigError, ServiceError, TransientError
-from semel.ledger import Hole, LedgerEntry, OffsetRange, TopicPartition
-from semel.records import OFFSET, PARTITION, TIMESTAMP
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.ledger import Hole, LedgerEntry, OffsetRange, TopicPartition
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP
 from semel.sinks import protocols
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.rereading import NotShown, ShowsRows, View

@@ -16,12 +16,12 @@ from semel.audit.follow.totals import Totals
 from semel.audit.named import not_found, splitter
 from semel.audit.values import audited
 from semel.audit.workspace import Workspace
-from semel.engine.pipeline import Pipeline
-from semel.errors import ConfigError, SemelError, TransientError
+from semel.core.errors import ConfigError, SemelError, TransientError
+from semel.driver.planning import Plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.planning import Plan
 from semel.sinks.rereading import ShowsRows
+from semel.tasks.pipeline import Pipeline
 
 _CATCHING_UP = 0.5
 """The share of the time that the store may be busy while there is much to judge."""
@@ -45,7 +45,7 @@ def follow(
     turns out to be broken.
 
     Args:
-        planned: the connector, as :func:`semel.planning.plan` returns it.
+        planned: the connector, as :func:`semel.driver.planning.plan` returns it.
         transform: the run's transform, as for :func:`semel.audit.audit`.
         values: also compare the values of rows with their records.
         path: the file that keeps the progress; by default one in the user's state directory.
@@ -55,11 +55,11 @@ def follow(
         judged: is called with each interval that was compared.
 
     Raises:
-        semel.errors.NothingToAudit: the ledger does not know the connector.
-        semel.errors.ConfigError: values cannot be compared, or the state cannot be read or written
-            or belongs to another connector.
-        semel.errors.OffsetOutOfRange: a topic is not the one that the ledger knows.
-        semel.errors.SemelError: Kafka or the store refuses.
+        semel.core.errors.NothingToAudit: the ledger does not know the connector.
+        semel.core.errors.ConfigError: values cannot be compared, or the state cannot be read or
+            written or belongs to another connector.
+        semel.core.errors.OffsetOutOfRange: a topic is not the one that the ledger knows.
+        semel.core.errors.SemelError: Kafka or the store refuses.
     """
     stop = stop or threading.Event()
     connector, sink = planned.connector, planned.sink

@@ -9,7 +9,7 @@ import numpy as np
 
 from semel.audit.follow.intervals import Mark, owing, rowless
 from semel.audit.offsets import NONE
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.core.ledger import LedgerEntry, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from semel.audit.offsets import NONE, Seen, given_up, letters, offsets_of, wants
 from semel.audit.referee import Interval
 from semel.audit.values import Values
 from semel.audit.workspace import Workspace
-from semel.engine.poll import TopicPoll, by_topic
+from semel.core.ledger import NOT_HERE, UNREAD, OffsetRange, TopicPartition
+from semel.driver.planning import Plan
 from semel.kafka.damage import Damage
 from semel.kafka.reader import read_ranges
-from semel.ledger import NOT_HERE, UNREAD, OffsetRange, TopicPartition
-from semel.planning import Plan
 from semel.sinks.base import Sink
 from semel.sinks.rereading import View
+from semel.tasks.poll import TopicPoll, by_topic
 
 
 def read(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from semel.audit.follow.intervals import spelled
 from semel.audit.hashes import ChangedRow
-from semel.quoting import all_named
+from semel.core.quoting import all_named
 
 
 @dataclass(frozen=True, slots=True)

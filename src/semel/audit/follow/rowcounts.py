@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from semel.audit.follow.look import Look
 from semel.audit.follow.report import Judged
 from semel.audit.holes import by_number
-from semel.ledger import LedgerEntry, TopicPartition
+from semel.core.ledger import LedgerEntry, TopicPartition
 
 
 class RowCounts:

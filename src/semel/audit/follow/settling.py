@@ -16,12 +16,12 @@ from semel.audit.holes import by_reading
 from semel.audit.offsets import NONE
 from semel.audit.report import breaks
 from semel.audit.workspace import Workspace
-from semel.engine.pipeline import Pipeline
-from semel.errors import OffsetOutOfRange, TransientError
+from semel.core.errors import OffsetOutOfRange, TransientError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
-from semel.ledger import TopicPartition
-from semel.planning import Plan
 from semel.sinks import protocols
+from semel.tasks.pipeline import Pipeline
 
 SHARE = 0.025
 """The share of the time that the store may be busy with intervals, and again with counts."""

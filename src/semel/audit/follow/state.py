@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from semel.audit.follow.intervals import Mark
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
 
 _VERSION = 1
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from semel.audit.follow.report import Judged
-from semel.ledger import TopicPartition
+from semel.core.ledger import TopicPartition
 
 _Counts = tuple[int, int, int]
 """Records lost, rows duplicated and rows changed."""

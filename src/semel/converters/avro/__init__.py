@@ -26,7 +26,7 @@ from semel.converters.registry.converter import Contents, Reader, RegistryConver
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
 from semel.converters.semantic import Described
-from semel.records import Facts
+from semel.core.records import Facts
 
 
 @dataclass(frozen=True)

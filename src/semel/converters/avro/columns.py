@@ -24,7 +24,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.cursor import Content, Cursor, Longs
 from semel.converters.json.text import place
-from semel.quoting import named
+from semel.core.quoting import named
 
 _ROUNDS = 500
 """Items that are read one after the other; lists that hold more are read alone."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, schema_in, suits
-from semel.quoting import named
-from semel.records import Facts
+from semel.core.quoting import named
+from semel.core.records import Facts
 
 NAMESPACE, NAME = "io.confluent.connect.avro", "ConnectDefault"
 ENTRY = "MapEntry"

@@ -27,8 +27,8 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import DECIMAL, JSON_NAME, WRITTEN, semantic, semantic_facts
-from semel.quoting import all_named, named
-from semel.records import Facts
+from semel.core.quoting import all_named, named
+from semel.core.records import Facts
 
 log = logging.getLogger(__name__)
 

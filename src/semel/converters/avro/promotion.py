@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from semel.converters.avro.schema import Array, Map, Node, Primitive, Record, Union
-from semel.quoting import named
+from semel.core.quoting import named
 
 _WIDER = {
     "int": ("long", "float", "double"),

@@ -25,7 +25,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.python_values import mask, offsets
-from semel.quoting import named
+from semel.core.quoting import named
 
 _DEEPEST = 200
 _EXACT = decimal.Context(prec=100)

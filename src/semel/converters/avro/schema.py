@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, with_default
 from semel.converters.semantic import FACTS, Semantic
-from semel.quoting import named
-from semel.records import Facts
+from semel.core.quoting import named
+from semel.core.records import Facts
 
 PRIMITIVES = {
     "null": pa.null(),

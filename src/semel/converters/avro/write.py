@@ -24,7 +24,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.bytestrings import of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
-from semel.quoting import all_named, named
+from semel.core.quoting import all_named, named
 
 Piece = Any
 """The bytes of each value (a binary array), or the bytes that all values share (a scalar)."""

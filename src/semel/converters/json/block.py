@@ -19,8 +19,8 @@ from semel.converters.json.columns import Column
 from semel.converters.json.floats import Written, unfaithful
 from semel.converters.json.text import joined, kind, members, place, shown, syntax_error
 from semel.converters.semantic import name_in
-from semel.quoting import named
-from semel.records import DATA_EXCEPTION, one_array
+from semel.core.quoting import named
+from semel.core.records import DATA_EXCEPTION, one_array
 
 BLOCK_BYTES = 256 * 1024 * 1024
 CAREFUL = 1024

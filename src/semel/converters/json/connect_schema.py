@@ -25,8 +25,8 @@ from semel.converters.semantic import (
     semantic_facts,
     semantic_struct,
 )
-from semel.quoting import all_named, named
-from semel.records import list_offsets
+from semel.core.quoting import all_named, named
+from semel.core.records import list_offsets
 
 
 class SchemaError(ValueError):

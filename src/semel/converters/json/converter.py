@@ -20,8 +20,8 @@ from semel.converters.json.connect_schema import SchemaError
 from semel.converters.json.envelope import EnvelopeReader, PayloadReader
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import as_text, without_mark
-from semel.errors import ConfigError, Problem, misconfigured
-from semel.records import Facts
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.records import Facts
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from semel.converters.json.text import (
     spans,
     syntax_error,
 )
-from semel.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION
 
 NO_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain '

@@ -13,7 +13,7 @@ from semel.converters.json.connect_schema import SchemaError, facts_of, struct_c
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.write import Writer, type_of
 from semel.converters.semantic import as_sent, facts_for, metadata, schema_in, sent_as
-from semel.records import Facts
+from semel.core.records import Facts
 
 
 def facts_in(field: pa.Field) -> Facts:

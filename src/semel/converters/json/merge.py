@@ -14,7 +14,7 @@ from semel.converters.base import Failure
 from semel.converters.json.columns import CONNECT
 from semel.converters.json.text import place
 from semel.converters.semantic import FACTS
-from semel.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION
 
 
 @dataclass(frozen=True, slots=True)

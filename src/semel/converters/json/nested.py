@@ -28,8 +28,8 @@ from semel.converters.json.infer import NULL, as_column
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import WHITESPACE, kind, place, shown, sort
 from semel.converters.semantic import DECIMAL, TYPES, plain
-from semel.quoting import named
-from semel.records import list_offsets
+from semel.core.quoting import named
+from semel.core.records import list_offsets
 
 
 class Nested(ABC):

@@ -29,8 +29,8 @@ from semel.converters.json.infer import (
 )
 from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
 from semel.converters.json.text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
-from semel.quoting import named
-from semel.records import DATA_EXCEPTION
+from semel.core.quoting import named
+from semel.core.records import DATA_EXCEPTION
 
 _MOST_OTHERS, _SAMPLED = 100, 100
 """How many fields are parsed only to be counted, and from how many values each gets its type."""

@@ -27,7 +27,7 @@ from semel.converters.json.infer import (
 )
 from semel.converters.json.text import syntax_error
 from semel.converters.semantic import FACTS, Described
-from semel.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION
 
 NAME = "value"
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
-from semel.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION
 
 WHITESPACE = " \t\n\r"
 BYTE_ORDER_MARK = "\ufeff"

@@ -22,7 +22,7 @@ from semel.converters.json import duck
 from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
 from semel.converters.semantic import WRITTEN, as_sent, schema_in, suits
-from semel.quoting import named
+from semel.core.quoting import named
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)

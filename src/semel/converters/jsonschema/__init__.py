@@ -26,8 +26,8 @@ from semel.converters.registry.client import JSON, Registry, Schema
 from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
-from semel.quoting import named
-from semel.records import Facts
+from semel.core.quoting import named
+from semel.core.records import Facts
 
 _OPTIONAL = "use.optional.for.nonrequired"
 _DRAFT = "http://json-schema.org/draft-07/schema#"

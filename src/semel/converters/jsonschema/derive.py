@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, schema_in, suits
-from semel.records import Facts
+from semel.core.records import Facts
 
 Schema = dict[str, Any]
 

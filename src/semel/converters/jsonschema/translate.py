@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from semel.converters.schema_sizes import MOST
-from semel.quoting import named
+from semel.core.quoting import named
 
 ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
 """Values about which nothing is known, or of one of several types: they are kept as JSON."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import LOW, Type, key
+from semel.config.extras import require
 from semel.converters.base import Converter
 from semel.converters.registry import config as keys
 from semel.converters.registry import mixed, registration
@@ -20,9 +21,8 @@ from semel.converters.registry.converter import Contents, Reader, RegistryConver
 from semel.converters.registry.framing import Framed
 from semel.converters.registry.registration import Registration
 from semel.converters.schema_sizes import check_size
-from semel.errors import ConfigError, Problem
-from semel.extras import require
-from semel.records import Facts
+from semel.core.errors import ConfigError, Problem
+from semel.core.records import Facts
 
 try:
     from semel.converters.protobuf import columns, indexes, rows

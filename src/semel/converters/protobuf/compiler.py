@@ -24,8 +24,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from semel.errors import Unavailable
-from semel.quoting import named
+from semel.core.errors import Unavailable
+from semel.core.quoting import named
 
 _CONFLUENT = {
     "confluent/meta.proto": """

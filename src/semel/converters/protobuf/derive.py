@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.quoting import named
+from semel.core.quoting import named
 
 NAME = "ConnectDefault"
 _VALID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

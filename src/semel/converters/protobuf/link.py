@@ -30,7 +30,7 @@ from semel.converters.protobuf.schema import (
     Wrapped,
 )
 from semel.converters.semantic import TYPES, Semantic, semantic, semantic_facts
-from semel.quoting import all_named, named
+from semel.core.quoting import all_named, named
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
 """The type of decimals, and the precision and scale of those that declare none."""

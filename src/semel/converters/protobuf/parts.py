@@ -9,7 +9,7 @@ import pyarrow as pa
 from semel.converters.bytestrings import unscaled
 from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
 from semel.converters.protobuf.schema import Known
-from semel.quoting import named
+from semel.core.quoting import named
 
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _POWERS = np.array([10**n for n in range(19)], np.int64)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from semel.converters.protobuf.link import Linked
 from semel.converters.protobuf.schema import Enum, Field, Known, Map, Message, Node, Scalar, Wrapped
-from semel.quoting import named
+from semel.core.quoting import named
 
 _WIDER = {
     "int32": ("int64", "sint32", "sint64", "sfixed32", "sfixed64", "float", "double"),

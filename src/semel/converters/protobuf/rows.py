@@ -30,7 +30,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.quoting import named
+from semel.core.quoting import named
 
 _DEEPEST = 100
 _END_GROUP = 4

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import Semantic, metadata
-from semel.quoting import named
+from semel.core.quoting import named
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""

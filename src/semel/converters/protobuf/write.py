@@ -31,7 +31,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.quoting import all_named, named
+from semel.core.quoting import all_named, named
 
 _EMPTY = pa.scalar(b"", pa.binary())
 _UNSIGNED = {"uint32": pa.uint32(), "fixed32": pa.uint32()}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from semel.answers import TooLarge, limit_httpx
-from semel.errors import ConfigError, ServiceError, Unavailable, misconfigured
-from semel.keystores import authorities
+from semel.core.answers import TooLarge, limit_httpx
+from semel.core.errors import ConfigError, ServiceError, Unavailable, misconfigured
+from semel.core.keystores import authorities
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -52,8 +52,8 @@ class Incompatible(ConfigError):
 class Registry:
     """The registry of one converter. It connects on first use.
 
-    Every call may raise :class:`~semel.errors.Unavailable`, if the registry cannot be reached, and
-    :class:`~semel.errors.ServiceError`, if it refuses the login.
+    Every call may raise :class:`~semel.core.errors.Unavailable`, if the registry cannot be reached,
+    and :class:`~semel.core.errors.ServiceError`, if it refuses the login.
     """
 
     def __init__(self, settings: Mapping[str, Any], where: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from semel.config import HIGH, LOW, Type, key
+from semel.config.extras import require
 from semel.converters.registry.client import TRUST_PASSWORD, TRUST_STORE, Registry
-from semel.errors import ConfigError, Problem
-from semel.extras import require
-from semel.problems import refuse
+from semel.core.errors import ConfigError, Problem
+from semel.core.problems import refuse
 
 _TLS = "schema.registry.ssl."
 _SOURCE, _USER = "basic.auth.credentials.source", "basic.auth.user.info"

@@ -21,8 +21,8 @@ from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.framing import Framed, framed, unframed
 from semel.converters.registry.registration import Registration
 from semel.converters.semantic import as_sent
-from semel.errors import ConfigError, SemelError, Unavailable
-from semel.records import DATA_EXCEPTION, Facts
+from semel.core.errors import ConfigError, SemelError, Unavailable
+from semel.core.records import DATA_EXCEPTION, Facts
 
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
 _MOST_READERS = 1000

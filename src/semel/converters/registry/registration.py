@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
 from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys
-from semel.errors import ConfigError, Problem
-from semel.quoting import named
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import named
 
 _PACKAGE = "io.confluent.kafka.serializers.subject."
 _STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deltalake import WriterProperties
 
-from semel.errors import TransientError
+from semel.core.errors import TransientError
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.files import DataFile
 from semel.sinks.delta.table import Table, translated

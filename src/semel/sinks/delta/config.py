@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, key
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 from semel.sinks.checks import (
     left_out_of_the_key,
     problems_of_field_lists,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from semel.errors import RolledBack
+from semel.core.errors import RolledBack
 from semel.sinks.delta.files import FileWriter
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.table import Table

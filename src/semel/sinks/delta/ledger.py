@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from semel import formats
-from semel.ledger import (
+from semel.core import formats
+from semel.core.ledger import (
     DAMAGED,
     MOVED,
     RECREATED,
@@ -210,7 +210,7 @@ class DeltaLedger:
         """Apply the ledger rule to the table as it stands.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.judge`.
+            LedgerConflict: see :func:`semel.core.ledger.judge`.
         """
         stored = [self._place(a.range.topic_partition) for a in advances]
         return judge(self._connector, {e.topic_partition: e for e in stored if e}, advances)
@@ -278,7 +278,7 @@ class DeltaLedger:
         """The identifiers that replace entries, and record the holes that this leaves.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.pending`.
+            LedgerConflict: see :func:`semel.core.ledger.pending`.
         """
         mine = list(rebases)
         topics = {r.old.topic for r in mine}
@@ -315,7 +315,7 @@ class DeltaLedger:
         return found
 
     def set(self, wanted: Sequence[LedgerEntry], by: str, reason: str) -> dict[str, int]:
-        """The identifiers that set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        """The identifiers that set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
         topics = sorted({e.topic for e in wanted})
         stored = {e.topic_partition: e for t in topics for e in self.entries(t)}
         held = [h for t in topics for h in self.holes(t)]

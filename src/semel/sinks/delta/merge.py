@@ -13,12 +13,7 @@ import pyarrow.parquet as pq
 
 from semel.sinks.delta.files import DataFile
 from semel.sinks.delta.table import Table, bound, translated
-from semel.sinks.rows import (
-    CHANGE_ANEW,
-    CHANGE_DELETES,
-    PLACES,
-    last_changes,
-)
+from semel.sinks.rows import CHANGE_ANEW, CHANGE_DELETES, PLACES, last_changes
 
 
 def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, int]) -> None:

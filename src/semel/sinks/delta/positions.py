@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from semel.errors import ConfigError, RolledBack, TransientError
-from semel.ledger import (
+from semel.core.errors import ConfigError, RolledBack, TransientError
+from semel.core.ledger import (
     Advance,
     Hole,
     LedgerEntry,

@@ -11,14 +11,15 @@ from functools import partial
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
-from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, Problem, TargetChanged, misconfigured
-from semel.failpoints import hit
-from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.patterns import compiled
-from semel.problems import together
-from semel.quoting import PATH, named
-from semel.records import TIMESTAMP, Records
+from semel.core.delivery import Delivery, Mechanism, Support
+from semel.core.errors import ConfigError, Problem, TargetChanged, misconfigured
+from semel.core.failpoints import hit
+from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.patterns import compiled
+from semel.core.problems import together
+from semel.core.quoting import PATH, named
+from semel.core.records import TIMESTAMP, Records
+from semel.core.targets import Target
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -27,7 +28,6 @@ from semel.sinks.jdbc import check_key
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
 from semel.sinks.staging import CommitConflict, Staged, Stager, StagingSink
-from semel.targets import Target
 
 try:
     from semel.sinks.delta import snapshot

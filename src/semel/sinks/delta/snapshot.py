@@ -10,11 +10,11 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
-from semel.ledger import Hole, LedgerEntry
-from semel.patterns import Pattern
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.core.errors import ConfigError
+from semel.core.ledger import Hole, LedgerEntry
+from semel.core.patterns import Pattern
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.ledger import DeltaLedger

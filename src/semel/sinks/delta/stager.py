@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
-from semel.quoting import named
-from semel.records import Commit, Records
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
+from semel.core.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.files import DataFile, FileWriter

@@ -19,17 +19,17 @@ from deltalake.exceptions import (
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from semel.answers import MOST, too_large
-from semel.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
-from semel.problems import refuse
-from semel.quoting import named
+from semel.core.answers import MOST, too_large
+from semel.core.errors import ConfigError, RolledBack, ServiceError, TransientError, misconfigured
+from semel.core.problems import refuse
+from semel.core.quoting import named
+from semel.core.watchdog import waiting
 from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import judged
 from semel.sinks.staging import CommitConflict
-from semel.watchdog import waiting
 
 log = logging.getLogger(__name__)
 

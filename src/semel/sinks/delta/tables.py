@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
-from semel.quoting import all_named, named
-from semel.records import Records
+from semel.core.errors import ConfigError
+from semel.core.quoting import all_named, named
+from semel.core.records import Records
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.convert import to_read
 from semel.sinks.delta.config import DeltaConfig

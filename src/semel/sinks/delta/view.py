@@ -8,8 +8,8 @@ from functools import partial
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.ledger import OffsetRange
-from semel.records import Records
+from semel.core.ledger import OffsetRange
+from semel.core.records import Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from semel.config import ConnectorConfig
-from semel.delivery import Delivery
-from semel.errors import ConfigError, misconfigured
-from semel.extras import require
-from semel.ledger import Rebase
-from semel.problems import together
-from semel.quoting import named
+from semel.config.extras import require
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError, misconfigured
+from semel.core.ledger import Rebase
+from semel.core.problems import together
+from semel.core.quoting import named
 from semel.sinks.files.config import CLASSES, HDFS, FilesConfig
 from semel.sinks.files.places import cannot_create_exclusively, instead_of
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from semel.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.sinks.checks import problems_of_endpoint, problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders

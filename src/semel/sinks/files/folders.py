@@ -18,12 +18,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import watchdog
 from semel.converters.json.columns import JSON
 from semel.converters.json.duck import raw
-from semel.errors import misconfigured
-from semel.quoting import all_named, named
-from semel.records import (
+from semel.core import watchdog
+from semel.core.errors import misconfigured
+from semel.core.quoting import all_named, named
+from semel.core.records import (
     TIMESTAMP,
     TIMESTAMP_TYPE,
     Records,

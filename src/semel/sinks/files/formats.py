@@ -14,8 +14,8 @@ import pyarrow.types as is_
 
 from semel.converters.json.columns import JSON
 from semel.converters.json.write import encode
-from semel.errors import ConfigError
-from semel.quoting import named
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
 from semel.sinks.convert import column_type, holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 

@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from semel import formats
-from semel.errors import LedgerConflict, ServiceError
-from semel.failpoints import hit
-from semel.ledger import (
+from semel.core import formats
+from semel.core.errors import LedgerConflict, ServiceError
+from semel.core.failpoints import hit
+from semel.core.ledger import (
     Advance,
     Hole,
     LedgerEntry,
@@ -80,7 +80,7 @@ class LedgerState:
         """Apply the ledger rule.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.judge`.
+            LedgerConflict: see :func:`semel.core.ledger.judge`.
         """
         return judge(self.connector, self.entries, advances)
 
@@ -106,7 +106,7 @@ class LedgerState:
         return self._next({**new, **self.entries}, self.holes)
 
     def set(self, wanted: Iterable[LedgerEntry], by: str, reason: str) -> LedgerState:
-        """The next entry, see :func:`semel.ledger.set_by_hand`."""
+        """The next entry, see :func:`semel.core.ledger.set_by_hand`."""
         new, holes = set_by_hand(self.entries, self.holes, wanted, by, reason)
         return self._next({**self.entries, **{e.topic_partition: e for e in new}}, holes)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from semel.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.sinks.files.local import LocalStore
 from semel.sinks.files.store import LOCAL, WEBHDFS, Store, protocol_of, split_url
 

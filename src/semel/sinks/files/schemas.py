@@ -14,7 +14,7 @@ import re
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
 from semel.sinks import convert
 from semel.sinks.files.ledger import folder_of
 from semel.sinks.files.store import Store

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
 from semel.converters.json.columns import JSON
-from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, TargetChanged, TransientError, misconfigured
-from semel.failpoints import hit
-from semel.ledger import (
+from semel.core.delivery import Delivery, Mechanism, Support
+from semel.core.errors import ConfigError, TargetChanged, TransientError, misconfigured
+from semel.core.failpoints import hit
+from semel.core.ledger import (
     SKIPPED,
     Advance,
     Hole,
@@ -24,8 +24,8 @@ from semel.ledger import (
     TopicPartition,
     pending,
 )
-from semel.quoting import PATH, named
-from semel.records import TIMESTAMP, DeadLetter, Records, RowsRejected
+from semel.core.quoting import PATH, named
+from semel.core.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities

@@ -12,9 +12,9 @@ import pyarrow.dataset as ds
 from pyarrow import csv, fs, json
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, ServiceError, TransientError
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.ledger import Ledger, folder_of

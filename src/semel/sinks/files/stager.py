@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
-from semel.quoting import all_named, named
-from semel.records import (
+from semel.core.errors import ConfigError
+from semel.core.quoting import all_named, named
+from semel.core.records import (
     OFFSET,
     PARTITION,
     TOPIC,

@@ -16,11 +16,11 @@ from urllib.parse import SplitResult, urlsplit
 import fsspec
 from fsspec.core import split_protocol
 
-from semel.answers import MOST, too_large
-from semel.errors import ConfigError, ServiceError, TransientError, misconfigured
-from semel.quoting import named
+from semel.core.answers import MOST, too_large
+from semel.core.errors import ConfigError, ServiceError, TransientError, misconfigured
+from semel.core.quoting import named
+from semel.core.watchdog import waiting
 from semel.sinks.outages import comes_from, is_of, judged
-from semel.watchdog import waiting
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from semel.answers import limit_requests
-from semel.errors import ConfigError, SemelError, ServiceError, TransientError, misconfigured
+from semel.core.answers import limit_requests
+from semel.core.errors import ConfigError, SemelError, ServiceError, TransientError, misconfigured
 from semel.sinks.files.store import Store, shown, split_url
 
 _PORT, _SECURE_PORT = 9870, 9871

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semel.errors import ConfigError, SemelError
-from semel.quoting import named
-from semel.records import Rejected, RowsRejected
+from semel.core.errors import ConfigError, SemelError
+from semel.core.quoting import named
+from semel.core.records import Rejected, RowsRejected
 from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of, staged_name

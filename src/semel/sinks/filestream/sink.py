@@ -23,12 +23,12 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import formats
 from semel.config import ConnectorConfig, absolute, read
-from semel.errors import ConfigError, Problem, ServiceError, Unavailable
-from semel.failpoints import hit
-from semel.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
-from semel.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
+from semel.core import formats
+from semel.core.errors import ConfigError, Problem, ServiceError, Unavailable
+from semel.core.failpoints import hit
+from semel.core.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
+from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.filestream.config import FileStreamSinkConfig

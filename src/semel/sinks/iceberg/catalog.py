@@ -9,11 +9,11 @@ from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
-from semel.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
+from semel.core.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
+from semel.core.watchdog import waiting
 from semel.sinks.iceberg import rest
 from semel.sinks.outages import comes_from, is_of, judged
 from semel.sinks.staging import CommitConflict
-from semel.watchdog import waiting
 
 _REFUSALS = (
     iceberg.ForbiddenError,

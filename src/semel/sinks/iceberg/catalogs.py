@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from semel.errors import misconfigured
-from semel.problems import refuse
+from semel.core.errors import misconfigured
+from semel.core.problems import refuse
 from semel.sinks.checks import HTTP, problems_of_endpoint
 
 _IMPLEMENTATIONS = {

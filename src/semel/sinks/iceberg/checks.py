@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from semel.config import ConnectorConfig
-from semel.delivery import Delivery
-from semel.errors import ConfigError, Problem
-from semel.problems import refuse
-from semel.quoting import named
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError, Problem
+from semel.core.problems import refuse
+from semel.core.quoting import named
 from semel.sinks.iceberg.catalogs import FLAT
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.layout import check_provenance

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from semel.config import read, under
-from semel.errors import ConfigError, Problem, misconfigured
-from semel.patterns import Pattern, compiled
-from semel.problems import refuse, together
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.patterns import Pattern, compiled
+from semel.core.problems import refuse, together
 from semel.sinks.iceberg.catalogs import catalog
 from semel.sinks.iceberg.keys import IcebergKeys
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from semel.errors import RolledBack
+from semel.core.errors import RolledBack
 from semel.sinks.iceberg.files import FileWriter
 from semel.sinks.iceberg.rollbacks import holds
 from semel.sinks.iceberg.table import Table

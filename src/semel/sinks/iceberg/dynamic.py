@@ -20,11 +20,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, Refused
-from semel.failpoints import hit
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.quoting import named
-from semel.records import Records, Rejected, RowsRejected, rejected
+from semel.core.errors import ConfigError, Refused
+from semel.core.failpoints import hit
+from semel.core.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.quoting import named
+from semel.core.records import Records, Rejected, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalogs import FLAT

@@ -28,7 +28,7 @@ from pyiceberg.transforms import IdentityTransform, Transform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.table import Table
 from semel.sinks.parquet import ParquetFile, RollingWriter, split

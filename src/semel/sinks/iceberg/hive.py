@@ -27,7 +27,7 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
-from semel.failpoints import hit
+from semel.core.failpoints import hit
 
 TIMEOUT = "semel.timeout"
 """The catalog's property with the seconds of :attr:`_Connections.timeout`."""

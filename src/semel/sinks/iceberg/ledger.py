@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from semel.errors import ConfigError, ServiceError
-from semel.ledger import (
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import (
     RESET,
     Advance,
     Hole,
@@ -32,7 +32,7 @@ from semel.ledger import (
     pending,
     set_by_hand,
 )
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.sinks.iceberg.rollbacks import holds, position_texts, rolled_back
 from semel.sinks.iceberg.table import Table
 from semel.sinks.ledger_json import dumped, entry_of, facts_of
@@ -132,7 +132,7 @@ class IcebergLedger:
 
         Raises:
             ConfigError: it holds the offsets of another log.
-            LedgerConflict: see :func:`semel.ledger.judge`.
+            LedgerConflict: see :func:`semel.core.ledger.judge`.
         """
         stored = {tp: e.entry for tp, e in self._known().items()}
         for a in advances:
@@ -178,7 +178,7 @@ class IcebergLedger:
         return {self._name(e.topic_partition): _Entry(e).text() for e in new}
 
     def set(self, wanted: Iterable[LedgerEntry], by: str, reason: str) -> dict[str, str]:
-        """The properties that set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        """The properties that set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
         stored = {tp: e.entry for tp, e in self._known().items()}
         entries, holes = set_by_hand(stored, self.holes(), wanted, by, reason)
         found = {}
@@ -192,7 +192,7 @@ class IcebergLedger:
 
     def forgotten(self, by: str) -> dict[str, str]:
         """The properties that remain once positions are reset, see
-        :func:`semel.ledger.forgotten`."""
+        :func:`semel.core.ledger.forgotten`."""
         stored = {tp: e.entry for tp, e in self._known().items()}
         return {
             f"{self._resets}{h.topic}:{h.partition}": json.dumps(_facts_of(h))
@@ -203,7 +203,7 @@ class IcebergLedger:
         """The properties that replace entries, and record the holes that this leaves.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.pending`.
+            LedgerConflict: see :func:`semel.core.ledger.pending`.
         """
         stored = {tp: e.entry for tp, e in self._known().items()}
         found = {}

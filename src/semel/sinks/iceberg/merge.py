@@ -24,7 +24,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.files import FileWriter, StagedFile
 from semel.sinks.iceberg.projection import read_rows

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from semel.ledger import Advance, OffsetRange, TopicPartition
+from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.sinks.iceberg.files import StagedFile
 from semel.sinks.iceberg.routing import Counts, StagedRows
 

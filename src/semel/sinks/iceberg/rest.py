@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.typedef import RecursiveDict
 from pyiceberg.utils.config import Config, merge_config
 
-from semel.answers import limit_requests
+from semel.core.answers import limit_requests
 
 
 def connect(name: str, timeout: float, **properties: str) -> Catalog:

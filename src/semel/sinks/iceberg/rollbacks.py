@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyiceberg.table.metadata import TableMetadata
 
-from semel.errors import RolledBack
-from semel.ledger import LedgerEntry
-from semel.quoting import named
+from semel.core.errors import RolledBack
+from semel.core.ledger import LedgerEntry
+from semel.core.quoting import named
 from semel.sinks.iceberg.table import Table
 
 Parents = Mapping[int, int]

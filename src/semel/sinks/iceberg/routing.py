@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
-from semel.patterns import Pattern
-from semel.quoting import named
-from semel.records import METADATA, PARTITION, TOPIC, Records
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.core.patterns import Pattern
+from semel.core.quoting import named
+from semel.core.records import METADATA, PARTITION, TOPIC, Records
 
 Counts = Counter[TopicPartition]
 

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, TransientError
-from semel.quoting import all_named, named
-from semel.records import Records
+from semel.core.errors import ConfigError, TransientError
+from semel.core.quoting import all_named, named
+from semel.core.records import Records
 from semel.sinks import convert
 from semel.sinks.base import no_column
 from semel.sinks.iceberg.config import IcebergConfig, TableSettings

@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.delivery import Mechanism, Support
-from semel.errors import LedgerConflict, TargetChanged, TransientError, misconfigured
-from semel.failpoints import hit
-from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.records import TIMESTAMP, Records, RowsRejected
+from semel.core.delivery import Mechanism, Support
+from semel.core.errors import LedgerConflict, TargetChanged, TransientError, misconfigured
+from semel.core.failpoints import hit
+from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.records import TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
 from semel.sinks.iceberg.checks import check

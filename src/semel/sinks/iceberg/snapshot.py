@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, ServiceError
-from semel.ledger import TopicPartition
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.ledger import TopicPartition
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.ledger import IcebergLedger

@@ -11,8 +11,8 @@ from pyiceberg.typedef import RecursiveDict
 from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy import Engine, event
 
-from semel.errors import misconfigured
-from semel.watchdog import Watchdog
+from semel.core.errors import misconfigured
+from semel.core.watchdog import Watchdog
 
 _CALL = "semel.call"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from semel.records import Commit, Records
+from semel.core.records import Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.iceberg.files import FileWriter
 from semel.sinks.iceberg.routing import Counts, StagedRows, counted

@@ -33,8 +33,8 @@ from pyiceberg.table.update import (
 )
 
 from semel.converters.json.columns import WALL
-from semel.errors import ConfigError, RolledBack
-from semel.quoting import named
+from semel.core.errors import ConfigError, RolledBack
+from semel.core.quoting import named
 from semel.sinks.iceberg.catalog import create_namespace, reading, translated
 
 log = logging.getLogger(__name__)

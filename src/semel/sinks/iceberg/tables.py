@@ -16,10 +16,19 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition, judge, pending
-from semel.quoting import named
-from semel.records import Records
+from semel.core.errors import ConfigError
+from semel.core.ledger import (
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    TopicPartition,
+    judge,
+    pending,
+)
+from semel.core.quoting import named
+from semel.core.records import Records
 from semel.sinks.base import Snapshot, lacking, no_column
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalog import check_commits
@@ -191,7 +200,7 @@ class Tables:
         """Replace entries that have been checked.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.pending`.
+            LedgerConflict: see :func:`semel.core.ledger.pending`.
         """
         if not self._settings.config.several:
             (target,) = self.all()
@@ -226,7 +235,7 @@ class Tables:
         """Read the newest states, and apply the ledger rule to the connector's positions there.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.judge`.
+            LedgerConflict: see :func:`semel.core.ledger.judge`.
         """
         return self._judged(self.entries(), advances)
 

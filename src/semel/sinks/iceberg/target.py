@@ -11,10 +11,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, RolledBack, TargetChanged, TransientError
-from semel.ledger import LedgerEntry, TopicPartition
-from semel.quoting import PATH, named
-from semel.records import ORIGIN, Records, RowsRejected, rejected
+from semel.core.errors import ConfigError, RolledBack, TargetChanged, TransientError
+from semel.core.ledger import LedgerEntry, TopicPartition
+from semel.core.quoting import PATH, named
+from semel.core.records import ORIGIN, Records, RowsRejected, rejected
 from semel.sinks import rows as made
 from semel.sinks.convert import to_read
 from semel.sinks.iceberg.catalog import reading

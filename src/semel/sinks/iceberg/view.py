@@ -8,9 +8,9 @@ from functools import partial
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.errors import ServiceError
-from semel.ledger import OffsetRange
-from semel.records import Records
+from semel.core.errors import ServiceError
+from semel.core.ledger import OffsetRange
+from semel.core.records import Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.catalog import reading, reason

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from semel.quoting import named
+from semel.core.quoting import named
 
 _DAYS = -719_162, 2_932_896
 _MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.config import ConnectorConfig
-from semel.delivery import Delivery
-from semel.errors import ConfigError, Problem
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError, Problem
 from semel.kafka.clients import IDEMPOTENCE, acks, confirms_all, is_true
 
 

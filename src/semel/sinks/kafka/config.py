@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, key
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("kafka",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import MemberDescription
 
-from semel.errors import ConfigError, LedgerConflict, NotAssigned
+from semel.core.errors import ConfigError, LedgerConflict, NotAssigned
 from semel.kafka.groups import Groups, assigned_to
 from semel.sinks.protocols import Membership
 

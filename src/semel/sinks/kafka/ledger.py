@@ -28,9 +28,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from semel.errors import OffsetOutOfRange, TransientError
-from semel.ledger import LedgerEntry, TopicPartition
-from semel.quoting import named
+from semel.core.errors import OffsetOutOfRange, TransientError
+from semel.core.ledger import LedgerEntry, TopicPartition
+from semel.core.quoting import named
 from semel.sinks.kafka.offsets import GroupOffsets
 from semel.sinks.kafka.storage import LedgerTopic, Stored
 

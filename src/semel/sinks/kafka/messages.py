@@ -10,9 +10,7 @@ import pyarrow as pa
 from semel.config import ConnectorConfig
 from semel.converters import Converter
 from semel.converters.base import Writers
-from semel.kafka.dead_letters import Header, Headers, error_headers
-from semel.kafka.messages import Messages, headers, timestamps
-from semel.records import (
+from semel.core.records import (
     HEADERS,
     KEY,
     OFFSET,
@@ -22,6 +20,8 @@ from semel.records import (
     Records,
     value_columns,
 )
+from semel.kafka.dead_letters import Header, Headers, error_headers
+from semel.kafka.messages import Messages, headers, timestamps
 from semel.sinks.flatten import VALUE
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 

@@ -19,10 +19,10 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.context import BY, RUN
+from semel.core.context import BY, RUN
+from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.kafka.clients import QUIET
 from semel.kafka.groups import Groups
-from semel.ledger import LedgerEntry, TopicPartition
 from semel.sinks.ledger_json import dumped, entry_of, facts_of, loaded
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence, Sized
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
+from semel.core.quoting import named
+from semel.core.records import Rejected, RowsRejected
 from semel.kafka.errors import RECORD_REFUSED
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
-from semel.quoting import named
-from semel.records import Rejected, RowsRejected
 
 _JAVA = {
     KafkaError.MSG_SIZE_TOO_LARGE: "RecordTooLargeException",

@@ -10,10 +10,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel import converters
 from semel.config import ConnectorConfig, under
-from semel.failpoints import hit
+from semel.core.failpoints import hit
+from semel.core.records import Commit, by_target
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Transactions
-from semel.records import Commit, by_target
 from semel.sinks.kafka.config import KafkaConfig
 from semel.sinks.kafka.messages import Encoder, dead_letters
 from semel.sinks.kafka.refusals import find_refused

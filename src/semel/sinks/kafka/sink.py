@@ -9,15 +9,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from semel.config import ConnectorConfig, read
-from semel.context import RUN
-from semel.delivery import Mechanism, Support
-from semel.errors import LedgerConflict, TransientError
-from semel.failpoints import hit
-from semel.kafka.contact import wait_for_brokers
-from semel.kafka.groups import Groups
-from semel.kafka.messages import Messages
-from semel.kafka.transactions import Transactions
-from semel.ledger import (
+from semel.core.context import RUN
+from semel.core.delivery import Mechanism, Support
+from semel.core.errors import LedgerConflict, TransientError
+from semel.core.failpoints import hit
+from semel.core.ledger import (
     SKIPPED,
     TAKEN_OVER,
     Advance,
@@ -34,9 +30,14 @@ from semel.ledger import (
     rebased,
     set_by_hand,
 )
-from semel.problems import together
-from semel.quoting import named
-from semel.records import HEADERS, TIMESTAMP, Commit, RowsRejected
+from semel.core.problems import together
+from semel.core.quoting import named
+from semel.core.records import HEADERS, TIMESTAMP, Commit, RowsRejected
+from semel.core.targets import Target
+from semel.kafka.contact import wait_for_brokers
+from semel.kafka.groups import Groups
+from semel.kafka.messages import Messages
+from semel.kafka.transactions import Transactions
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka import snapshot
@@ -51,7 +52,6 @@ from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
 from semel.sinks.kafka.uncopied import never_copied
 from semel.sinks.protocols import FencesByGroup, Membership, Transactional
-from semel.targets import Target
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from semel.config import ConnectorConfig
-from semel.errors import TransientError
+from semel.core.errors import TransientError
+from semel.core.ledger import Hole, LedgerEntry, TopicPartition
 from semel.kafka.cluster import Cluster
 from semel.kafka.dead_letters import ERRORS
 from semel.kafka.reader import read_ranges
-from semel.ledger import Hole, LedgerEntry, TopicPartition
 from semel.sinks.base import Snapshot
 from semel.sinks.kafka.config import KafkaConfig
 

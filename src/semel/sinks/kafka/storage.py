@@ -15,12 +15,12 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from semel import formats
-from semel.errors import ServiceError
+from semel.core import formats
+from semel.core.errors import ServiceError
+from semel.core.ledger import Hole, LedgerEntry, TopicPartition, now
+from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
-from semel.ledger import Hole, LedgerEntry, TopicPartition, now
-from semel.quoting import named
 from semel.sinks.ledger_json import dumped, entry_of, facts_of, loaded
 
 PARTITION = 0

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Collection
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.ledger import TopicPartition
+from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
 from semel.kafka.presence import check_replicas
 from semel.kafka.retention import create_dead_letter_topic, like, of_copy
-from semel.ledger import TopicPartition
-from semel.quoting import named
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 
 log = logging.getLogger(__name__)

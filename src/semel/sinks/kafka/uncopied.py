@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
+from semel.core.ledger import TopicPartition
 from semel.kafka.answers import answers_of
 from semel.kafka.cluster import Cluster, admin_client
-from semel.ledger import TopicPartition
 
 _TIMEOUT = 20.0
 _RETENTION = "offsets.retention.minutes"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from semel.ledger import SKIPPED, LedgerEntry, Outcome
-from semel.records import Commit, DeadLetter, Rejected
+from semel.core.ledger import SKIPPED, LedgerEntry, Outcome
+from semel.core.records import Commit, DeadLetter, Rejected
+from semel.core.targets import Target
 from semel.sinks.postgresql import dead_letters, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import LockTimeout
@@ -28,7 +29,6 @@ from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.ledger_tables import OFFSETS
 from semel.sinks.sql.names import Name
 from semel.sinks.sql.prepare import Prepared
-from semel.targets import Target
 
 
 class PostgresSink(DatabaseSink):

@@ -17,15 +17,15 @@ import adbc_driver_manager
 import pyarrow as pa
 from adbc_driver_postgresql import StatementOptions
 
-from semel import watchdog
-from semel.errors import SemelError, ServiceError, TransientError, Unavailable
+from semel.core import watchdog
+from semel.core.errors import SemelError, ServiceError, TransientError, Unavailable
+from semel.core.watchdog import Watchdog
 from semel.sinks.postgresql import driver, silence
 from semel.sinks.postgresql.errors import DENIED, LOCK_TIMEOUT, nature_of
 from semel.sinks.postgresql.url import shown, user_of
 from semel.sinks.sql import grants
 from semel.sinks.sql.errors import DataRefused, Nature, SchemaChanged
 from semel.sinks.sql.names import quote
-from semel.watchdog import Watchdog
 
 _PASSING = (
     "starting up",

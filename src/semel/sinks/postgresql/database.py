@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from semel.records import TIMESTAMP
+from semel.core.records import TIMESTAMP
 from semel.sinks import jdbc
 from semel.sinks.postgresql import tables, writer
 from semel.sinks.postgresql.connection import Connection

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from semel.records import DeadLetter
+from semel.core.records import DeadLetter
 from semel.sinks.letters import rows
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.tables import exists, serialise

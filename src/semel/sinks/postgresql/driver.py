@@ -16,7 +16,7 @@ from typing import Any
 import adbc_driver_manager
 import adbc_driver_postgresql
 
-from semel.extras import deferred
+from semel.config.extras import deferred
 
 with deferred("pyarrow.dataset"):  # it imports pandas, and no data set is written
     import adbc_driver_postgresql.dbapi as adbc

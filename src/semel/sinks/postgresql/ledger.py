@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 
-from semel.errors import LedgerConflict
-from semel.formats import LEDGER
-from semel.ledger import (
+from semel.core.errors import LedgerConflict
+from semel.core.formats import LEDGER
+from semel.core.ledger import (
     Advance,
     Hole,
     LedgerEntry,

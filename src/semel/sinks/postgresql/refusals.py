@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.quoting import named
-from semel.records import Rejected, rejected
+from semel.core.quoting import named
+from semel.core.records import Rejected, rejected
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.errors import IS_DATA
 from semel.sinks.postgresql.writer import delete, put, stage_rows, value_of

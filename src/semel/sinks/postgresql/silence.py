@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import adbc_driver_manager
 
-from semel import watchdog
+from semel.core import watchdog
 from semel.sinks.postgresql import driver
 
 _CONNECT = re.compile(r"\bconnect_timeout=(\d+)")

@@ -8,12 +8,12 @@ from functools import partial
 import pyarrow as pa
 
 from semel.converters.semantic import Described
+from semel.core.targets import Target
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.types import column, sql_type
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.semantic import new_type, stored
-from semel.targets import Target
 
 Clauses = Callable[..., str]
 """:meth:`semel.sinks.sql.database.Database.clauses`."""

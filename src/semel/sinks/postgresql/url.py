@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from semel.errors import ConfigError, misconfigured
+from semel.core.errors import ConfigError, misconfigured
 from semel.sinks.jdbc import POSTGRESQL
 
 # pgjdbc's parameter -> libpq's; those that only tune the JDBC driver are left out.

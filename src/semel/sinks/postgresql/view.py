@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout
 from semel.sinks.postgresql.database import Postgres

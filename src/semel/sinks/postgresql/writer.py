@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.errors import DataRefused, SchemaChanged

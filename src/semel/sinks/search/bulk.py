@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
-from semel.failpoints import hit
-from semel.ledger import Outcome
-from semel.records import Rejected
+from semel.core.failpoints import hit
+from semel.core.ledger import Outcome
+from semel.core.records import Rejected
 from semel.sinks.search import documents
 from semel.sinks.search.client import Client, Failure
 from semel.sinks.search.config import SearchConfig

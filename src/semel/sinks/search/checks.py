@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from semel.config import ConnectorConfig
-from semel.delivery import Delivery
-from semel.errors import Problem
+from semel.core.delivery import Delivery
+from semel.core.errors import Problem
 from semel.sinks.search.config import SearchConfig
 from semel.sinks.search.ledger import INDEX
 

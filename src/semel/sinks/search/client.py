@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel.answers import TooLarge, limit_urllib3
 from semel.config import under
-from semel.errors import (
+from semel.config.extras import require
+from semel.core.answers import TooLarge, limit_urllib3
+from semel.core.errors import (
     ConfigError,
     Problem,
     SemelError,
@@ -24,11 +25,10 @@ from semel.errors import (
     Unavailable,
     misconfigured,
 )
-from semel.extras import require
+from semel.core.quoting import named
+from semel.core.watchdog import waiting
 from semel.kafka import security
-from semel.quoting import named
 from semel.sinks.search.config import PREFIX, SearchConfig
-from semel.watchdog import waiting
 
 _BUSY = (429, 502, 503, 504)
 _PASSING = ("index_not_found_exception", "index_closed_exception")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from semel.errors import ConfigError, Problem, misconfigured
-from semel.quoting import named
-from semel.records import KEY, TIMESTAMP
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.quoting import named
+from semel.core.records import KEY, TIMESTAMP
 from semel.sinks.checks import problems_of_names
 from semel.sinks.routed import RoutedConfig
 from semel.sinks.search import streams

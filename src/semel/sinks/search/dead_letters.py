@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel import formats
-from semel.records import DeadLetter
+from semel.core import formats
+from semel.core.records import DeadLetter
 from semel.sinks.letters import known
 from semel.sinks.rows import places
 from semel.sinks.search import indices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from semel.delivery import Mechanism, Support
+from semel.core.delivery import Mechanism, Support
 from semel.sinks.search import streams
 from semel.sinks.search.config import SearchConfig
 

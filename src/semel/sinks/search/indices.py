@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ConfigError
-from semel.quoting import named
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
 from semel.sinks.search.client import Client
 from semel.sinks.search.documents import properties
 

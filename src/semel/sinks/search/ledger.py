@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from semel import formats
-from semel.errors import ConfigError, TransientError
-from semel.ledger import (
+from semel.core import formats
+from semel.core.errors import ConfigError, TransientError
+from semel.core.ledger import (
     Advance,
     Hole,
     LedgerEntry,
@@ -24,7 +24,7 @@ from semel.ledger import (
     pending,
     set_by_hand,
 )
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.sinks.search.client import Client
 
 INDEX = "semel_offsets"
@@ -168,7 +168,7 @@ class SearchLedger:
         belong to a new generation, or they would count as older than those that are there.
 
         Raises:
-            LedgerConflict: see :func:`semel.ledger.pending`.
+            LedgerConflict: see :func:`semel.core.ledger.pending`.
         """
         for _ in range(_ATTEMPTS):
             stored = self._read(r.old.topic_partition for r in rebases)
@@ -224,7 +224,7 @@ class SearchLedger:
     # By hand
 
     def set(self, entries: Iterable[LedgerEntry], by: str, reason: str) -> None:
-        """Set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        """Set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
         wanted = list(entries)
         stored = self._read(e.topic_partition for e in wanted)
         there = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}
@@ -233,7 +233,7 @@ class SearchLedger:
         self._enter({e.topic_partition: e for e in moved}, stored, holes)
 
     def forget(self, by: str) -> None:
-        """Remove all positions of the connector, see :func:`semel.ledger.forgotten`."""
+        """Remove all positions of the connector, see :func:`semel.core.ledger.forgotten`."""
         known = [TopicPartition(s["topic"], s["partition"]) for s in self._sources()]
         stored = self._read(known)
         there = {tp: _entry(s.source) for tp, s in stored.items() if s.position is not None}

@@ -15,15 +15,15 @@ from functools import partial
 
 import pyarrow as pa
 
-from semel import watchdog
 from semel.config import ConnectorConfig, read
-from semel.delivery import Delivery, Mechanism, Support
-from semel.errors import ConfigError, TransientError
-from semel.failpoints import hit
-from semel.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.problems import refuse, together
-from semel.quoting import named, one_line
-from semel.records import (
+from semel.core import watchdog
+from semel.core.delivery import Delivery, Mechanism, Support
+from semel.core.errors import ConfigError, TransientError
+from semel.core.failpoints import hit
+from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.problems import refuse, together
+from semel.core.quoting import named, one_line
+from semel.core.records import (
     KEY,
     OFFSET,
     PARTITION,
@@ -33,6 +33,7 @@ from semel.records import (
     Rejected,
     RowsRejected,
 )
+from semel.core.targets import Target
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.protocols import Named, settled
@@ -45,7 +46,6 @@ from semel.sinks.search.guarantee import support
 from semel.sinks.search.indices import Index
 from semel.sinks.search.ledger import INDEX, SearchLedger
 from semel.sinks.search.writing import Part, Writer
-from semel.targets import Target
 
 _FRESH = 10.0
 """After this many seconds the ledger is read again before anything more is sent."""

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION, TOPIC
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.search import dead_letters, indices
 from semel.sinks.search.client import Client

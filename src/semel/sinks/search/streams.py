@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from semel.errors import Problem
+from semel.core.errors import Problem
 
 if TYPE_CHECKING:
     from semel.sinks.search.config import SearchConfig

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from semel.converters.json import duck
 from semel.converters.json.nested import is_typed, nested_of
-from semel.errors import ConfigError
-from semel.ledger import TopicPartition
-from semel.quoting import named
-from semel.records import (
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.core.quoting import named
+from semel.core.records import (
     KEY,
     OFFSET,
     ORIGIN,

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from semel import failpoints
 from semel.config import ConnectorConfig, read
-from semel.delivery import Mechanism, Support
-from semel.errors import ConfigError, TransientError
-from semel.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.problems import together
-from semel.records import HEADERS, Commit, DeadLetter, Records, Rejected, RowsRejected
+from semel.core import failpoints
+from semel.core.delivery import Mechanism, Support
+from semel.core.errors import ConfigError, TransientError
+from semel.core.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.problems import together
+from semel.core.records import HEADERS, Commit, DeadLetter, Records, Rejected, RowsRejected
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key

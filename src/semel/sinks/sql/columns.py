@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.sinks.sql.names import Name
 
 

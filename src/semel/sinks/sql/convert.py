@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import lists_like, one_array
+from semel.core.records import lists_like, one_array
 from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.fitting import by_kind, only_null

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.facts import default_of, facts_in
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted
 from semel.sinks.sql.names import Name, literal, quote

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from semel.errors import ConfigError
-from semel.records import DeadLetter
+from semel.core.errors import ConfigError
+from semel.core.records import DeadLetter
 from semel.sinks.letters import SCHEMA, rows
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.names import parse_name

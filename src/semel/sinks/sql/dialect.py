@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from semel.converters.json import duck
-from semel.errors import ConfigError, SemelError, Unavailable
-from semel.quoting import named
+from semel.core.errors import ConfigError, SemelError, Unavailable
+from semel.core.quoting import named
 from semel.sinks.convert import convert as as_type
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql import grants

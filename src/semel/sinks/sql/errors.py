@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from semel.errors import SemelError, ServiceError, TransientError, Unavailable
+from semel.core.errors import SemelError, ServiceError, TransientError, Unavailable
 
 
 class DataRefused(ServiceError):

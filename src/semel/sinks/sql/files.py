@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from semel.errors import ConfigError, ServiceError, TransientError, Unavailable, misconfigured
-from semel.problems import may_read
-from semel.quoting import PATH, named
+from semel.core.errors import ConfigError, ServiceError, TransientError, Unavailable, misconfigured
+from semel.core.problems import may_read
+from semel.core.quoting import PATH, named
 from semel.sinks import jdbc
 
 _PAUSE = 0.002

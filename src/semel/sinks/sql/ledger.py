@@ -11,8 +11,8 @@ from dataclasses import fields
 
 import pyarrow as pa
 
-from semel import formats
-from semel.ledger import (
+from semel.core import formats
+from semel.core.ledger import (
     Advance,
     Hole,
     LedgerEntry,
@@ -24,16 +24,7 @@ from semel.ledger import (
     pending,
 )
 from semel.sinks.sql.dialect import Dialect, listed
-from semel.sinks.sql.ledger_tables import (
-    COUNTS,
-    FACTS,
-    FORMAT,
-    HOLES,
-    KEY,
-    OFFSETS,
-    Ledger,
-    placed,
-)
+from semel.sinks.sql.ledger_tables import COUNTS, FACTS, FORMAT, HOLES, KEY, OFFSETS, Ledger, placed
 from semel.sinks.sql.names import Name, quote
 
 _TYPES = {"int": pa.int64(), "str": pa.string()}

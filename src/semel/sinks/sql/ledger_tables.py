@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
-from semel import formats
-from semel.ledger import (
+from semel.core import formats
+from semel.core.ledger import (
     SKIPPED,
     Advance,
     Hole,
@@ -25,7 +25,7 @@ from semel.ledger import (
     forgotten,
     set_by_hand,
 )
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import Name, quote
 
@@ -35,7 +35,7 @@ COUNTS = ("records_read", "rows_written", "records_filtered", "records_failed", 
 FACTS = tuple(f.name for f in fields(LedgerEntry) if f.name not in (*KEY, "updated_at"))
 """The columns of an entry that follow its key, besides the time."""
 FORMAT = "format"
-"""The version of the format that a row was written in, see :mod:`semel.formats`."""
+"""The version of the format that a row was written in, see :mod:`semel.core.formats`."""
 
 
 class Ledger(ABC):
@@ -56,7 +56,7 @@ class Ledger(ABC):
     @abstractmethod
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         """Replace entries and record holes, under a compare-and-set; see
-        :func:`semel.ledger.pending`."""
+        :func:`semel.core.ledger.pending`."""
 
     @abstractmethod
     def advance(self, advances: Sequence[Advance]) -> Outcome:
@@ -108,7 +108,7 @@ class Ledger(ABC):
         """Insert holes, as of now."""
 
     def set(self, wanted: Collection[LedgerEntry], by: str = "", reason: str = SKIPPED) -> None:
-        """Set positions by hand, see :func:`semel.ledger.set_by_hand`."""
+        """Set positions by hand, see :func:`semel.core.ledger.set_by_hand`."""
         if wanted:
             stored = {e.topic_partition: e for e in self.entries()}
             before = self.holes()
@@ -119,7 +119,7 @@ class Ledger(ABC):
             self._replace(before, after)
 
     def forget(self, by: str = "") -> None:
-        """Remove all positions, see :func:`semel.ledger.forgotten`."""
+        """Remove all positions, see :func:`semel.core.ledger.forgotten`."""
         before = self.holes()
         after = forgotten({e.topic_partition: e for e in self.entries()}, before, by)
         self._database.execute(f"DELETE FROM {OFFSETS.quoted} WHERE {self._mine}")

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from semel.config import ConnectorConfig
-from semel.errors import misconfigured
-from semel.quoting import named
+from semel.core.errors import misconfigured
+from semel.core.quoting import named
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.nested import Nested
-from semel.quoting import named
-from semel.records import (
+from semel.core.quoting import named
+from semel.core.records import (
     OFFSET,
     ORIGIN,
     PARTITION,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semel.records import Rejected, rejected
+from semel.core.records import Rejected, rejected
 from semel.sinks.sql.dialect import Dialect
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.prepare import Prepared, Rows

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from semel.converters.json.nested import nested_as
 from semel.converters.semantic import Described, plain, times_in_utc
-from semel.records import lists_like, one_array
+from semel.core.records import lists_like, one_array
 from semel.sinks.convert import read_nested
 from semel.sinks.sql.columns import Column, is_binary, is_number
 

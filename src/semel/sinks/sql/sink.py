@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar
 
-from semel.errors import TransientError
-from semel.ledger import SKIPPED, LedgerEntry, Outcome, TopicPartition
-from semel.records import Commit, DeadLetter, Rejected
+from semel.core.errors import TransientError
+from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, TopicPartition
+from semel.core.records import Commit, DeadLetter, Rejected
+from semel.core.targets import Target
 from semel.sinks.rereading import View
 from semel.sinks.sql import dead_letters
 from semel.sinks.sql.base import DatabaseSink
@@ -21,7 +22,6 @@ from semel.sinks.sql.prepare import Prepared
 from semel.sinks.sql.refusals import find_refused
 from semel.sinks.sql.view import SqlView
 from semel.sinks.sql.writer import write
-from semel.targets import Target
 
 
 class SqlSink(DatabaseSink):

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.errors import ConfigError
-from semel.quoting import named
-from semel.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
+from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks import letters
 from semel.sinks.base import Snapshot
 from semel.sinks.sql.columns import Table

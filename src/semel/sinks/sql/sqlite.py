@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import Error, IntegrityError
 
-from semel.errors import ServiceError, TransientError, Unavailable
-from semel.extras import require
+from semel.config.extras import require
+from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql.columns import Column, Table, is_binary, is_text
 from semel.sinks.sql.convert import Converted

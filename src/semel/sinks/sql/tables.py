@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.errors import ConfigError, ServiceError, TargetChanged, misconfigured
-from semel.quoting import all_named, named
-from semel.records import Records, RowsRejected, rejected
+from semel.core.errors import ConfigError, ServiceError, TargetChanged, misconfigured
+from semel.core.quoting import all_named, named
+from semel.core.records import Records, RowsRejected, rejected
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values

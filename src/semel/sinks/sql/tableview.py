@@ -10,8 +10,8 @@ from functools import partial
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.ledger import OffsetRange
-from semel.records import Records, some_rejected
+from semel.core.ledger import OffsetRange
+from semel.core.records import Records, some_rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout

@@ -7,8 +7,8 @@ import json
 
 import pyarrow as pa
 
-from semel.errors import ConfigError, Problem
-from semel.quoting import named
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import named
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.names import quote

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.ledger import OffsetRange
-from semel.records import OFFSET, PARTITION, TOPIC, Records
+from semel.core.ledger import OffsetRange
+from semel.core.records import OFFSET, PARTITION, TOPIC, Records
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout
 from semel.sinks.rereading import Held, SomeRefused, places

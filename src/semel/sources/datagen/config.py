@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.answers import content_of
 from semel.config import HIGH, LOW, Type, key
-from semel.errors import ConfigError, Problem
-from semel.problems import check_read
+from semel.core.answers import content_of
+from semel.core.errors import ConfigError, Problem
+from semel.core.problems import check_read
 from semel.sources.datagen.quickstarts import FILES, QUICKSTARTS, Schema
 
 CLASSES = (

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.answers import content_of
-from semel.problems import check_read
-from semel.quoting import named
+from semel.core.answers import content_of
+from semel.core.problems import check_read
+from semel.core.quoting import named
 from semel.sources.datagen import values
 from semel.sources.datagen.draws import salt
 from semel.sources.datagen.regex import texts

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import SourceConnectorConfig, absolute, read
-from semel.delivery import Support
-from semel.errors import ConfigError, Problem
-from semel.quoting import all_named, named
+from semel.core.delivery import Support
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import all_named, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.datagen.config import DatagenConfig
 from semel.sources.datagen.draws import Block, salt

@@ -26,7 +26,7 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.registry.framing import Framed
-from semel.quoting import named
+from semel.core.quoting import named
 
 Skip = Callable[[bytes, int], int]
 """Returns where a value ends, given where it begins."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, key
-from semel.errors import ConfigError, Problem
-from semel.patterns import check
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import check
 from semel.sources.directory import filepulse
 from semel.sources.directory.textkeys import TextKeys
 

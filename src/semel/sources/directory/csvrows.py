@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from semel.quoting import all_named
-from semel.records import one_array
+from semel.core.quoting import all_named
+from semel.core.records import one_array
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.opencsv import Row, lines_of
 from semel.sources.directory.schemas import Field, Parser, Unfit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 
 CLASS = "io.streamthoughts.kafka.connect.filepulse.source.FilePulseSourceConnector"
 PREFIXES = ("fs.", "tasks.", "filters", "file.filter.", "offset.", "skip.", "ignore.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semel.errors import ConfigError, Problem
-from semel.quoting import all_named, named
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import all_named, named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.csvrows import OfCsv
 from semel.sources.directory.schemas import Field, Parser, fields_of

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from semel.records import ConnectRecords
+from semel.core.records import ConnectRecords
 from semel.sources.base import SourceBatch, SourceOffset, SourcePartition
 
 _BYTES = 8 * 1024 * 1024

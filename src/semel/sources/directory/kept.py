@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from semel.errors import ServiceError
-from semel.quoting import PATH, named
+from semel.core.errors import ServiceError
+from semel.core.quoting import PATH, named
 from semel.sources.base import SourceOffset
 from semel.sources.directory import files
 from semel.sources.directory.found import Found

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from semel.patterns import compiled
-from semel.quoting import PATH, named
+from semel.core.patterns import compiled
+from semel.core.quoting import PATH, named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.found import Found
 from semel.sources.directory.places import Places

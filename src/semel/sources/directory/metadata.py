@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import HEADERS_TYPE
+from semel.core.records import HEADERS_TYPE
 from semel.sources.directory.found import Found
 from semel.sources.directory.schemas import TIMESTAMP
 

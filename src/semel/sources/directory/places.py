@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from semel.config.allowed import is_below
-from semel.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.sources.directory import removal
 from semel.sources.directory.found import Found, is_same, local_file, stored_object
 from semel.sources.directory.removal import checksum_of

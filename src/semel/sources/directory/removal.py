@@ -14,7 +14,7 @@ import uuid
 import zlib
 from pathlib import Path
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel.sources.directory.found import Found, is_same, local_file
 
 ASIDE = ".semel-"

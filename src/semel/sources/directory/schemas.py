@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.quoting import named
+from semel.core.quoting import named
 from semel.transforms.dates import DateFormat
 
 _CONNECT = "org.apache.kafka.connect.data."

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from semel.config import SourceConnectorConfig, absolute, read
 from semel.config.allowed import roots_of
-from semel.delivery import Support
-from semel.errors import ConfigError, ServiceError
-from semel.quoting import PATH, named
-from semel.records import ConnectRecords
+from semel.core.delivery import Support
+from semel.core.errors import ConfigError, ServiceError
+from semel.core.quoting import PATH, named
+from semel.core.records import ConnectRecords
 from semel.sinks.files.config import options_of
 from semel.sources.base import (
     Source,

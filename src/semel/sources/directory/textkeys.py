@@ -6,7 +6,7 @@ import codecs
 from dataclasses import dataclass
 
 from semel.config import LOW, Type, key
-from semel.errors import Problem
+from semel.core.errors import Problem
 from semel.sources.directory.opencsv import Dialect
 
 

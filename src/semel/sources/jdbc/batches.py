@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.quoting import named, one_line
+from semel.core.quoting import named, one_line
 from semel.sources.jdbc.database import Column
 from semel.sources.jdbc.offsets import LONG, Position
 from semel.sources.jdbc.queries import Shape, Unreadable, beyond_long, null_of, unfit_of

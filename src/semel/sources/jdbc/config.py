@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from semel.config import HIGH, LOW, Type, key
-from semel.errors import ConfigError, Problem
-from semel.patterns import compiled
+from semel.core.errors import ConfigError, Problem
+from semel.core.patterns import compiled
 from semel.sinks.table_keys import password_key, user_key
 from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
 from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only

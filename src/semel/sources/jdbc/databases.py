@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from semel.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Database
 

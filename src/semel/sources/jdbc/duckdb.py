@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from semel.config import read
-from semel.errors import Unavailable
+from semel.core.errors import Unavailable
 from semel.sinks.sql.duckdb import Duckdb as DuckdbSession
 from semel.sinks.sql.duckdb import confined
 from semel.sinks.sql.duckdb_config import DuckdbConfig

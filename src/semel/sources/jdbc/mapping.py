@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from semel.patterns import compiled
+from semel.core.patterns import compiled
 
 NAME = re.compile(r"(.+):([^:\[\]|]+)")
 NAMES = re.compile(r"(.+):\[([^\[\]]+)\]")

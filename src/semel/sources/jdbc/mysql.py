@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 
 from semel.config import read
-from semel.errors import TransientError
+from semel.core.errors import TransientError
 from semel.sinks.sql import grants
 from semel.sinks.sql.dialect import fetched_blocks
 from semel.sinks.sql.errors import SchemaChanged

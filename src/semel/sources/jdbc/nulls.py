@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from semel.quoting import all_named
+from semel.core.quoting import all_named
 from semel.sources.jdbc.database import Database, TableId
 from semel.sources.jdbc.queries import Shape, without
 

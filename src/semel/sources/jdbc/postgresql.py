@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
 from semel.sinks.sql import grants

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.quoting import all_named, named
+from semel.core.quoting import all_named, named
 from semel.sinks.sql.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId

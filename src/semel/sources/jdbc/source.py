@@ -11,10 +11,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
-from semel.delivery import Delivery, Support
-from semel.errors import ConfigError, NotJudged, Problem, misconfigured
-from semel.problems import together
-from semel.quoting import named
+from semel.core.delivery import Delivery, Support
+from semel.core.errors import ConfigError, NotJudged, Problem, misconfigured
+from semel.core.problems import together
+from semel.core.quoting import named
 from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.files import normalized
 from semel.sources.base import (

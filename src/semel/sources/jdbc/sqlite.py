@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.config import read
-from semel.errors import ConfigError, Problem, Unavailable
+from semel.core.errors import ConfigError, Problem, Unavailable
 from semel.sinks.sql.names import literal, quote
 from semel.sinks.sql.sqlite import Sqlite as SqliteSession
 from semel.sinks.sql.sqlite_config import SqliteConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from semel.errors import ConfigError
-from semel.quoting import named
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import TableId
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from semel.config.source_connector import OFFSETS_FILE
-from semel.errors import ServiceError, Unavailable, misconfigured
-from semel.quoting import PATH, named
+from semel.core.errors import ServiceError, Unavailable, misconfigured
+from semel.core.quoting import PATH, named
 from semel.sources.offsets.outside import Record, compare
 
 _HEAD = bytes.fromhex("aced0005") + (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from semel.errors import LedgerConflict
-from semel.quoting import named
+from semel.core.errors import LedgerConflict
+from semel.core.quoting import named
 
 Record = tuple[bytes, bytes | None]
 """Key and value, as in the offsets topic; None forgets the key."""

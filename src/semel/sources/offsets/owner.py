@@ -10,8 +10,8 @@ from typing import Any
 
 from semel.config import SourceConnectorConfig
 from semel.config.source_connector import transactional_id
-from semel.context import this_run
-from semel.errors import Fenced, SemelError, ServiceError
+from semel.core.context import this_run
+from semel.core.errors import Fenced, SemelError, ServiceError
 from semel.kafka.clients import client_config
 from semel.kafka.transactions import PlainProducer, RecordsRefused, Transactions, confirmed
 from semel.sources.offsets.outside import Record

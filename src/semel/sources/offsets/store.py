@@ -24,15 +24,15 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from semel import formats
 from semel.config import SourceConnectorConfig
-from semel.errors import ServiceError, TransientError
+from semel.core import formats
+from semel.core.errors import ServiceError, TransientError
+from semel.core.quoting import named
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values
 from semel.kafka.murmur2 import partition_of
 from semel.kafka.transactions import PlainProducer, RecordsRefused
-from semel.quoting import named
 from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
 from semel.sources.offsets.table import OffsetTable

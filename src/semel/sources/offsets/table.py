@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
 from semel.config.source_connector import OFFSETS_TABLE, OFFSETS_URLS
-from semel.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
-from semel.quoting import named
+from semel.core.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
+from semel.core.quoting import named
 from semel.sinks.sql.database import Database
 from semel.sinks.sql.errors import DataRefused
 from semel.sinks.sql.names import Name, parse_name

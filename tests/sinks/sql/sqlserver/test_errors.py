@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytds
 import pytest
 
-from semel.errors import ServiceError, TransientError, Unavailable
+from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.errors import DataRefused, SchemaChanged
 from semel.sinks.sql.sqlserver.config import SqlServerConfig
 from semel.sinks.sql.sqlserver.dialect import SqlServer

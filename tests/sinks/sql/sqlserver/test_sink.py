@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.errors import TransientError
-from semel.ledger import Outcome, TopicPartition, firsts
-from semel.records import Commit, RowsRejected
+from semel.core.errors import TransientError
+from semel.core.ledger import Outcome, TopicPartition, firsts
+from semel.core.records import Commit, RowsRejected
 from semel.sinks.sql.sink import SqlSink
 from semel.sinks.sql.sqlserver.dialect import SqlServer
 from tests.sinks.sql.conftest import MakeSink, Query

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from semel.config import read
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sinks.sql.sqlserver.config import Login, SqlServerConfig, login
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import psutil
 
-from semel.rest.token import VARIABLE
+from semel.worker.rest.token import VARIABLE
 from semel_lab.drill.process import Process
 from semel_lab.embedded.process import LOOPBACK, free_port
 from semel_lab.embedded.proxy import Proxy

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.config import load
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel_lab.drill.cluster.faults import ClusterInjector
 from semel_lab.drill.cluster.stage import ClusterStage
 from semel_lab.drill.plan import OF_CLUSTERS, Kind, plan
@@ -47,7 +47,7 @@ def drill_cluster(
 
     Raises:
         DrillFailed: the connectors did not recover.
-        semel.errors.SemelError: the configuration or a service.
+        semel.core.errors.SemelError: the configuration or a service.
     """
     wrong = [kind.value for kind in kinds if kind not in OF_CLUSTERS]
     if wrong:

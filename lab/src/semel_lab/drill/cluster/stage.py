@@ -11,11 +11,11 @@ from typing import Any
 
 from semel.audit.source import audit_source
 from semel.audit.source_report import SourceAuditReport
-from semel.connect.cluster.membership import described
-from semel.errors import ConfigError, SemelError
+from semel.core.errors import ConfigError, SemelError
+from semel.driver.planning import plan_source
 from semel.kafka.cluster import admin_client
-from semel.planning import plan_source
 from semel.sources.offsets.store import SourceOffsets
+from semel.worker.cluster.membership import described
 from semel_lab.drill.cluster.member import Member
 from semel_lab.drill.cluster.reached import Reached
 from semel_lab.drill.processes import PATIENCE

@@ -13,7 +13,7 @@ from adbc_driver_postgresql import dbapi
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 
 TABLE, FIRED = "drill", "fired"
 PARTITION, OFFSET = "__connect_partition", "__connect_offset"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel.config import ConnectorConfig, read
-from semel.delivery import Delivery, Guarantee
+from semel.core.delivery import Delivery, Guarantee
 from semel_lab.drill.peer.checker import Checker, Findings
 from semel_lab.drill.peer.systems import TOPIC, Instance, KafkaConnect, Semel, System, connector
 from semel_lab.drill.plan import Fault, Kind, plan

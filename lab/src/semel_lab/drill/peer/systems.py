@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from semel.errors import SemelError
+from semel.core.errors import SemelError
 from semel_lab.drill.peer.checker import OFFSET, PARTITION, TABLE
 from semel_lab.drill.process import Process
 from semel_lab.drill.stores import SESSION

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 from semel_lab.drill.plan import Kind
 from semel_lab.drill.processes import PATIENCE
 from semel_lab.drill.source.system import OF_ANY

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel.config.definition import names
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sources.directory.config import OF_SPOOLDIR
 from semel.sources.directory.textkeys import TextKeys
 from semel_lab.drill.plan import Kind

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.engine.source.encoder import Encoder
 from semel.sources.base import SourceBatch
 from semel.sources.datagen.source import DatagenSource
+from semel.tasks.source.encoder import Encoder
 from semel_lab.drill.source.system import OF_ANY, System
 from semel_lab.drill.source.tally import Tally
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.config.definition import names
-from semel.errors import ConfigError, ServiceError
+from semel.core.errors import ConfigError, ServiceError
 from semel.sources.jdbc.config import BULK, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.values import INSTANT
 from semel_lab.drill.plan import Kind

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from semel.config import load
-from semel.delivery import Delivery
-from semel.failpoints import OF_SOURCES
+from semel.core.delivery import Delivery
+from semel.core.failpoints import OF_SOURCES
 from semel_lab.drill.plan import Fault, Kind, plan
 from semel_lab.drill.processes import DrillFailed, located, workplace
 from semel_lab.drill.report import RECORDS_PER_FAULT, DrillReport, FaultResult, Observer

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semel.delivery import Delivery
-from semel.engine.source.encoder import Encoder
-from semel.errors import ConfigError
+from semel.core.delivery import Delivery
+from semel.core.errors import ConfigError
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
-from semel.ledger import TopicPartition
-from semel.planning import plan_source
 from semel.sources.base import source_records
 from semel.sources.datagen.source import DatagenSource
+from semel.tasks.source.encoder import Encoder
 from semel_lab.drill.bursts import BURSTS, Bursts
 from semel_lab.drill.plan import Kind
 from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel.sources import full_name
 from semel.sources.datagen.config import CLASSES as DATAGEN
 from semel.sources.directory.config import CLASSES as DIRECTORY

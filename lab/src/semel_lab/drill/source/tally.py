@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.ledger import TopicPartition
+from semel.core.ledger import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

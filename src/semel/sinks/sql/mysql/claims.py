@@ -10,7 +10,7 @@ import random
 import time
 from typing import Any
 
-from semel.errors import TransientError
+from semel.core.errors import TransientError
 from semel.sinks import jdbc
 
 _SLOTS = 256

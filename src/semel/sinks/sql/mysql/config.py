@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.config import LOW, connector_class_key, key
-from semel.errors import misconfigured
+from semel.core.errors import misconfigured
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.jdbc_keys import PARAMETER, idle_key, url_key
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.config.extras import require
 from semel.converters.json.facts import facts_in
-from semel.errors import TransientError, Unavailable
-from semel.extras import require
+from semel.core.errors import TransientError, Unavailable
+from semel.core.watchdog import Watchdog
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.sql import grants
@@ -39,7 +40,6 @@ from semel.sinks.sql.mysql.tables import find_table
 from semel.sinks.sql.mysql.types import check, new_type, shown
 from semel.sinks.sql.names import Name, quote
 from semel.sinks.sql.prepare import Rows
-from semel.watchdog import Watchdog
 
 _MODE = (
     "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"

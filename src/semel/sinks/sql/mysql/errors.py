@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from semel.errors import ServiceError, TransientError
+from semel.core.errors import ServiceError, TransientError
 from semel.sinks.sql.errors import Nature, by_code
 
 _LOGIN = {1045, 1049, 1698}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ServiceError
-from semel.quoting import named
+from semel.core.errors import ServiceError
+from semel.core.quoting import named
 from semel.sinks.sql.columns import is_binary
 from semel.sinks.sql.mysql.text import lines
 from semel.sinks.sql.names import Name, quote

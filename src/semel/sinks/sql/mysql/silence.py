@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+from semel.core.watchdog import Watchdog
 from semel.sinks.sql.mysql.load import result_class
-from semel.watchdog import Watchdog
 
 _PATIENCE = 5
 _FOR_CLIENT = re.compile(r"\bnet\b|client", re.IGNORECASE)

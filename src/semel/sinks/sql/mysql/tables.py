@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from semel.errors import ConfigError
-from semel.quoting import named
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
 from semel.sinks.sql.columns import Table
 from semel.sinks.sql.dialect import table
 from semel.sinks.sql.mysql.types import column_of

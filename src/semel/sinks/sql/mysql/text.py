@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.records import one_array
+from semel.core.records import one_array
 from semel.sinks.sql.columns import is_binary, is_text
 
 _HEX = np.frombuffer(b"".join(b"%02X" % i for i in range(256)), np.dtype("S2"))

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
+from semel.core.watchdog import Watchdog
 from semel.sinks.sql.columns import is_binary
 from semel.sinks.sql.dialect import fetched, fetched_batches, fetched_blocks
 from semel.sinks.sql.sqlserver.config import Login
 from semel.sinks.sql.sqlserver.rows import rows as encoded
-from semel.watchdog import Watchdog
 
 _PACKET = 16_383  # the maximum with TLS
 _PATIENCE = 10.0  # seconds

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semel.config import connector_class_key, key
-from semel.errors import misconfigured
-from semel.problems import may_read
+from semel.core.errors import misconfigured
+from semel.core.problems import may_read
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.jdbc_keys import PARAMETER, lock_key, url_key
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel.config.extras import require
 from semel.converters.json.facts import facts_in
-from semel.errors import TransientError, Unavailable
-from semel.extras import require
-from semel.quoting import named
+from semel.core.errors import TransientError, Unavailable
+from semel.core.quoting import named
+from semel.core.watchdog import Watchdog
 from semel.sinks import jdbc
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.rereading import NotShown
@@ -35,7 +36,6 @@ from semel.sinks.sql.sqlserver.types import (
     shown,
     unfit,
 )
-from semel.watchdog import Watchdog
 
 _LONGEST_COMMENT = 3750
 """Characters of a description."""

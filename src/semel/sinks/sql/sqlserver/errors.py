@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from semel.errors import ServiceError, TransientError, Unavailable
+from semel.core.errors import ServiceError, TransientError, Unavailable
 from semel.sinks.sql.errors import DataRefused, Nature, SchemaChanged, by_code
 from semel.sinks.sql.sqlserver.client import is_broken, number_of
 from semel.sinks.sql.sqlserver.rows import Unsendable

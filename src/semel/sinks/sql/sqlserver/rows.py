@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.quoting import named
-from semel.records import one_array
+from semel.core.quoting import named
+from semel.core.records import one_array
 from semel.sinks.sql.columns import is_binary
 
 _ROW = b"\xd1"

@@ -15,7 +15,7 @@ import pytds.tls
 from cryptography import x509
 from OpenSSL import SSL
 
-from semel.errors import ServiceError
+from semel.core.errors import ServiceError
 
 _replaced = threading.Lock()
 

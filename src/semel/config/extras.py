@@ -1,0 +1,84 @@
+"""Other packages: those that semel can do without, and those that extend it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from semel.core.errors import ConfigError, Problem
+
+
+def require(what: str, extra: str, packages: Mapping[str, str], key: str = "") -> None:
+    """Check that packages are installed, without importing them.
+
+    Args:
+        what: what needs them, for the message.
+        extra: semel's extra that installs them.
+        packages: modules, and the package that provides each.
+        key: the key that asks for them, if there is one.
+
+    Raises:
+        ConfigError: some are not installed; says how to install them.
+    """
+    missing = [package for module, package in packages.items() if find_spec(module) is None]
+    if missing:
+        several = "packages" if len(missing) > 1 else "package"
+        lacking = f"{what} needs the {several} {' and '.join(missing)}"
+        raise ConfigError(
+            Problem(key, f"{lacking}: pip install 'semel[{extra}]'", not_installed=True)
+        )
+
+
+@contextmanager
+def deferred(name: str) -> Iterator[None]:
+    """Defer the import of a module within a ``with`` block: whatever imports it there gets a
+    stand-in, which imports the module on first use."""
+    package, _, last = name.rpartition(".")
+    parent, later = import_module(package), _Later(name)
+    if sys.modules.setdefault(name, later) is not later:
+        yield
+        return
+    setattr(parent, last, later)
+    try:
+        yield
+    finally:
+        later.step_aside()
+
+
+_stepping = threading.Lock()
+
+
+class _Later(ModuleType):
+    """Stands in for a module that has not been imported yet; those that hold it keep using it."""
+
+    def step_aside(self) -> None:
+        """Let the next import find the module itself."""
+        with _stepping:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python asks every module for
+            raise AttributeError(name)
+        self.step_aside()
+        return getattr(import_module(self.__name__), name)
+
+
+def entries(group: str) -> Mapping[str, str]:
+    """The entry points of a group: what each name stands for, as ``module:attribute``."""
+    # Spark puts a directory of its own first, a different one for each context.
+    return _entries(group, tuple(p for p in sys.path if "/userFiles-" not in p))
+
+
+@lru_cache
+def _entries(group: str, path: tuple[str, ...]) -> Mapping[str, str]:
+    """Cached, because reading the metadata of every package in ``path`` takes some 5 ms."""
+    return {entry.name: entry.value for entry in entry_points(group=group)}

@@ -1,0 +1,1 @@
+"""The ground: facts as frozen dataclasses, and functions that know no store, format or engine."""

@@ -1,0 +1,87 @@
+"""Java's trust stores, read by Java's own keytool."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+from semel.core.answers import content_of
+from semel.core.errors import misconfigured
+
+_LOCATION = "ssl.truststore.location"
+_PATIENCE = 60.0
+_ENTRY = re.compile(r"^Entry type: (\w+)", re.MULTILINE)
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_PASSWORD = "SEMEL_STORE_PASSWORD"
+
+
+def authorities(location: str, password: str) -> str:
+    """The trusted certificates of a JKS, JCEKS or PKCS12 store, or of a PEM file, as PEM.
+
+    Raises:
+        ConfigError: the file is not there, the password is wrong, or nothing in it is trusted.
+    """
+    try:
+        facts = Path(location).stat()
+        content = content_of(Path(location))
+        if b"-----BEGIN " in content:
+            return content.decode(errors="replace")
+    except OSError as error:
+        raise misconfigured(
+            _LOCATION, f"ssl.truststore.location={location} cannot be read: {error.strerror}"
+        ) from None
+    return _read(location, password, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
+
+
+@lru_cache(maxsize=16)
+def _read(location: str, password: str, _version: tuple[int, ...]) -> str:
+    try:
+        done = subprocess.run(
+            [
+                *(_keytool(location), "-J-Duser.language=en", "-J-XX:TieredStopAtLevel=1"),
+                *("-list", "-rfc", "-keystore", location, "-storepass:env", _PASSWORD),
+            ],
+            env={**os.environ, _PASSWORD: password},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise misconfigured(
+            _LOCATION,
+            f"ssl.truststore.location={location}: keytool has not read it within {_PATIENCE:.0f} s",
+        ) from None
+    if done.returncode != 0:
+        reason = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        raise misconfigured(
+            _LOCATION,
+            f"ssl.truststore.location={location} cannot be read with ssl.truststore.password: "
+            + (reason[0] if reason else f"keytool ended with code {done.returncode}"),
+        )
+    _, *parts = _ENTRY.split(done.stdout)
+    entries = zip(parts[::2], parts[1::2], strict=True)
+    found = [_CERTIFICATE.findall(text) for kind, text in entries if kind == "trustedCertEntry"]
+    if not any(found):
+        raise misconfigured(
+            _LOCATION, f"ssl.truststore.location={location} holds no trusted certificate"
+        )
+    return "\n".join(each for certificates in found for each in certificates) + "\n"
+
+
+def _keytool(location: str) -> str:
+    home = os.environ.get("JAVA_HOME", "")
+    found = shutil.which("keytool", path=f"{home}/bin") if home else None
+    found = found or shutil.which("keytool")
+    if found is None:
+        raise misconfigured(
+            _LOCATION,
+            f"ssl.truststore.location={location}: no keytool is installed to read it. Set "
+            "JAVA_HOME, or name a PEM file with ssl.truststore.type=PEM",
+        )
+    return found

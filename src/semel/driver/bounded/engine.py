@@ -1,0 +1,392 @@
+"""The bounded direct engine's driver: one Spark job and one commit per trigger.
+
+The driver decides the offset ranges of each trigger from the ledger and from what Kafka has; tasks
+read them with librdkafka and stage files; the driver commits files and ranges once. It is for
+stores that commit per table. Killing any part of it loses nothing: no reader sees files that were
+staged but not committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark import SparkContext
+
+from semel.core import failpoints
+from semel.core.errors import (
+    GaveUp,
+    LedgerConflict,
+    RolledBack,
+    ServiceError,
+    TargetChanged,
+    TransientError,
+)
+from semel.core.failpoints import hit
+from semel.core.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition, of_logs
+from semel.core.records import DeadLetter
+from semel.core.targets import Target
+from semel.driver import sample, startup
+from semel.driver.base import Progress, Run, Stopped
+from semel.driver.bounded.job import Jobs
+from semel.driver.publisher import Publisher
+from semel.driver.states import State
+from semel.driver.triggers import before, bounded, seconds, shared
+from semel.kafka.damage import Damage
+from semel.sinks import protocols
+from semel.sinks.staging import Staged, StagingSink
+from semel.spark.job_errors import SparkGone
+from semel.tasks import ranges
+from semel.tasks.batch import bad_record, passing_over
+from semel.tasks.bounded import BoundedSpec, TaskResult
+from semel.tasks.commit import Committer
+from semel.tasks.control import Report
+from semel.tasks.epochs import diverged
+from semel.tasks.overdue import Overdue
+from semel.tasks.retry import Retries
+from semel.tasks.rowtransform import Transform
+from semel.tasks.unplaced import Teller, sum_of
+from semel.tasks.workers import new_run
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = "10 seconds"
+"""Unless processingTime or the sink sets another one: every commit makes files."""
+_LOOK = 0.2
+"""Seconds after which a paused run checks whether it may continue."""
+_KEPT = Target("")
+
+
+class BoundedEngine:
+    """One run of a connector."""
+
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
+    ) -> None:
+        assert isinstance(run.sink, StagingSink)
+        self._run = run
+        self._connector = run.connector
+        self._sink = run.sink
+        self._progress = Progress()
+        self._teller = Teller(run.connector, run.sink)
+        self._interval = interval(run)
+        self._committer = Committer(
+            run.connector,
+            run.guarantee,
+            run.sink,
+            0,
+            log.warning,
+            waits=self._waits,
+            ends=run.stop.wait,
+            logs_bad_records=True,
+        )
+        self._overdue = Overdue(log.warning, lambda: self._doing)
+        self._doing = ""
+        self._jobs = Jobs(run.connector.name, spark, self._look)
+        self._prepared: set[str] = set()
+        self._sampled: set[str] = set()
+        self._publisher: Publisher | None = None
+        self._entries: dict[TopicPartition, LedgerEntry] = {}
+        self._spec = BoundedSpec(
+            run=new_run(),
+            connector=run.connector,
+            environment=failpoints.environment(),
+            transform=transform,
+        )
+
+    def run(self) -> Progress:
+        """Run a Spark job per trigger until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        try:
+            self._loop(self._prepare())
+        except LedgerConflict as conflict:
+            assert self._publisher is not None
+            raise self._publisher.fenced(conflict) from None
+        except Stopped:
+            pass
+        finally:
+            self._overdue.end()
+            self._jobs.close()
+            if self._publisher is not None:
+                self._publisher.close()
+        self._run.observe(self._progress)
+        return self._progress
+
+    def _prepare(self) -> dict[TopicPartition, int]:
+        run = self._run
+        self._prepared |= run.topics.keys()
+        self._publisher = Publisher(run)
+        startup.enter(run)
+        self._publisher.log_start()
+        return startup.targets(run)
+
+    def _loop(self, targets: Mapping[TopicPartition, int]) -> None:
+        """Run triggers; retry one that fails for a reason that may pass."""
+        retries, answered = Retries(self._connector, log.warning, self._waits), False
+        while not self._run.stop.is_set():
+            begun = time.monotonic()
+            paused = self._run.paused.is_set()
+            self._progress.all_tasks(
+                self._connector.tasks_max, State.PAUSED if paused else State.RUNNING
+            )
+            if paused:
+                self._overdue.end()
+                self._rest(_LOOK)
+                continue
+            if self._run.run_control.drop_restarts():
+                # Processes keep their workers by the run's name.
+                self._spec = replace(self._spec, run=new_run())
+                self._progress.restarts += 1
+            try:
+                full = self._trigger()
+            except SparkGone:
+                if self._run.stop.is_set():  # Spark may have been stopped first
+                    return
+                raise
+            except (GaveUp, RolledBack):
+                raise
+            except (TransientError, ServiceError) as error:
+                if isinstance(error, ServiceError) and not answered:
+                    raise  # at the start, tell the user; later the service may be restarting
+                self._doing = str(error)
+                pause = retries.failed(error)
+                self._progress.restarts += 1
+                self._rest(pause)
+                continue
+            retries.succeeded()
+            answered = True
+            if self._run.over(self._progress, targets):
+                return
+            if not full and not self._run.until_caught_up:
+                self._rest(begun + self._interval - time.monotonic())
+
+    def _waits(self, why: str) -> None:
+        self._run.waits(self._progress, why)
+
+    def _look(self) -> bool:
+        """Report the progress to the observer; returns whether the run was asked to stop."""
+        self._run.observe(self._progress)
+        return self._run.stop.is_set()
+
+    def _rest(self, pause: float) -> None:
+        until = time.monotonic() + pause
+        self._run.observe(self._progress)
+        while not self._run.stop.is_set() and (left := until - time.monotonic()) > 0:
+            self._run.stop.wait(min(left, 0.2))
+            self._run.observe(self._progress)
+
+    # One trigger
+
+    def _trigger(self) -> bool:
+        """Commit what Kafka holds, up to ``maxOffsetsPerTrigger``; returns whether it held more."""
+        most = self._connector.max_offsets_per_trigger
+        wanted, more = self._plan(most)
+        if wanted:
+            self._overdue.begin()
+        stop: DeadLetter | None = None
+        damaged: dict[TopicPartition, Damage] = {}
+        while wanted:
+            results = self._staged(wanted)
+            stops = [r.stop for r in results if r.stop is not None]
+            damages = [r.damage for r in results if r.damage is not None]
+            if not stops and not damages:
+                if self._others(wanted):
+                    for r in results:
+                        self._sink.discard(Staged(r.files))
+                    return True  # the next trigger finds out what has happened
+                self._commit(wanted, results)
+                break
+            stop = next(iter(stops), stop)
+            for each in stops:
+                wanted = before(wanted, TopicPartition(each.topic, each.partition), each.offset)
+            for damage in damages:
+                known = damaged.get(damage.topic_partition, damage)
+                damaged[damage.topic_partition] = min(known, damage, key=_start)
+                wanted = before(wanted, damage.topic_partition, damage.range.from_offset)
+        if stop is not None:
+            raise bad_record(self._connector.name, stop)
+        for damage in damaged.values():
+            self._pass_over(damage)
+        return more or bool(damaged)
+
+    def _others(self, wanted: Sequence[OffsetRange]) -> bool:
+        """Whether the records may come from different logs than the positions, because topics were
+        created again meanwhile or logs were truncated before the positions."""
+        cluster = self._run.cluster
+        found = cluster.logs({r.topic for r in wanted})
+        there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
+        if any(e.log.contradicts(found[e.topic]) for e in there):
+            return True
+        return bool(diverged(cluster, there, cluster.ends([e.topic_partition for e in there])))
+
+    def _pass_over(self, damage: Damage) -> None:
+        """Record unreadable offsets as a hole and continue after them, or stop.
+
+        Raises:
+            BadRecord: ``errors.tolerance`` is ``none``.
+        """
+        run, tp = self._run, damage.topic_partition
+        entry = ranges.stored_entries(run.connector, run.sink, run.cluster, [tp])[tp]
+        position = entry.position
+        if not damage.range.from_offset <= position < damage.range.until_offset:
+            return  # it has been moved meanwhile; the next trigger reads from there
+        damage.check_tolerated(self._connector, position)
+        log.warning("%s: %s; continuing after them", tp, damage.described(position))
+        for batch in passing_over(damage, position):
+            advances = batch.of({tp.topic: entry.log}).advances
+            self._commit_staged(advances, Staged(dead_letters=batch.commit.dead_letters))
+        self._progress.positions |= {tp: damage.range.until_offset}
+
+    def _plan(self, most: int) -> tuple[list[OffsetRange], bool]:
+        run = self._run
+        topics = ranges.topics_now(run.connector, run.cluster)
+        new = topics.keys() - self._prepared
+        if new:
+            run.sink.prepare(new)
+            self._prepared |= new
+        partitions = ranges.partitions(topics)
+        entries = ranges.stored_entries(run.connector, run.sink, run.cluster, partitions)
+        self._entries = entries
+        positions = {tp: e.position for tp, e in entries.items()}
+        self._progress.positions |= positions
+        ends = run.cluster.latest(partitions)
+        reach = protocols.uneven(self._sink, partitions) or ends
+        at = {tp: positions[tp] for tp in reach if tp in positions}
+        found = bounded(at, {tp: min(ends[tp], reach[tp]) for tp in at}, most)
+        self._sample({r.topic_partition: r.from_offset for r in found})
+        until = {**positions, **{r.topic_partition: r.until_offset for r in found}}
+        return found, bool(found) and any(until[tp] < ends[tp] for tp in until)
+
+    def _sample(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Sample topics that are read for the first time, so that all tasks agree on types."""
+        run = self._run
+        unseen = {tp: at for tp, at in positions.items() if tp.topic not in self._sampled}
+        if not unseen:
+            return
+        found = sample.schemas(run.connector, run.sink, run.cluster, self._spec.transform, unseen)
+        self._sampled |= {tp.topic for tp in unseen}
+        if found:
+            schemas = {**self._spec.schemas, **found}
+            self._spec = replace(self._spec, schemas=schemas, version=self._spec.version + 1)
+
+    def _staged(self, wanted: Sequence[OffsetRange]) -> list[TaskResult]:
+        """Run the job of a trigger.
+
+        Raises:
+            SemelError: a task's error; the files of all other tasks are deleted.
+        """
+        parts = shared(wanted, self._connector.tasks_max)
+        self._doing = f"{len(parts)} tasks read and stage them"
+        logs = [{r.topic: self._entries[r.topic_partition].log for r in part} for part in parts]
+        results = self._jobs.results(self._spec, parts, logs)
+        failed = [r.failure.error() for r in results if r.failure is not None]
+        if failed or any(r.stop is not None or r.damage is not None for r in results):
+            for r in results:
+                self._sink.discard(Staged(r.files))
+        if failed:
+            # An error that ends the connector comes before one that may pass.
+            raise sorted(failed, key=lambda error: isinstance(error, TransientError))[0]
+        return results
+
+    # The commit
+
+    def _commit(self, wanted: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
+        letters = [letter for r in results for letter in r.letters]
+        letters.sort(key=lambda x: (x.topic, x.partition, x.offset))
+        staged = Staged([f for r in results for f in r.files], letters)
+        logs = {tp.topic: e.log for tp, e in self._entries.items()}
+        advances = of_logs(whole(wanted, [a for r in results for a in r.advances]), logs)
+        self._doing = "the commit is in progress"
+        self._commit_staged(advances, staged)
+        self._overdue.end()
+        progress = self._progress
+        progress.records += sum(a.read for a in advances)
+        progress.rows += sum(a.written for a in advances)
+        progress.failed += sum(a.failed for a in advances)
+        progress.unplaced = sum_of([progress.unplaced, *(a.unplaced for a in advances)])
+        self._teller.tell(progress.unplaced)
+        progress.commits += 1
+        progress.deliveries = self._committer.totals
+        until = {a.range.topic_partition: a.range.until_offset for a in advances}
+        progress.positions |= until
+        progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
+        hit("task.before_publish")
+        if self._publisher is not None:
+            self._publisher.publish(self._kept(until))
+        self._run.observe(progress)
+
+    def _kept(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The positions that the ledger stores. A ledger inside the target exists only once the
+        target does."""
+        targets = self._sink.targets({tp.topic for tp in positions})
+        return {tp: at for tp, at in positions.items() if targets.get(tp.topic, _KEPT) is not None}
+
+    def _commit_staged(self, advances: Sequence[Advance], staged: Staged) -> None:
+        """Commit; after a failure with an unknown outcome, the next attempt asks the ledger.
+
+        Staged files are left alone whatever happens: some of them may be committed.
+
+        Raises:
+            Stopped: the run was asked to stop before the commit took place.
+        """
+        try:
+            self._committer.retrying(lambda: self._committer.commit(advances, staged))
+        except TargetChanged:
+            raise  # the records are staged again
+        except TransientError:
+            raise Stopped from None
+
+
+def interval(run: Run) -> float:
+    """Seconds from one trigger to the next, unless the next one is full.
+
+    Raises:
+        ConfigError: ``processingTime`` is not an interval.
+    """
+    if "processingTime" in run.connector.originals:
+        return seconds(run.connector.processing_time)
+    assert isinstance(run.sink, StagingSink)
+    return run.sink.interval or seconds(_INTERVAL)
+
+
+def _start(damage: Damage) -> int:
+    return damage.range.from_offset
+
+
+def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advance]:
+    """One advance per topic-partition, combined from the parts that several tasks have read.
+
+    Raises:
+        TransientError: the parts lack offsets or overlap, because results of tasks are missing or
+            belong to another trigger; a commit would skip records.
+    """
+    found = []
+    for r in wanted:
+        mine = [a for a in parts if a.range.topic_partition == r.topic_partition]
+        at = r.from_offset
+        for part in sorted((a.range for a in mine), key=lambda p: (p.from_offset, p.until_offset)):
+            at = part.until_offset if part.from_offset == at else -1
+        if at != r.until_offset:
+            raise TransientError(
+                f"the tasks' results do not cover {r.topic_partition} from offset "
+                f"{r.from_offset} to {r.until_offset}"
+            )
+        last = max((a for a in mine if a.read), key=lambda a: a.range.from_offset, default=None)
+        found.append(
+            Advance(
+                r,
+                read=sum(a.read for a in mine),
+                written=sum(a.written for a in mine),
+                filtered=sum(a.filtered for a in mine),
+                failed=sum(a.failed for a in mine),
+                unplaced=sum_of(a.unplaced for a in mine),
+                leader_epoch=last.leader_epoch if last else -1,
+                epoch_offset=last.epoch_offset if last else -1,
+            )
+        )
+    return found

@@ -1,0 +1,439 @@
+"""Planning a sink connector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semel import converters, transforms
+from semel.config import (
+    ConnectorConfig,
+    Resolved,
+    check_converter_keys,
+    check_keys,
+    load,
+    read,
+    resolved,
+    title,
+    under,
+    unresolved,
+    with_brokers,
+)
+from semel.converters import ddl
+from semel.core import delivery
+from semel.core.delivery import Guarantee
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.problems import Problems, gathering
+from semel.core.records import TIMESTAMP
+from semel.driver.planning.base import BasePlan
+from semel.driver.planning.converters import warnings_of, with_assumed
+from semel.driver.planning.refusal import refusal
+from semel.driver.triggers import seconds
+from semel.kafka.clients import check_clients
+from semel.sinks import full_name, names, sink_class
+from semel.sinks.base import Sink
+from semel.sinks.protocols import transactional
+from semel.sinks.staging import StagingSink
+from semel.sources import is_source
+from semel.transforms import Chain
+from semel.transforms.unseen import Known, unseen
+
+
+@dataclass(frozen=True)
+class Plan(BasePlan):
+    """The plan of a sink connector."""
+
+    connector: ConnectorConfig
+    sink: Sink
+
+    is_source = False
+
+    @property
+    def is_local(self) -> bool:
+        return self.sink.local
+
+    def facts(self) -> dict[str, Any]:
+        connector, guarantee = self.connector, self.guarantee
+        return {
+            "name": connector.name,
+            "reads": list(connector.topics) or [f"topics matching {connector.topics_regex}"],
+            **self.sink.describe(),
+            "group": connector.group_id,
+            "delivery": str(guarantee),
+            "because": guarantee.why,
+            "bad records": _bad_records(connector, guarantee, self.sink),
+            "unknown fields": _UNKNOWN[connector.fields_unknown],
+            "audit": self._audited(),
+            "engine": self.engine,
+            "tasks": connector.tasks_max,
+            "warnings": self.warnings or ["none"],
+        }
+
+    def _audited(self) -> str:
+        if self.connector.provenance:
+            return "record by record, by the provenance of each row"
+        if not self.sink.capabilities.traces:
+            return "by counts"
+        return "by keys or counts; provenance=true makes it exact to the record"
+
+    def check_runnable(self, transform: Callable[..., Any] | None) -> None:
+        """Raises ConfigError: the sink commits on the driver, and the engine in tasks."""
+        lake = isinstance(self.sink, StagingSink)
+        if self.engine == "micro-batch" and lake and transform is None:
+            connector = self.connector
+            raise ConfigError(
+                f"connector {connector.name}: engine=micro-batch without a transform commits in "
+                f"tasks, but connector.class={connector.connector_class} commits on the driver. "
+                "Remove engine"
+            )
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+def plan(
+    source: str | Path | Mapping[str, Any],
+    transform: Callable[..., Any] | None = None,
+    *,
+    elsewhere: bool = False,
+    resolves: bool = True,
+    **overrides: str,
+) -> Plan:
+    """Check a configuration and decide the guarantee and the engine.
+
+    Args:
+        source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
+        transform: see :func:`semel.run`.
+        elsewhere: the connector will run on another machine: references to files and variables
+            that this one lacks become warnings, and so do missing packages.
+        resolves: whether references are resolved, and stores of certificates are read. Otherwise
+            what they hide is not judged.
+        overrides: keys that win over the file's, with ``_`` for ``.``.
+
+    Raises:
+        ConfigError: names each field, its value and what to set.
+        Unresolvable: nothing is wrong, but references hide what is to be planned, or packages are
+            missing.
+    """
+    if transform is not None and not callable(transform):
+        raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
+    given_keys = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    raw = with_brokers(load(source) | given_keys)
+    with gathering(reads=resolves) as problems:
+        given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
+        planned = _gathered(given, transform, problems, reads=resolves)
+        if elsewhere:
+            problems.forgive_missing_packages()
+    if planned is None or problems.found:
+        found = sink_of(raw)
+        sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
+        raise refusal(raw, given, sections, problems)
+    return planned
+
+
+def _gathered(
+    raw: Resolved, transform: Callable[..., Any] | None, problems: Problems, *, reads: bool
+) -> Plan | None:
+    """The plan, if there is one, and all problems that can be found."""
+    mine = title(raw)
+    problems.unusable |= raw.unresolved.keys()
+    found = sink = guarantee = engine = chain = None
+    given = raw.get("connector.class", "").strip()
+    with problems.caught(mine):
+        if is_source(given):
+            raise misconfigured(
+                "connector.class",
+                f"connector.class={given} is a source connector, but this takes a sink connector",
+            )
+        if given:
+            raw["connector.class"] = given = full_name(given, raw)
+            found = sink_class(given, raw)
+    if given not in names():  # it may be a source
+        problems.unusable |= {"topics", "topics.regex"}
+    if found is not None:
+        raw = raw.over(found.defaults)
+        raw |= found.normalized(raw)
+    connector = with_assumed(read(ConnectorConfig, raw), found)
+    warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
+    with problems.caught(mine):
+        chain = transforms.chain_of(raw)
+    warnings += transforms.warnings_of(raw)
+    if chain is not None:
+        warnings += unseen(chain, _known(connector))
+    with problems.caught(mine):
+        check_clients(connector, reads=reads)
+    warnings += _check_converters(connector, problems)
+    with problems.caught(mine):
+        _check_dead_letter_topic(connector)
+    with problems.caught(mine):
+        seconds(connector.processing_time)
+    if found is not None:
+        with problems.caught(mine):
+            sink = found(connector)
+    if sink is not None:
+        with problems.caught(mine):
+            guarantee = delivery.resolve(
+                connector.delivery, connector.delivery_mechanism, sink.support()
+            )
+            if guarantee.mechanism is delivery.Mechanism.TRANSACTIONAL:
+                transactional(sink)
+        with problems.caught(mine):
+            _check_provenance(connector, sink)
+        with problems.caught(mine):
+            engine = _checked_engine(connector, sink, transform)
+            _check_chain(connector, sink, chain, engine)
+            warnings += _without_effect(connector, engine)
+            warnings += _dead_letters_elsewhere(connector, sink)
+    uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
+    problems.warnings = warnings_of(connector, uses_key=uses_key) + warnings
+    if sink is None or guarantee is None or engine is None or problems.found:
+        if sink is not None:
+            sink.close()
+        return None
+    return Plan(connector, guarantee, engine, problems.warnings, sink)
+
+
+def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[str]:
+    """Warnings for keys that the converters do not know."""
+    raw, warnings = connector.originals, []
+    for where, name in (
+        ("key.converter", connector.key_converter),
+        ("value.converter", connector.value_converter),
+    ):
+        with problems.caught(title(raw)):
+            below = under(raw, f"{where}.")
+            made = converters.create(name, below, is_key=where == "key.converter", where=where)
+            warnings += check_converter_keys(below, made.section, where)
+    return warnings
+
+
+def sink_of(raw: Mapping[str, str]) -> type[Sink] | None:
+    """The sink of a configuration, if there is one."""
+    with suppress(ConfigError):
+        return sink_class(raw.get("connector.class", "").strip(), raw)
+    return None
+
+
+def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
+    """Warnings for unknown keys. If the sink is unknown, only keys that may be meant for the
+    connector are checked."""
+    if found is not None:
+        return check_keys(raw, [ConnectorConfig, found.section], found.ignored, found.prefixes)
+    warnings = check_keys(raw, [ConnectorConfig], {}, cutoff=_MISSPELT)
+    return [w for w in warnings if "did you mean" in w]
+
+
+def _checked_engine(
+    connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None
+) -> str:
+    engine = _engine(connector, sink, transform)
+    if engine not in sink.capabilities.engines:
+        others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
+        raise misconfigured(
+            "engine",
+            f"connector {connector.name}: connector.class={connector.connector_class} does not run "
+            f"on engine={engine}. Set engine={others}"
+            + (", and give the transform a pyarrow.RecordBatch" if transform else ""),
+        )
+    return engine
+
+
+def _check_provenance(connector: ConnectorConfig, sink: Sink) -> None:
+    """Raises ConfigError: an audit would look for the origin of records where it cannot be."""
+    if connector.provenance and not sink.capabilities.traces:
+        raise misconfigured(
+            "provenance",
+            f"connector {connector.name}: provenance=true: what the {connector.connector_class} "
+            "sink writes has no room for the origin of records. Remove provenance: the audit then "
+            "compares counts",
+        )
+
+
+def _known(connector: ConnectorConfig) -> Known:
+    """What the configuration says of the records in its topics."""
+    raw, fields = connector.originals, None
+    plain = raw.get("value.converter.schemas.enable", "").strip().lower() == "false"
+    declared = raw.get("value.converter.schema", "").strip()
+    if plain and declared and connector.value_converter.endswith("JsonConverter"):
+        with suppress(ConfigError):  # the converter says what is wrong with it
+            fields = ddl.parse(declared).names
+    return Known(topics=connector.topics or None, fields=fields)
+
+
+def _check_chain(connector: ConnectorConfig, sink: Sink, chain: Chain | None, engine: str) -> None:
+    if chain is not None:
+        _check_routers(connector, sink, chain, engine)
+        _check_times(connector, sink, chain)
+
+
+def _check_routers(connector: ConnectorConfig, sink: Sink, chain: Chain, engine: str) -> None:
+    """Raises ConfigError: the sink cannot follow where transforms send records."""
+    if sink.capabilities.ignores_topics:
+        return
+    for stage in chain.routers:
+        where = stage.where
+        given = f"{where}={connector.originals[where]}"
+        if not sink.capabilities.routes:
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{given} changes the topic of records, but the {connector.connector_class} "
+                    "sink names what it writes by the topic that records were read from. Remove it",
+                )
+            )
+        if stage.goes_by_topic:
+            continue
+        if not sink.capabilities.splits:
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{given} sends records of one topic to several targets, but the "
+                    f"{connector.connector_class} sink, as it is configured, writes one for each "
+                    "topic. Remove it, or let the topic alone decide, as RegexRouter does",
+                )
+            )
+        if engine == "micro-batch":
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{given} sends records of one topic to several targets, which engine={engine} "
+                    "cannot. Set engine=direct",
+                )
+            )
+
+
+def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
+    """Raises ConfigError: a transform gives records another time, and the sink writes times."""
+    wants = sink.capabilities
+    if TIMESTAMP not in wants.carries or wants.replaces:
+        return
+    for stage in chain.stages:
+        if stage.transform.sets_timestamp:
+            where = stage.where
+            raise ConfigError(
+                Problem(
+                    where,
+                    f"{where}={connector.originals[where]} changes the timestamp of records, but "
+                    f"the {connector.connector_class} sink, as configured, uses the one that "
+                    "Kafka has. Remove it; it works in source connectors, and before "
+                    "transforms that use the time",
+                )
+            )
+
+
+_MISSPELT = 0.85
+"""How similar to one of ours a key must be to be reported while the sink is not known."""
+_TRIGGERED = frozenset({"bounded", "micro-batch"})
+_OF_ENGINES = {
+    "processingTime": _TRIGGERED,
+    "maxOffsetsPerTrigger": _TRIGGERED,
+    "failOnDataLoss": frozenset({"micro-batch"}),
+    "poll.linger.ms": frozenset({"direct"}),
+}
+"""Keys that only some engines use."""
+
+
+def _without_effect(connector: ConnectorConfig, engine: str) -> list[str]:
+    """Warnings for keys that the engine does not use, and for dead letters that this configuration
+    will not write."""
+    warnings = [
+        f"{name} has no effect on the {engine} engine, only on {' and '.join(sorted(engines))}"
+        for name, engines in _OF_ENGINES.items()
+        if name in connector.originals and engine not in engines
+    ]
+    if connector.errors_tolerance == "all":
+        return warnings
+    names = {
+        "errors.deadletterqueue.topic.name": connector.dead_letter_topic,
+        "errors.deadletterqueue.table": connector.dead_letter_table,
+    }
+    return warnings + [
+        f"{name}={value} has no effect: with errors.tolerance=none the first bad record stops the "
+        "connector. Set errors.tolerance=all"
+        for name, value in names.items()
+        if value
+    ]
+
+
+def _dead_letters_elsewhere(connector: ConnectorConfig, sink: Sink) -> list[str]:
+    """The warning about dead letters that Kafka Connect would write to other brokers."""
+    name = "consumer.override.bootstrap.servers"
+    brokers, topic = connector.originals.get(name), connector.dead_letter_topic
+    if not (brokers and topic) or sink.capabilities.takes_dead_letters:
+        return []
+    return [
+        f"errors.deadletterqueue.topic.name={topic} is a topic at {name}={brokers}; Kafka Connect "
+        "writes dead letters to the worker's own brokers"
+    ]
+
+
+def _check_dead_letter_topic(connector: ConnectorConfig) -> None:
+    name = connector.dead_letter_topic
+    if name and connector.reads(name):
+        raise misconfigured(
+            "errors.deadletterqueue.topic.name",
+            f"connector {connector.name}: errors.deadletterqueue.topic.name={name} is among the "
+            "topics that it reads: dead letters would come back. Choose another name",
+        )
+
+
+def _engine(connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None) -> str:
+    """``direct``, ``bounded`` (direct, for stores that commit per table) or ``micro-batch``."""
+    wants_frames = _takes_dataframe(transform)
+    if connector.engine == "direct" and wants_frames:
+        raise misconfigured(
+            "engine",
+            f"connector {connector.name}: engine=direct gives Arrow batches to the transform, but "
+            "it is annotated with DataFrame. Set engine=micro-batch, or take a pyarrow.RecordBatch",
+        )
+    if wants_frames or connector.engine == "micro-batch":
+        return "micro-batch"
+    return "bounded" if isinstance(sink, StagingSink) else "direct"
+
+
+def _takes_dataframe(transform: Callable[..., Any] | None) -> bool:
+    annotations = getattr(transform, "__annotations__", {})
+    return any("DataFrame" in str(a) for a in annotations.values())
+
+
+def _bad_records(connector: ConnectorConfig, guarantee: Guarantee, sink: Sink) -> str:
+    """What becomes of bad records."""
+    if connector.errors_tolerance == "none":
+        return "a bad record stops the connector; everything before it is committed"
+    if connector.dead_letter_table and sink.capabilities.commits_dead_letters_first:
+        return (
+            f"bad records go to table {connector.dead_letter_table}, each once, in a commit of "
+            "their own before the results'"
+        )
+    if connector.dead_letter_table:
+        return (
+            f"bad records go to table {connector.dead_letter_table} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None and guarantee.mechanism.value == "transactional"
+            else f"bad records go to table {connector.dead_letter_table} with the results"
+        )
+    if connector.dead_letter_topic and sink.capabilities.takes_dead_letters:
+        return (
+            f"bad records go to topic {connector.dead_letter_topic} in the transaction that moves "
+            "the positions past them: exactly once"
+            if guarantee.mechanism is not None
+            else f"bad records go to topic {connector.dead_letter_topic} with the results"
+        )
+    if connector.dead_letter_topic:
+        return (
+            f"bad records go to topic {connector.dead_letter_topic} before the commit: at least "
+            "once, because Kafka and the target share no transaction"
+        )
+    return "bad records are counted and dropped (errors.tolerance=all without dead letters)"
+
+
+_UNKNOWN = {
+    None: "stop the connector where values have a schema; otherwise their values are counted",
+    "stop": "stop the connector",
+    "warn": "their values are left out and counted",
+    "ignore": "their values are left out",
+}
+"""What becomes of fields for which the target has no column."""

@@ -1,0 +1,1 @@
+"""Spark itself: its JVM and session, its Python workers' daemon, and the jars they start with."""

@@ -1,0 +1,149 @@
+"""A task's place in its consumer group, and whether another run has taken it.
+
+A fence does not prove it. Positions that were on their way to the group when the session ended are
+sent without a member id, and Kafka answers that another instance has taken this one's place. A
+consumer that was given up may have asked to join before that: brokers that come back answer it
+late, under a member id that no consumer knows. (Nor would a client id tell the runs apart: for a
+static member, brokers keep the first one.)
+
+So the task asks Kafka who the members are. Nobody sends heartbeats for such an id, and it is gone
+once its session has ended. One that stays belongs to another run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState
+
+from semel.config import ConnectorConfig
+from semel.core.errors import Displaced, Fenced, SemelError, TransientError
+from semel.kafka.clients import SESSION, client_config
+from semel.kafka.groups import Groups
+
+log = logging.getLogger(__name__)
+
+_OWN_DOING = 30.0
+"""Seconds after the end of a session, or after the task has joined again, in which Kafka may
+mistake it for one of another run."""
+_LOOK = 0.5
+"""Seconds between checks of the group."""
+_SESSIONS = 2
+"""How many sessions another member must stay to be taken for another run."""
+
+
+class StaticMembership:
+    """The place of one task, and the member ids that the task has had there.
+
+    ``tell`` writes a line to the driver's log. ``wait`` waits for so many seconds, or until the
+    driver says stop; it returns whether the driver has.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        index: int,
+        consumer: Mapping[str, Any],
+        tell: Callable[[str], None],
+        wait: Callable[[float], bool],
+    ) -> None:
+        self._index = index
+        self._admin = client_config(connector, "admin")
+        self._group = connector.group_id
+        self._instance = consumer["group.instance.id"]
+        self._stays = _SESSIONS * float(consumer[SESSION]) / 1000
+        self._tell = tell
+        self._wait = wait
+        self._own: set[str] = set()
+        self._lost_at = self._joining_until = float("-inf")
+
+    def note_id(self, member_id: str) -> bool:
+        """Note an id of the task as a member; returns whether it is new."""
+        known = member_id in self._own
+        self._own.add(member_id)
+        return not known
+
+    def note_assignment(self, member_id: str) -> bool:
+        """Note that the group has assigned partitions; returns whether the id is new."""
+        self._joining_until = min(self._joining_until, time.monotonic() + _OWN_DOING)
+        return self.note_id(member_id)
+
+    def note_loss(self) -> None:
+        """Note that the session has ended."""
+        self._lost_at = time.monotonic()
+
+    def note_rejoin(self) -> None:
+        """Note that the task joins again: an earlier request may yet be answered after this one."""
+        self._joining_until = float("inf")
+
+    def is_taken(self) -> bool | None:
+        """Whether another consumer has the place; None if Kafka does not answer.
+
+        Raises:
+            SemelError: Kafka will not answer the next time either.
+        """
+        other, _ = self._look()
+        return None if other is None else other != ""
+
+    def false_fence_reason(self, fence: Fenced) -> str | None:
+        """Why a fence does not end the run; None if it does.
+
+        If two runs compete, the one that holds the place of task 0 continues. If any place could
+        decide, each run could displace a task of the other, and both would end. Other tasks only
+        start again, and wait longer than task 0 does: if their run has lost, it has ended by then.
+        """
+        now, own, displaced = time.monotonic(), "", isinstance(fence, Displaced)
+        if now - self._lost_at < _OWN_DOING:
+            own = "its session had just expired"
+        elif displaced and now < self._joining_until:
+            own = "an earlier request of its own to join may have been answered late"
+        if not own and not displaced:
+            return None
+        try:
+            taken = self._is_taken_for(self._stays * (2 if self._index else bool(own)))
+        except SemelError as error:
+            log.warning("%s", error)
+            taken = not own
+        if not taken:
+            return own or "nobody else has taken its place"
+        return "the place of task 0 decides between two runs" if self._index else None
+
+    def _is_taken_for(self, seconds: float) -> bool:
+        """Whether the same other member holds the place for this long. Asks until Kafka answers;
+        False if the driver says stop first. No session ends while the group rebalances."""
+        before, until, told = "", float("inf"), False
+        while True:
+            other, is_stable = self._look()
+            if other == "":
+                return False
+            if other is None:
+                before, until = "", float("inf")
+            elif other != before or not is_stable:
+                before, until = other, time.monotonic() + seconds
+            if time.monotonic() >= until:
+                return True
+            if not told:
+                told = True
+                self._tell(
+                    "waiting to see whether another run has its place in consumer group "
+                    f"{self._group}"
+                )
+            if self._wait(_LOOK):
+                return False
+
+    def _look(self) -> tuple[str | None, bool]:
+        """The id of another member that has the place, empty if there is none, None if Kafka does
+        not answer; and whether the group is stable."""
+        try:
+            found = Groups(self._admin).describe(self._group)
+        except TransientError as error:
+            log.info("%s", error)
+            return None, False
+        if found is None:
+            return "", True
+        here = (m.member_id for m in found.members if m.group_instance_id == self._instance)
+        other = next((member_id for member_id in here if member_id not in self._own), "")
+        return other, found.state == ConsumerGroupState.STABLE

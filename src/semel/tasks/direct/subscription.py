@@ -1,0 +1,360 @@
+"""A task's membership in the consumer group: its topics, and a consumer with a working connection.
+
+The task is a static member: it keeps its partitions across a restart, because closing its consumer
+does not leave the group.
+
+What the group says becomes events, :class:`Assigned`, :class:`Revoked` and :class:`Lost`, after the
+poll that received them. Only the commit in progress must end within the poll, before partitions are
+given up, because another task may read them from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.config import ConnectorConfig
+from semel.core.abandoned import BackgroundCall
+from semel.core.errors import SemelError, TransientError
+from semel.core.ledger import TopicPartition
+from semel.kafka.clients import HEARTBEAT, SESSION, client_config
+from semel.kafka.closing import close
+from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import METADATA_AGE, consumer_config, fenced
+from semel.kafka.consumerlog import logged_consumer
+from semel.sinks.protocols import Membership
+from semel.tasks.control import STOP_DELAY
+from semel.tasks.direct.liveness import Liveness
+from semel.tasks.direct.membership import StaticMembership
+from semel.tasks.direct.unassigned import Unassigned
+
+log = logging.getLogger(__name__)
+
+_WAIT = 900
+"""Milliseconds for which a broker holds a fetch that finds nothing, so that an idle task asks
+rarely. The first fetch of a partition that is assigned meanwhile has to wait for it; from 1000 on,
+librdkafka sends other requests to other brokers."""
+_CONNECTS_IN = 1.0
+_LOOK = 1.0
+"""About how many seconds partitions without a leader may keep the others from being read."""
+_RETRY = 0.5
+"""Seconds until a task whose session has ended asks again whether it may join."""
+_NAMED = 5
+"""How many partitions a line in the log names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The group has assigned these partitions. The task assigns them to the consumer itself, at the
+    ledger's positions."""
+
+    member: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The group has revoked these partitions. ``trouble`` is the error of the open commit."""
+
+    partitions: frozenset[TopicPartition]
+    trouble: SemelError | None = None
+
+
+class Lost(Revoked):
+    """The session has ended, and with it the assignment: other tasks may own the partitions
+    already."""
+
+
+Event = Assigned | Revoked
+
+
+class Subscription:
+    """Subscribes to topics, and keeps the group's events.
+
+    After the end of a session it asks Kafka before it joins again: another run may have its place
+    by then, and must not be displaced in turn.
+
+    ``let_go`` is called while the consumer is polled, before partitions are given up. ``tell`` and
+    ``wait`` are those of :class:`~semel.tasks.direct.membership.StaticMembership`.
+    """
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        index: int,
+        tell: Callable[[str], None],
+        let_go: Callable[[], None],
+        wait: Callable[[float], bool],
+    ) -> None:
+        self._connector = connector
+        self.index = index
+        self._tell = tell
+        self._let_go = let_go
+        self.member: Membership | None = None
+        """The task as a member of the group; None while it has no place there."""
+        self._events: list[Event] = []
+        self._returns_at: float | None = None
+        """When to ask whether it may join again; None unless its session has ended."""
+        self._asking: BackgroundCall[bool | None] | None = None
+        self._admin = client_config(connector, "admin")
+        self.cluster = Cluster(self._admin)
+        self.config = config = consumer_config(connector, index, _WAIT)
+        self.consumer, self.consumer_log = logged_consumer(config, log)
+        self._wait = wait
+        self.membership = StaticMembership(connector, index, config, tell, wait)
+        self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
+        """Seconds in which every task finds out that its place in the group was taken."""
+        self._metadata_age = float(config[METADATA_AGE]) / 1000
+        self._unassigned = Unassigned(self._admin, connector.group_id)
+        self._liveness = Liveness(float(config[SESSION]) / 1000)
+        self._has_place = False
+        self._topics: list[str] = []
+        self._looked = 0.0
+        self._outdated = False
+        self._closing = self._closed = False
+
+    def connect(self) -> None:
+        """Connect to Kafka while the driver prepares the run: the first requests take longest."""
+        with suppress(SemelError):
+            self.cluster.topics(timeout=_CONNECTS_IN)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether :meth:`take_events` has events."""
+        return bool(self._events)
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether it has subscribed again, and its partitions are about to be revoked. librdkafka
+        may join the group, and so give them up, before it says so: no commit may begin."""
+        return self.member is not None and not self._has_place
+
+    def take_events(self) -> list[Event]:
+        """The group's events since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Subscribe to topics. ``topics.regex`` is a Python pattern here and in the driver;
+        librdkafka's regular expressions have a different syntax."""
+        self._looked = time.monotonic()
+        if sorted(topics) == self._topics:
+            return
+        self._topics = sorted(topics)
+        if self._topics:
+            self._set_place(False)
+            self.consumer.subscribe(
+                self._topics,
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._revoked,
+            )
+
+    def refresh(self) -> None:
+        """From time to time, subscribe to the topics that match ``topics.regex`` now. Join the
+        group again if it has left partitions unassigned."""
+        if self._returns_at is not None:
+            return
+        if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
+            try:
+                self.subscribe({*self.cluster.matching(self._connector)})
+            except TransientError as error:
+                self._looked = time.monotonic()
+                log.info("%s", error)
+        if self.member is None or self.rejoins:
+            return
+        if found := self._unassigned.look(self._topics):
+            names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
+            self._tell(f"no task reads {names}; joining the consumer group again")
+            self._resubscribe()
+
+    def renew(self) -> None:
+        """Subscribe to the topics that are wanted now, once the group has answered the last
+        subscription. After the end of a session, join again if nobody else has the place.
+
+        Raises:
+            Displaced: another consumer has it.
+        """
+        if self._returns_at is not None:
+            if not self._wait(0.0):
+                self._return(self._returns_at)
+        elif self._outdated:
+            self._outdated = False
+            self.consumer.unsubscribe()
+            self._resubscribe()
+
+    def _return(self, due: float) -> None:
+        if self._asking is None:
+            if time.monotonic() >= due:
+                self._asking = BackgroundCall("the place in the group", self._is_taken)
+            return
+        if not self._asking.ended(0):
+            return
+        taken, self._asking = self._asking.result(), None
+        if taken:
+            raise fenced(self._connector, self.index, "its session has ended")
+        if taken is None:
+            self._returns_at = time.monotonic() + _RETRY
+            return
+        self._returns_at = None
+        self._outdated = False
+        self.membership.note_rejoin()
+        self._resubscribe()
+
+    def _is_taken(self) -> bool | None:
+        try:
+            return self.membership.is_taken()
+        except SemelError as error:
+            # The consumer may be allowed to join all the same: admin.override may name another
+            # user.
+            log.warning("%s", error)
+            return False
+
+    def reconnect_if_stalled(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Reconnect if Kafka answers other clients but has long sent nothing to the consumer.
+        Without ``positions``, the group has not confirmed yet that the partitions are its own.
+
+        If a broker that restarts alone tells a consumer that there are no brokers, the consumer
+        forgets them all and waits for the group's coordinator forever (librdkafka's issue 5301).
+        If the leaders of its partitions change again and again, it may stop fetching some of them.
+        """
+        owned = self.member is not None and self.member.partitions
+        stands = "in" if positions or not owned else "unconfirmed"
+        stands = stands if self._has_place else "out"
+        alive = self._liveness
+        alive.polls(stands)
+        if not self._topics or not alive.is_doubtful:
+            return
+        group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
+        if self._returns_at is not None:
+            alive.asked()
+            self._tell(
+                f"no reply from Kafka for {waited} about who has this task's place in {group}"
+            )
+            if self._asking is not None:
+                self._asking.abandon()
+                self._asking = None
+            return
+        try:
+            if stands == "unconfirmed":
+                trouble = f"{group} has not confirmed its membership for {waited}"
+            elif stands == "in":
+                trouble = self._stalled(positions)
+            else:
+                Cluster(self._admin).topics()
+                trouble = f"has not been a member of {group} for {waited}"
+        except SemelError as error:
+            alive.forget_positions()
+            log.info("%s", error)
+            return
+        finally:
+            alive.asked()
+        if trouble:
+            self._tell(f"{trouble}; reconnecting")
+            alive.replaced()
+            self._reconnect()
+
+    def _stalled(self, positions: Mapping[TopicPartition, int]) -> str:
+        """Why the consumer must be replaced although it has its place; empty if it need not be."""
+        if not self.cluster.is_connected:
+            self.connect()  # connecting may take as long as the request
+        latest = self.cluster.latest(positions, timeout=_LOOK)
+        still = ", ".join(map(str, self._liveness.standing_still(positions, latest)))
+        return f"gets none of the records that wait for it in {still}" if still else ""
+
+    def _reconnect(self) -> None:
+        """Replace the consumer, and ignore what the old one reports from now on."""
+        self._give_up()
+        old = self.consumer
+        self.consumer, self.consumer_log = logged_consumer(self.config, log)
+        self._set_place(False)
+        close(old)  # before another one takes its place in the group, if it can be
+        self.membership.note_rejoin()
+        self._resubscribe()
+
+    def close(self) -> None:
+        """Close the consumer for good, and ignore what the group assigns to it meanwhile.
+
+        Raises:
+            KafkaException: as the consumer does.
+        """
+        self._closing = True
+        self.membership.note_id(str(self.consumer.memberid()))
+        self.consumer.poll(0)  # an answer that is heard within close() may block it forever
+        self._closed = True
+        close(self.consumer)
+
+    def _resubscribe(self) -> None:
+        topics, self._topics = self._topics, []
+        self.subscribe(topics)
+
+    def _assigned(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        """Kafka gives a static member that returns soon the partitions that it had before, even if
+        it now asks for other topics (KIP-345): those of topics that it no longer asks for are left
+        alone."""
+        if not self._matters(consumer):
+            return
+        consumer.assign([])
+        if self._closing:
+            return
+        self._set_place(True)
+        me = str(consumer.memberid())
+        self._unassigned.assigned(new_member=self.membership.note_assignment(me))
+        given = {TopicPartition(p.topic, p.partition) for p in partitions}
+        owned = frozenset(tp for tp in given if tp.topic in self._topics)
+        self._outdated = given != owned
+        self.member = Membership(me, owned, consumer.consumer_group_metadata())
+        self._events.append(Assigned(self.member))
+
+    def _revoked(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        """Handle the end of an assignment, and of the session if the consumer has no member id any
+        more. (librdkafka also calls partitions lost for other reasons, and not always for this
+        one.) With an id, it joins again under that, and Kafka fences it if its place is taken."""
+        if not self._matters(consumer):
+            return
+        is_over = not consumer.memberid()
+        if is_over:
+            self.membership.note_loss()
+        if is_over or self._closing:
+            self._stay_out()
+        self._give_up(Lost if is_over else Revoked)
+        self._set_place(False)
+
+    def _matters(self, consumer: Consumer) -> bool:
+        """Whether an answer still matters. Within close() it does not, and requests to the group
+        may never be answered: librdkafka drops them once the group's part has ended, and the call
+        waits forever while it holds the GIL."""
+        return consumer is self.consumer and not self._closed
+
+    def _give_up(self, kind: type[Revoked] = Revoked) -> None:
+        """Discard an assignment that the task has not taken yet."""
+        trouble = None
+        try:
+            self._let_go()
+        except SemelError as error:  # not through librdkafka: the task raises it
+            trouble = error
+        held = frozenset() if self.member is None else self.member.partitions
+        self.member = None
+        earlier = [event for event in self._events if not isinstance(event, Assigned)]
+        self._events = [*earlier, kind(held, trouble)]
+        self.consumer.unassign()
+
+    def _stay_out(self) -> None:
+        """Do not join the group again before it is known that this displaces nobody. librdkafka
+        would do so as a new member, and a static member's place belongs to the newest one."""
+        self._returns_at = time.monotonic() + STOP_DELAY
+        with suppress(KafkaException):  # a consumer that closes does not join any more
+            self.consumer.unsubscribe()
+
+    def forget_positions(self) -> None:
+        """Forget which partitions stood still: the positions have been read from the ledger."""
+        self._liveness.forget_positions()
+
+    def _set_place(self, has_place: bool) -> None:
+        self._has_place = has_place
+        self._liveness.restart()

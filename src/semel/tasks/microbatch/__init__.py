@@ -1,0 +1,1 @@
+"""Tasks of the micro-batch engine, and what they tell the driver."""

@@ -1,0 +1,352 @@
+"""Where reading begins: the ledger's positions, and whether they still point at the same
+records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from semel.config import ConnectorConfig
+from semel.core.errors import ConfigError, OffsetOutOfRange, Unavailable
+from semel.core.ledger import (
+    RECREATED,
+    TRUNCATED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    LogId,
+    OffsetRange,
+    Rebase,
+    TopicPartition,
+    first,
+)
+from semel.core.quoting import named
+from semel.kafka.cluster import Cluster
+from semel.sinks.base import Sink
+from semel.tasks import epochs
+
+log = logging.getLogger(__name__)
+
+
+def partitions(topics: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of topics, given the number that each has."""
+    return [TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
+
+
+def entering(
+    sink: Sink, cluster: Cluster, new: Mapping[TopicPartition, int], known: Collection[str]
+) -> list[LedgerEntry]:
+    """First entries of partitions that have appeared, with those of the other partitions of a topic
+    that is not ``known``, if the sink wants them at once."""
+    topics = {tp.topic for tp in new} - set(known)
+    positions = new
+    if topics and sink.capabilities.enters_whole_topics:
+        counts = cluster.topics()
+        present = set(partitions({topic: counts.get(topic, 0) for topic in topics}))
+        positions = {**cluster.earliest(present - new.keys()), **new}
+    return made(sink, positions, cluster.logs({tp.topic for tp in positions}))
+
+
+def made(
+    sink: Sink, positions: Mapping[TopicPartition, int], logs: Mapping[str, LogId]
+) -> list[LedgerEntry]:
+    """First entries, with the ids of these logs and the current targets."""
+    targets = sink.targets({tp.topic for tp in positions})
+    return [
+        first(tp, at, logs.get(tp.topic, LogId()), str(targets.get(tp.topic) or ""))
+        for tp, at in positions.items()
+    ]
+
+
+def positions(
+    connector: ConnectorConfig, sink: Sink, cluster: Cluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The position of each partition, see :func:`stored_entries`."""
+    found = stored_entries(connector, sink, cluster, partitions)
+    return {tp: entry.position for tp, entry in found.items()}
+
+
+def topics_now(connector: ConnectorConfig, cluster: Cluster) -> dict[str, int]:
+    """The topics of a running connector, with their numbers of partitions.
+
+    Raises:
+        Unavailable: one was deleted. It may be created again, but is a different topic then.
+    """
+    try:
+        return cluster.matching(connector)
+    except ConfigError as missing:
+        raise Unavailable(str(missing)) from None
+
+
+def stored_entries(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    diverged: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, LedgerEntry]:
+    """The entry of each partition, compared with the log that Kafka has.
+
+    A partition that appeared while the connector runs is entered at its earliest offset. With
+    ``offset.out.of.range=earliest`` a hole left by retention is recorded and skipped; with
+    ``topic.recreated=earliest`` and ``log.truncated=continue`` an entry of another log is moved.
+    Entries whose log was not known learn it.
+
+    ``diverged`` holds offsets below the position at which a consumer has met records that were not
+    there when they were read.
+
+    Raises:
+        OffsetOutOfRange: the position points at records that Kafka does not have, or at others.
+        LedgerConflict: another task has moved an entry meanwhile.
+    """
+    logs = cluster.logs({tp.topic for tp in partitions})  # first, as the offsets may be newer
+    stored = {e.topic_partition: e for e in sink.entries()}
+    earliest = cluster.earliest(partitions)
+    new = {tp: earliest[tp] for tp in partitions if tp not in stored}
+    if new:
+        entered = entering(sink, cluster, new, {tp.topic for tp in stored})
+        held = sink.start(entered)
+        stored |= {e.topic_partition: _at(e, held[e.topic_partition]) for e in entered}
+    found = {tp: stored[tp] for tp in partitions}
+    found |= _of_other_logs(connector, sink, cluster, found, logs, earliest)
+    behind = {tp: e for tp, e in found.items() if e.position < earliest[tp]}
+    if behind:
+        found |= _skip(connector, sink, behind, earliest)
+    found |= _truncated(connector, sink, cluster, found, earliest, diverged or {})
+    return found | _adopt(sink, found, logs)
+
+
+def _at(entry: LedgerEntry, position: int) -> LedgerEntry:
+    """The entry at the position that is stored: another task may have entered it first."""
+    return replace(entry, position=position, start_position=position)
+
+
+def _adopt(
+    sink: Sink, found: Mapping[TopicPartition, LedgerEntry], logs: Mapping[str, LogId]
+) -> dict[TopicPartition, LedgerEntry]:
+    """Add the ids that entries lack."""
+    adopted = {}
+    for tp, entry in found.items():
+        known = entry.log.completed(logs.get(tp.topic, LogId()))
+        if known != entry.log:
+            adopted[tp] = replace(entry, **known._asdict())
+    if adopted:
+        sink.rebase([Rebase(found[tp], entry) for tp, entry in adopted.items()])
+    return adopted
+
+
+def _skip(
+    connector: ConnectorConfig,
+    sink: Sink,
+    behind: Mapping[TopicPartition, LedgerEntry],
+    earliest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LedgerEntry]:
+    if connector.offset_out_of_range == "stop":
+        facts = "; ".join(
+            f"{tp}: stored position {e.position}, earliest available {earliest[tp]}, "
+            f"{earliest[tp] - e.position} records lost"
+            for tp, e in sorted(behind.items())
+        )
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: retention removed records before they were read. "
+            f"{facts}. To continue and record the hole, set offset.out.of.range=earliest"
+        )
+    found = {}
+    for tp, entry in behind.items():
+        hole = OffsetRange(*tp, entry.position, earliest[tp])
+        skipped = Advance(hole, lost=earliest[tp] - entry.position, log=entry.log)
+        sink.advance([skipped])
+        found[tp] = entry.after(skipped, entry.updated_at)
+    return found
+
+
+# Another log of the same name
+
+
+def _of_other_logs(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    found: Mapping[TopicPartition, LedgerEntry],
+    logs: Mapping[str, LogId],
+    earliest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LedgerEntry]:
+    """The entries of recreated topics, moved to the beginnings of the new topics."""
+    others = {
+        tp: e for tp, e in found.items() if tp.topic in logs and e.log.contradicts(logs[tp.topic])
+    }
+    if not others:
+        return {}
+    if connector.topic_recreated == "stop":
+        ends = cluster.ends(others)
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: "
+            + " ".join(
+                _other_log(topic, others, logs[topic], earliest, ends)
+                for topic in sorted({tp.topic for tp in others})
+            )
+            + " To read the new log from its beginning, set topic.recreated=earliest; rows of the "
+            "former records stay. If it holds the same records under the same offsets, confirm the "
+            "positions with semel offsets set"
+        )
+    rebases = []
+    for tp, e in others.items():
+        # The former log's records and rows still count, so that the totals stay right.
+        new = replace(
+            e,
+            position=earliest[tp],
+            start_position=earliest[tp],
+            leader_epoch=-1,
+            epoch_offset=-1,
+            **logs[tp.topic]._asdict(),
+        )
+        rebases.append(Rebase(e, new, _hole(tp, e.start_position, e.position, RECREATED)))
+        log.warning(
+            "%s: the topic was created again, or is another cluster's; it is read from its "
+            "beginning, offset %d. Rows of offsets %d to %d of the former one stay in the target",
+            tp,
+            earliest[tp],
+            e.start_position,
+            e.position - 1,
+        )
+    sink.rebase(rebases)
+    return {r.new.topic_partition: r.new for r in rebases}
+
+
+def _other_log(
+    topic: str,
+    others: Mapping[TopicPartition, LedgerEntry],
+    now: LogId,
+    earliest: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, tuple[int, int]],
+) -> str:
+    mine = {tp: e for tp, e in sorted(others.items()) if tp.topic == topic}
+    before = next(iter(mine.values())).log
+    if before.cluster_id and now.cluster_id and before.cluster_id != now.cluster_id:
+        what = (
+            f"topic {named(topic)} is in another cluster: its positions belong to cluster "
+            f"{before.cluster_id}, and this is {now.cluster_id}."
+        )
+    else:
+        what = (
+            f"topic {named(topic)} was deleted and created again: its positions belong to topic id "
+            f"{before.topic_id}, and it has id {now.topic_id} now."
+        )
+    facts = "; ".join(
+        f"{tp}: stored position {e.position}, the new log holds offsets "
+        f"{_span(earliest[tp], ends[tp][0])}, none of which were committed"
+        for tp, e in mine.items()
+    )
+    return f"{what} {facts}."
+
+
+# The same log, cut
+
+
+def _truncated(
+    connector: ConnectorConfig,
+    sink: Sink,
+    cluster: Cluster,
+    found: Mapping[TopicPartition, LedgerEntry],
+    earliest: Mapping[TopicPartition, int],
+    diverged: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LedgerEntry]:
+    """The entries whose last records are no longer in the log, moved back to where the logs
+    diverge.
+
+    A known epoch is of no use once retention has removed its record.
+
+    Raises:
+        Unavailable: a topic was replaced between the requests for its id and for its offsets.
+    """
+    ends = cluster.ends(found)
+    forgotten = {
+        tp: replace(e, leader_epoch=-1, epoch_offset=-1)
+        for tp, e in found.items()
+        if 0 <= e.epoch_offset < earliest[tp]
+    }
+    entries = {**found, **forgotten}
+    cut = epochs.diverged(cluster, entries.values(), ends)
+    for tp, at in diverged.items():
+        if tp in entries and at < entries[tp].position:  # it may be another task's by now
+            cut[tp] = min(at, cut.get(tp, at))
+    for tp, e in entries.items():
+        if e.position > ends[tp][0]:
+            cut.setdefault(tp, ends[tp][0])
+    if not cut:
+        return forgotten
+    _check_same(connector, cluster, [entries[tp] for tp in cut])
+    unknown = sorted(tp for tp in cut if not entries[tp].topic_id)
+    if unknown:
+        tp = unknown[0]
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: the ledger is at {entries[tp].position} for {tp}, "
+            f"but the partition ends at {ends[tp][0]}. Was the topic deleted and created again, or "
+            "its log truncated? The ledger does not know which topic it was: run semel offsets "
+            "reset with the connector's file, or semel offsets set"
+        )
+    lost = sorted(tp for tp, at in cut.items() if at < 0)
+    if connector.log_truncated == "stop" or lost:
+        raise OffsetOutOfRange(
+            f"connector {connector.name}: "
+            + "; ".join(_cut(entries[tp], at, ends[tp][0]) for tp, at in sorted(cut.items()))
+            + (
+                ". Where the logs diverge is not known: find the next offset to read, and set it "
+                "with semel offsets set"
+                if lost
+                else ". To continue where the logs diverge, set log.truncated=continue: the "
+                "rows of lost records stay, and the ledger says which they are"
+            )
+        )
+    rebases = []
+    for tp, at in cut.items():
+        e, back = entries[tp], max(at, earliest[tp])
+        new = replace(
+            e,
+            position=back,
+            start_position=min(back, e.start_position),
+            leader_epoch=-1,
+            epoch_offset=-1,
+        )
+        rebases.append(Rebase(e, new, _hole(tp, back, e.position, TRUNCATED)))
+        log.warning("%s; reading continues from there", _cut(e, at, ends[tp][0]))
+    sink.rebase(rebases)
+    return forgotten | {r.new.topic_partition: r.new for r in rebases}
+
+
+def _check_same(
+    connector: ConnectorConfig, cluster: Cluster, entries: Collection[LedgerEntry]
+) -> None:
+    """Check that no topic was created again between two requests: that looks like a truncated log,
+    and only ids that are fetched after the offsets tell the two apart."""
+    logs = cluster.logs({e.topic for e in entries})
+    for e in entries:
+        if e.topic not in logs or e.log.contradicts(logs[e.topic]):
+            raise Unavailable(
+                f"connector {connector.name}: topic {named(e.topic)} was deleted or created again "
+                "while its offsets were compared with the ledger's positions"
+            )
+
+
+def _cut(entry: LedgerEntry, fork: int, end: int) -> str:
+    tp, at = entry.topic_partition, entry.position
+    if fork < 0:
+        return (
+            f"{tp}: the ledger is at {at}, read in leader epoch {entry.leader_epoch}, of which "
+            "Kafka knows nothing. Was it restored from an older state?"
+        )
+    return (
+        f"{tp}: the log was truncated, as after an unclean leader election: the stored position is "
+        f"{at}, but from offset {fork} on the log is a different one. {at - fork} records that "
+        f"were read are gone from Kafka (offsets {_span(fork, at)}), {max(0, end - fork)} were not "
+        f"read (offsets {_span(fork, end)})"
+    )
+
+
+def _span(start: int, end: int) -> str:
+    return f"{start} to {end - 1}" if end > start else "none"
+
+
+def _hole(tp: TopicPartition, start: int, until: int, reason: str) -> Hole | None:
+    return Hole(*tp, start, until, reason) if start < until else None

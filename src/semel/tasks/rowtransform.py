@@ -1,0 +1,209 @@
+"""The transform of a Python program, ``semel.run(transform=...)``, on the direct and the bounded
+engine: a function of Arrow batches whose columns are the fields of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
+from semel.core.records import (
+    HEADERS,
+    KEY,
+    METADATA,
+    METADATA_TYPES,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    ConnectRecords,
+)
+from semel.sinks.flatten import flattened, unflattened
+
+Transform = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
+"""An Arrow batch in, an Arrow batch out, with at most one row for each record."""
+
+_PLACE = (TOPIC, PARTITION, OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A record that could not be converted or transformed, by its index in what was given."""
+
+    index: int
+    stage: str
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """What a transform made of records, in order, and those that it raised for."""
+
+    records: ConnectRecords
+    failed: Sequence[Failed] = ()
+
+
+def transformed(connector: str, transform: Transform, records: ConnectRecords) -> Transformed:
+    """Apply ``transform`` to all records but tombstones, which keep their keys as they are.
+
+    If the transform raises, bisecting the batch finds the records that it raises for.
+
+    Raises:
+        ConfigError: the transform's result is not a batch of these records.
+    """
+    try:
+        return _transformed(transform, records)
+    except ConfigError as error:
+        raise ConfigError(f"connector {connector}: {error}") from None
+
+
+def _transformed(transform: Transform, records: ConnectRecords) -> Transformed:
+    null = records.values.is_null().to_numpy(zero_copy_only=False)
+    present = np.flatnonzero(~null)
+    if not len(present):
+        return Transformed(records)
+    given = records.take(pa.array(present)) if null.any() else records
+    rows = flattened(given, deletes=False).rows
+    failed: list[Failed] = []
+    made = unflattened(_applied(transform, rows, present, failed), given)
+    if null.any():
+        made = _with_tombstones(made, records.take(pa.array(np.flatnonzero(null))))
+    return Transformed(made, failed)
+
+
+def _with_tombstones(made: ConnectRecords, gone: ConnectRecords) -> ConnectRecords:
+    nothing = pa.nulls(len(gone), made.values.type)
+    return replace(
+        made,
+        origin=pa.concat_tables([made.origin, gone.origin.cast(made.origin.schema)]),
+        keys=_concatenated(KEY, made.keys, gone.keys),
+        values=pa.concat_arrays([made.values, nothing]),
+        headers=None
+        if made.headers is None
+        else _concatenated(HEADERS, made.headers, gone.headers),
+    )
+
+
+def _concatenated(name: str, made: pa.Array, gone: pa.Array) -> pa.Array:
+    try:
+        return pa.concat_arrays([made, gone.cast(made.type)])
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(
+            f"the transform changed the type of {name} from {gone.type} to {made.type}, but "
+            f"tombstones pass the transform unchanged, and theirs cannot be cast: {error}. Return "
+            f"{name} as {gone.type}, and put what you make of it into a column of its own"
+        ) from None
+
+
+def _applied(
+    transform: Transform, rows: pa.Table, index: np.ndarray, failed: list[Failed]
+) -> pa.Table:
+    try:
+        return _apply(transform, rows)
+    except ConfigError:
+        raise
+    except Exception as error:
+        if rows.num_rows == 1:
+            failed.append(Failed(int(index[0]), "TRANSFORMATION", _full_name(error), str(error)))
+            return rows.slice(0, 0)
+    middle = rows.num_rows // 2
+    parts = [
+        _applied(transform, rows.slice(0, middle), index[:middle], failed),
+        _applied(transform, rows.slice(middle), index[middle:], failed),
+    ]
+    whole = [p for p in parts if p.num_rows]
+    return pa.concat_tables(whole, promote_options="permissive") if whole else parts[0]
+
+
+def _apply(transform: Transform, rows: pa.Table) -> pa.Table:
+    batch = rows.combine_chunks().to_batches()[0]
+    try:
+        result = transform(batch)
+    except AttributeError as error:
+        if error.obj is not batch:
+            raise
+        raise ConfigError(
+            f"the transform asks for {error.name}, which a pyarrow.RecordBatch does not have. "
+            "To be given a Spark DataFrame, set engine=micro-batch, or annotate it with "
+            "DataFrame"
+        ) from None
+    if isinstance(result, pa.RecordBatch):
+        result = pa.Table.from_batches([result])
+    if not isinstance(result, pa.Table):
+        raise ConfigError(
+            f"the transform must return a pyarrow RecordBatch or Table, not {type(result).__name__}"
+        )
+    missing = [n for n in METADATA if n in batch.schema.names and n not in result.column_names]
+    if missing:
+        raise ConfigError(
+            f"the transform dropped the metadata column {named(missing[0])}; let the columns that "
+            "start with __connect_ pass"
+        )
+    made = _with_origin(result, batch.schema)
+    _check_origin(pa.Table.from_batches([batch]), made)
+    return _with_known(made, batch.schema)
+
+
+def _check_origin(given: pa.Table, made: pa.Table) -> None:
+    """Check that each row names exactly one record's origin, and that no record is named twice."""
+    if made.select(_PLACE).equals(given.select(_PLACE)):
+        return
+    before, after = _places(given), _places(made)
+    if pc.count_distinct(after, mode="all").as_py() < len(after):
+        raise ConfigError(
+            "the transform repeats a record; on the direct engine one record makes at most "
+            "one row. Use a DataFrame transform with engine=micro-batch"
+        )
+    topics = pc.equal(made.column(TOPIC), given.column(TOPIC)[0])
+    known = pc.and_(topics, pc.is_in(after, before.combine_chunks()))
+    if not pc.all(known, skip_nulls=False, min_count=0).as_py():
+        raise ConfigError(
+            f"the transform changed {', '.join(_PLACE[:-1])} or {_PLACE[-1]}, which say where a "
+            "record was read; let the columns that start with __connect_ pass"
+        )
+
+
+def _places(rows: pa.Table) -> pa.ChunkedArray:
+    """Partitions and offsets as one number each."""
+    partitions = pc.shift_left(rows.column(PARTITION).cast(pa.int64()), 48)
+    return pc.bit_wise_or(partitions, rows.column(OFFSET))
+
+
+def _with_origin(result: pa.Table, given: pa.Schema) -> pa.Table:
+    """Cast metadata columns back to their own types: other libraries use other types for strings
+    and times."""
+    for name in METADATA_TYPES:
+        if name in given.names and result.schema.field(name).type != given.field(name).type:
+            try:
+                column = result.column(name).cast(given.field(name).type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise ConfigError(
+                    f"the transform changed the metadata column {named(name)}: {error}; let the "
+                    "columns that start with __connect_ pass"
+                ) from None
+            result = result.set_column(result.column_names.index(name), name, column)
+    return result
+
+
+def _with_known(result: pa.Table, given: pa.Schema) -> pa.Table:
+    """Keep a field's Connect schema metadata if the transform has rebuilt the field with the same
+    name and type."""
+    fields = [
+        given.field(f.name)
+        if not f.metadata and f.name in given.names and given.field(f.name).type == f.type
+        else f
+        for f in result.schema
+    ]
+    return pa.Table.from_arrays(result.columns, schema=pa.schema(fields))
+
+
+def _full_name(error: Exception) -> str:
+    """An exception's class as Python shows it, with its module unless that is Python's own."""
+    kind = type(error)
+    inner = kind.__module__ == "builtins"
+    return kind.__qualname__ if inner else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,154 @@
+"""Values that reach no column: fields of records for which the target has none.
+
+``fields.unknown`` says what becomes of them. Fields that the configuration leaves out are not among
+them, nor are those that the sink may add to the target.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from semel.config import ConnectorConfig
+from semel.core.errors import ConfigError
+from semel.core.quoting import named
+from semel.core.records import Records, value_columns
+from semel.sinks.base import Sink
+
+log = logging.getLogger(__name__)
+
+Counts = Mapping[tuple[str, str], int]
+"""The number of values by topic and field."""
+OTHERS = "more fields"
+"""What fields are counted as once a topic has too many of them."""
+
+_MOST, _REMEMBERED = 100, 10_000
+"""How many fields of a topic are counted by name, and how many are known at all: their names may be
+data."""
+
+
+def sum_of(counts: Iterable[Counts]) -> dict[tuple[str, str], int]:
+    """All counts together."""
+    found: Counter[tuple[str, str]] = Counter()
+    for each in counts:
+        found.update(each)
+    return dict(found)
+
+
+class Unplaced:
+    """Judges the fields of a connector's records. ``lacking`` is that of the sink."""
+
+    def __init__(
+        self,
+        connector: ConnectorConfig,
+        sink: Sink,
+        lacking: Callable[[str, Collection[str]], Collection[str]] | None = None,
+    ) -> None:
+        self._connector = connector
+        self._sink = sink
+        self._ask = lacking or sink.lacking
+        self._placed: dict[str, set[str]] = {}
+        self._lacking: dict[str, dict[str, str]] = {}
+        """By topic: the fields that its target lacks, and what each is counted as."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether such values are of interest."""
+        return self._connector.fields_unknown != "ignore"
+
+    def unread(self, topic: str, found: Mapping[str, int]) -> Counter[tuple[str, str]]:
+        """Judge fields that the converter has left out, with the number of their values.
+
+        Raises:
+            ConfigError: the connector must stop.
+        """
+        lacking = self._among(topic, found)
+        return self._judged(topic, {n: found[n] for n in found if n in lacking}, typed=False)
+
+    def without(self, records: Records, *, typed: bool) -> tuple[Records, Counter[tuple[str, str]]]:
+        """The records without fields that the target lacks, and how many values these hold.
+        ``typed`` says that the values have a schema.
+
+        Raises:
+            ConfigError: the connector must stop.
+        """
+        rows = records.rows
+        names = value_columns(rows.column_names) if records.has_fields and rows.num_rows else []
+        lacking = self._among(records.topic, names)
+        if not lacking:
+            return records, Counter()
+        held = {n: rows.num_rows - rows.column(n).null_count for n in names if n in lacking}
+        if typed and self._stops(typed=True):
+            held |= {n: 1 for n in held if not pa.types.is_null(rows.schema.field(n).type)}
+        by_default = self._connector.fields_unknown is None
+        if by_default and len(held) == len(names) and any(held.values()):
+            raise self._error(records.topic, held, "No field of these records has a column. ")
+        found = self._judged(records.topic, held, typed=typed)
+        return replace(records, rows=rows.drop_columns(list(held))), found
+
+    def _stops(self, *, typed: bool) -> bool:
+        """Whether an unknown field stops the connector. By default it does so where values have a
+        schema, as in Kafka Connect's sinks; plain JSON often holds more than is wanted."""
+        return (self._connector.fields_unknown or ("stop" if typed else "warn")) == "stop"
+
+    def _judged(
+        self, topic: str, held: Mapping[str, int], *, typed: bool
+    ) -> Counter[tuple[str, str]]:
+        present = {name: count for name, count in held.items() if count}
+        if present and self._stops(typed=typed):
+            raise self._error(topic, present)
+        found: Counter[tuple[str, str]] = Counter()
+        labels = self._lacking.get(topic, {})
+        for name, count in present.items() if self.counts else ():
+            found[topic, labels.get(name, OTHERS)] += count
+        return found
+
+    def _error(self, topic: str, held: Mapping[str, int], more: str = "") -> ConfigError:
+        name = next(n for n in held if held[n])
+        return ConfigError(
+            f"connector {self._connector.name}: {self._sink.no_column(topic, name)}. {more}"
+            "fields.unknown=warn or ignore leaves its values out"
+        )
+
+    def _among(self, topic: str, names: Collection[str]) -> set[str]:
+        """Those of the fields that the target lacks. The sink is asked about each field once."""
+        placed = self._placed.setdefault(topic, set())
+        known = self._lacking.setdefault(topic, {})
+        new = [n for n in names if n not in placed and n not in known]
+        lacking = set(self._ask(topic, new)) if new else set()
+        placed.update(n for n in new if n not in lacking)
+        for name in sorted(lacking)[: max(0, _REMEMBERED - len(known))]:
+            known[name] = name if len(known) < _MOST else OTHERS
+        return lacking.union(n for n in names if n in known)
+
+
+class Teller:
+    """Logs each field when it is first seen in a run."""
+
+    def __init__(self, connector: ConnectorConfig, sink: Sink) -> None:
+        self._connector = connector
+        self._sink = sink
+        self._told: set[tuple[str, str]] = set()
+
+    def tell(self, found: Collection[tuple[str, str]]) -> None:
+        """Log those of the fields that are new."""
+        for topic, name in sorted(set(found) - self._told):
+            self._told.add((topic, name))
+            log.warning("%s", sentence(self._sink, topic, name), extra=self._about)
+
+    @property
+    def _about(self) -> dict[str, str]:
+        return {"connector": self._connector.name}
+
+
+def sentence(sink: Sink, topic: str, field: str) -> str:
+    """What to say about a field whose values are left out."""
+    if field == OTHERS:
+        what = f"more fields of topic {named(topic)} have no column. Their"
+    else:
+        what = f"{sink.no_column(topic, field)}. Its"
+    return f"{what} values reach no column and are counted (fields.unknown; ignore accepts that)"

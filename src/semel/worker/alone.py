@@ -1,0 +1,155 @@
+"""The herder of a standalone worker. Configurations are kept in memory, as ``connect-standalone``
+does; positions are in the ledgers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from semel.config.worker import WorkerConfig
+from semel.core.errors import ConfigError
+from semel.driver.connector import Connector
+from semel.driver.runtime import Runtime
+from semel.driver.states import State, Status
+from semel.worker import loggers
+from semel.worker.errors import BadRequest, Conflict, NotFound
+from semel.worker.herder import Answer, Herder, Part, Parts
+
+
+class StandaloneHerder(Herder):
+    """Runs connectors in this process, one request at a time."""
+
+    def __init__(self, runtime: Runtime, worker: WorkerConfig) -> None:
+        super().__init__(worker)
+        self._runtime = runtime
+        self._given: dict[str, dict[str, str]] = {}
+        self._known_topics: dict[str, Mapping[str, int]] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def _configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self._given
+
+    def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
+        warned = self.check(config)
+        with self._lock:
+            if name in self._given:
+                raise Conflict(f"Connector {name} already exists")
+            self._start(name, config, state)
+            self._log_configured(name, created=True)
+            return self.info(name) | warned
+
+    def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
+        warned = self.check(config)
+        with self._lock:
+            before = self._given.get(name)
+            if before is None:
+                self._start(name, config, State.RUNNING)
+                self._log_configured(name, created=True)
+                return True, self.info(name) | warned
+            state = self._connector(name).wanted
+            self._runtime.remove(name)
+            try:
+                self._start(name, config, state)
+            except Exception:
+                self._start(name, before, state)
+                raise
+            self._log_configured(name, created=False)
+            return False, self.info(name) | warned
+
+    def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
+        with self._lock:
+            return super().patch(name, changes)
+
+    def delete(self, name: str) -> None:
+        with self._lock:
+            self.config(name)
+            self._runtime.remove(name)
+            del self._given[name]
+            self._known_topics.pop(name, None)
+            self._log_deleted(name)
+
+    def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
+        try:
+            run = self._worker.inherited(self._worker.permitted(config))
+            self._runtime.start(run, initial_state=state)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        self._given[name] = dict(config)
+
+    def pause(self, name: str) -> None:
+        self._targeted(name, State.PAUSED).pause()
+
+    def resume(self, name: str) -> None:
+        self._targeted(name, State.RUNNING).resume()
+
+    def stop(self, name: str) -> None:
+        patience = self._worker.graceful_timeout_ms / 1000
+        self._targeted(name, State.STOPPED).stop(patience)
+
+    def _targeted(self, name: str, state: State) -> Connector:
+        self._known(name)
+        connector = self._connector(name)
+        self._log_target(name, state)
+        return connector
+
+    def restart(self, name: str) -> None:
+        self.config(name)
+        self._connector(name).restart()
+        self._log_restart(name)
+
+    def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        answer = self._restarting(name, tasks=tasks, only_failed=only_failed)
+        self._connector(name).restart(include_tasks=tasks, only_failed=only_failed)
+        self._log_restart(name, tasks=tasks, only_failed=only_failed)
+        return answer
+
+    def restart_task(self, name: str, task: int) -> None:
+        self.config(name)
+        try:
+            self._connector(name).restart_task(task)
+        except LookupError:
+            raise NotFound(f"Task {name}-{task} not found") from None
+        self._log_restart(f"{name}, task {task}")
+
+    def _parts(self, name: str) -> Parts | None:
+        if name not in self._given:
+            return None
+        connector = self._runtime.connectors.get(name)
+        if connector is None:  # a request is replacing or deleting it
+            return Parts(self._part(Status(State.UNASSIGNED)), {})
+        status = connector.status()
+        tasks = {number: self._part(task) for number, task in status.tasks.items()}
+        return Parts(self._part(status.connector), tasks)
+
+    def _part(self, status: Status) -> Part:
+        state, worker = str(status.state), self._worker.id
+        return Part(state, worker, status.trace, status.executor, status.waiting)
+
+    def _tasks(self, name: str) -> Sequence[int]:
+        return sorted(self._connector(name).status().tasks)
+
+    def _is_stopped(self, name: str) -> bool:
+        connector = self._connector(name)
+        return connector.wanted is State.STOPPED and connector.wait(0)
+
+    def _connector(self, name: str) -> Connector:
+        try:
+            return self._runtime.connectors[name]
+        except KeyError:  # a request is replacing or deleting it
+            raise NotFound(f"Connector {name} not found") from None
+
+    def _used_topics(self, name: str) -> Sequence[str]:
+        before = self._known_topics.get(name, {})
+        return sorted(t for t, at in self._topics(name).items() if before.get(t) != at)
+
+    def _forget_topics(self, name: str) -> None:
+        self._known_topics[name] = self._topics(name)
+
+    def _topics(self, name: str) -> Mapping[str, int]:
+        connector = self._runtime.connectors.get(name)
+        progress = connector.progress if connector is not None else None
+        return progress.topics if progress is not None else {}
+
+    def set_level(self, logger: str, level: str) -> None:
+        loggers.set_level(logger, level)

@@ -1,0 +1,320 @@
+"""Runs what this worker is assigned, and reports its states."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from urllib.parse import urlsplit
+
+from semel.config.cluster import ClusterConfig
+from semel.core.errors import SemelError, TransientError
+from semel.driver.connector import ConnectorStatus
+from semel.driver.runtime import Runtime
+from semel.driver.states import State, Status
+from semel.worker.cluster.hosted import HostedConnector, Wanted
+from semel.worker.cluster.membership import Membership
+from semel.worker.cluster.records import (
+    Record,
+    Restart,
+    StateRecord,
+    left,
+    stated,
+    task_stated,
+    topic_used,
+)
+from semel.worker.cluster.store import Store
+from semel.worker.cluster.took_over import as_taken_over
+
+log = logging.getLogger(__name__)
+
+_FREE = Status(State.UNASSIGNED)
+_READ_BACK = 2.0
+"""Seconds in which a report should have been read back; then it is written again."""
+
+
+class Follower:
+    """Makes this worker run what it is assigned.
+
+    :meth:`look` and :meth:`write` are called again and again, each by a thread of its own: writing
+    waits while Kafka cannot be reached, and that is when connectors must be stopped.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, store: Store, membership: Membership, runtime: Runtime
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._membership = membership
+        self._runtime = runtime
+        self._hosted: dict[str, HostedConnector] = {}
+        self._waiting: dict[tuple[str, int], float] = {}
+        self._absences = 0
+        self._leaves = False
+        self._reported: dict[bytes, tuple[bytes | None, float]] = {}
+        self._unwritten: dict[bytes, bytes | None] = {}
+        self._writing = threading.Lock()
+        self._topics: dict[str, Mapping[str, int]] = {}
+
+    def look(self) -> None:
+        """Start and stop connectors as assigned, without waiting for them, and report changes."""
+        mine = self._assigned()
+        for name in [*mine, *(n for n in self._hosted if n not in mine)]:
+            if name not in self._hosted:
+                self._hosted[name] = HostedConnector(name, self._runtime, self._config)
+            if self._hosted[name].want(mine.get(name)) and name not in mine:
+                del self._hosted[name]
+        hosted = [name for name in mine if name in self._hosted]
+        self._report([record for name in hosted for record in self._changed(name)])
+        # Also those that ended while this worker was absent, when nothing is reported.
+        with self._store.changed:
+            known = self._store.statuses.known()
+        former = [name for name in known if name not in self._hosted and name not in mine]
+        self._report([record for name in former for record in self._released(name)])
+        # Not before it is a member: the leader would take it for dead and give its work away.
+        with self._store.changed:
+            is_back = self._config.url in self._store.statuses.leaving
+        if is_back and not self._leaves:
+            self._report([left(self._config.url, None)])
+
+    def leave(self) -> None:
+        """Ask the others to wait for this worker. A worker that has never joined does not ask:
+        another one may have its address."""
+        self._leaves = True
+        if not self._membership.absences:
+            return
+        with self._writing:
+            self._unwritten |= dict([left(self._config.url, int(time.time() * 1000))])
+        self.write()
+
+    def end(self) -> None:
+        """End all connectors, and report that others may have them. Waits until they have shut down
+        cleanly, within a bound."""
+        deadline = time.monotonic() + max(1.0, self._config.graceful_timeout_ms / 1000)
+        for hosted in self._hosted.values():
+            hosted.want(None)
+        while self._hosted and time.monotonic() < deadline:
+            for name, hosted in list(self._hosted.items()):
+                if hosted.want(None):
+                    self._report(list(self._released(name)))
+                    del self._hosted[name]
+            self.write()
+            time.sleep(0.02)
+        self.write()
+
+    def write(self) -> None:
+        """Write the reports that have gathered: the last one of each connector and task. Waits for
+        Kafka."""
+        with self._writing:
+            records, self._unwritten = self._unwritten, {}
+        try:
+            self._store.report(list(records.items()))
+        except TransientError as error:
+            log.warning("group %s: states could not be reported: %s", self._config.group_id, error)
+
+    def hosted(self, name: str) -> HostedConnector | None:
+        """A connector that runs here."""
+        return self._hosted.get(name)
+
+    def restart(self, request: Restart) -> None:
+        """Restart a connector as requested, if it runs here."""
+        hosted = self._hosted.get(request.connector)
+        if hosted is not None:
+            hosted.restart(include_tasks=request.include_tasks, only_failed=request.only_failed)
+
+    # What is to run here
+
+    def _assigned(self) -> dict[str, Wanted]:
+        group = self._membership.group
+        if self._config.url not in group.members or self._was_absent():
+            return {}
+        with self._store.changed:
+            configs = self._store.configs
+            names = [
+                name
+                for name, owners in configs.assignment.workers.items()
+                if self._config.url in owners and name in configs.connectors
+            ]
+            found = {name: self._runnable(name, _ids(group.members)) for name in names}
+        return {name: wanted for name, wanted in found.items() if wanted is not None}
+
+    def _was_absent(self) -> bool:
+        """Whether others may have taken over this worker's work meanwhile. Then it first drops all
+        of that work, which they have fenced."""
+        if self._absences == self._membership.absences:
+            return False
+        if self._hosted:
+            return True
+        self._absences = self._membership.absences
+        return False
+
+    def _runnable(self, name: str, members: Collection[str]) -> Wanted | None:
+        """The part of a connector that can run here now; None for nothing."""
+        configs = self._store.configs
+        config = configs.connectors[name]
+        mine = configs.assignment.tasks(name, self._config.url)
+        hosted = self._hosted.get(name)
+        before = hosted.wanted if hosted is not None else None
+        goes_on = before is not None and before.config == config
+        tasks: frozenset[int] | None = None
+        if mine is None:
+            has_all = goes_on and before is not None and before.tasks is None
+            if not has_all and not self._is_released(name, None, members):
+                return None
+        else:
+            # The first task's worker prepares the store and divides the source for all.
+            if 0 not in mine and not goes_on and not self._is_prepared(name, members):
+                return None
+            tasks = frozenset(
+                n
+                for n in mine
+                if (hosted is not None and hosted.holds(n)) or self._is_released(name, n, members)
+            )
+            if hosted is None and not tasks:
+                return None
+        run = as_taken_over(config, configs.tasks.get(name))
+        return Wanted(config, configs.target(name), run, tasks, configs.version(name))
+
+    def _is_prepared(self, name: str, members: Collection[str]) -> bool:
+        """Whether the first task has been started with the current configuration, or its worker is
+        not there."""
+        first = self._store.statuses.tasks.get(name, {}).get(0)
+        if first is None:
+            return False
+        begun = first.state in (State.RUNNING, State.PAUSED, State.FAILED)
+        is_current = first.version == self._store.configs.version(name)
+        return first.worker not in members or (begun and is_current)
+
+    def _is_released(self, name: str, task: int | None, members: Collection[str]) -> bool:
+        """Whether the worker that had a task, or with None any task of the connector, has released
+        it, is gone, or takes too long. Two at a time would do no harm, but would conflict."""
+        statuses = self._store.statuses
+        tasks = statuses.tasks.get(name, {})
+        whole = [*tasks.values(), statuses.connectors.get(name)]
+        parts = whole if task is None else [tasks.get(task)]
+        waiting = (name, -1 if task is None else task)
+        if all(part is None or self._is_free(part, members) for part in parts):
+            self._waiting.pop(waiting, None)
+            return True
+        since = self._waiting.setdefault(waiting, time.monotonic())
+        return time.monotonic() - since > self._config.rebalance_timeout_ms / 1000
+
+    def _is_free(self, part: StateRecord, members: Collection[str]) -> bool:
+        free = part.state == State.UNASSIGNED or part.worker not in members
+        return free or part.worker == self._config.id
+
+    # Reports
+
+    def _changed(self, name: str) -> Iterator[Record]:
+        """The states of what runs here that the status topic does not have yet."""
+        hosted = self._hosted[name]
+        status, wanted = hosted.status, hosted.wanted
+        if status is None or wanted is None:
+            return
+        with self._store.changed:
+            statuses = self._store.statuses
+            connector = statuses.connectors.get(name)
+            used = set(statuses.topics.get(name, ()))
+        if wanted.tasks is None or 0 in wanted.tasks:
+            now = self._part(status.connector)
+            if connector != now:
+                yield stated(name, now)
+        elif connector is not None and self._is_left(hosted, 0, connector):
+            yield stated(name, self._part(_FREE))
+        yield from self._tasks_changed(hosted, status, wanted)
+        positions, before = hosted.topics, self._topics.get(name, {})
+        self._topics[name] = positions
+        for topic, at in positions.items():
+            if topic not in used and before.get(topic) != at and self._config.topic_tracking:
+                yield topic_used(name, topic, int(time.time() * 1000))
+
+    def _tasks_changed(
+        self, hosted: HostedConnector, status: ConnectorStatus, wanted: Wanted
+    ) -> Iterator[Record]:
+        name, mine = hosted.name, wanted.tasks
+        with self._store.changed:
+            tasks = dict(self._store.statuses.tasks.get(name, {}))
+            shares = len(self._store.configs.assignment.workers.get(name, ()))
+        members = _ids(self._membership.group.members)
+        is_stopped = wanted.state is State.STOPPED
+        by_state = {State.STOPPED: is_stopped, State.FAILED: True}
+        are_all = by_state.get(status.connector.state, hosted.has_begun)
+        free = self._part(_FREE)
+        for number, task in status.tasks.items():
+            if mine is None or number in mine:
+                part = self._part(task, "" if number else hosted.version)
+                if tasks.pop(number, None) != part:
+                    yield task_stated(name, number, part)
+        for number, record in tasks.items():
+            if mine is None or number in mine:
+                # Without a state yet, or any more, it may still be one of the connector's.
+                if are_all or record != free:
+                    yield task_stated(name, number, None if are_all else free)
+            elif 0 in mine and (
+                number >= shares or (is_stopped and self._is_free(record, members))
+            ):
+                yield task_stated(name, number, None)
+            elif self._is_left(hosted, number, record):
+                yield task_stated(name, number, free)
+
+    def _is_left(self, hosted: HostedConnector, task: int, record: StateRecord) -> bool:
+        """Whether a task ran here and the status topic does not yet say that it no longer does."""
+        is_mine = record.worker == self._config.id and record.state != State.UNASSIGNED
+        return is_mine and not hosted.holds(task)
+
+    def _released(self, name: str) -> Iterator[Record]:
+        """The record that this worker no longer runs a connector, unless another one already runs
+        it."""
+        free = self._part(_FREE)
+        self._topics.pop(name, None)
+        with self._store.changed:
+            statuses = self._store.statuses
+            if name not in self._store.configs.connectors:
+                return
+            connector = statuses.connectors.get(name)
+            if connector is not None and _runs(connector, free.worker):
+                yield stated(name, free)
+            for number, task in statuses.tasks.get(name, {}).items():
+                if _runs(task, free.worker):
+                    yield task_stated(name, number, free)
+
+    def _part(self, status: Status, version: str = "") -> StateRecord:
+        epoch = self._store.configs.assignment.epoch
+        state, worker = str(status.state), self._config.id
+        facts = (status.trace, version, status.executor, status.waiting)
+        return StateRecord(state, worker, epoch, *facts)
+
+    def _is_member(self) -> bool:
+        try:
+            return self._config.url in self._membership.group.members
+        except SemelError:
+            return False
+
+    def _report(self, records: list[Record]) -> None:
+        """Let these records be written, unless other workers may have taken over: then only they
+        know the states."""
+        if not self._is_member():
+            with self._writing:
+                self._unwritten.clear()
+            return
+        now = time.monotonic()
+        new = {}
+        for key, value in records:
+            reported, at = self._reported.get(key, (None, 0.0))
+            if reported != value or now - at > _READ_BACK:
+                new[key] = value
+        self._reported |= {key: (value, now) for key, value in new.items()}
+        if new:
+            with self._writing:
+                self._unwritten |= new
+            self._store.wake()
+
+
+def _runs(part: StateRecord, worker: str) -> bool:
+    return part.worker == worker and part.state != State.UNASSIGNED
+
+
+def _ids(urls: Collection[str]) -> set[str]:
+    """The workers' ids, from their URLs."""
+    return {urlsplit(url).netloc for url in urls}

@@ -1,0 +1,156 @@
+"""What the leader does by itself: it assigns connectors and tasks to workers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+
+from semel.config.cluster import ClusterConfig
+from semel.core.errors import LedgerConflict, SemelError
+from semel.driver.planning import plan_any
+from semel.worker.cluster.assignment import assign
+from semel.worker.cluster.leadership import Leadership
+from semel.worker.cluster.membership import Group, Membership
+from semel.worker.cluster.records import Assignment, assigned, session_key
+from semel.worker.cluster.store import Store
+
+log = logging.getLogger(__name__)
+
+_DIVISIBLE = ("direct", "source")
+"""The engines whose tasks do not need a common driver."""
+
+
+class Leader:
+    """Leads the cluster while this worker owns the config topic's partition."""
+
+    def __init__(
+        self, config: ClusterConfig, store: Store, membership: Membership, leadership: Leadership
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._membership = membership
+        self._leadership = leadership
+        self._left: dict[str, float] = {}
+        """When each worker that is expected back was last known to be away."""
+        self._is_new = True
+        """Whether this process has not yet been part of a cluster that had a leader."""
+        self._begun_at = 0.0
+        """When the cluster was started as a whole, in milliseconds; 0 if it was running before."""
+        self._awaited: frozenset[str] = frozenset()
+
+    def look(self) -> None:
+        """Become or stop being the leader as the group decides, and write what has changed.
+
+        Raises:
+            SemelError: a topic could not be written. Call again.
+        """
+        group = self._membership.group
+        if group.leader != self._config.url:
+            if group.leader is not None:
+                self._is_new = False
+                self._leadership.give_up()
+            return
+        try:
+            self._lead(group)
+        except LedgerConflict:
+            log.info("worker %s no longer leads: another worker does", self._config.id)
+
+    def _lead(self, group: Group) -> None:
+        if not self._leadership.is_held:
+            log.info("worker %s leads group %s", self._config.id, self._config.group_id)
+            self._leadership.take()
+            if self._is_new and not self._has_stayed(group):
+                self._begun_at = time.time() * 1000
+            self._is_new = False
+            if not self._store.configs.session_key:
+                self._leadership.write([session_key()])
+            self._store.wake()  # requests wait for it
+        assignment = self._assigning(group)
+        if assignment is not None:
+            self._leadership.write([assigned(assignment)])
+            owners = assignment.owners - self._awaited
+            log.info(
+                "group %s: assigned %d connectors to %d workers (assignment %d)",
+                *(self._config.group_id, len(assignment.workers), len(owners), assignment.epoch),
+            )
+        self._forget()
+
+    def _assigning(self, group: Group) -> Assignment | None:
+        """The assignment that replaces the current one."""
+        store = self._store
+        with store.changed:
+            before = store.configs.assignment
+            connectors = {n: dict(c) for n, c in store.configs.connectors.items()}
+            versions = {name: store.configs.version(name) for name in connectors}
+            left = store.statuses.leaving.items()
+            leaving = {worker: at for worker, at in left if at > self._begun_at}
+        since = time.time() * 1000 - self._config.rebalance_delay_ms
+        workers = [worker for worker in group.members if worker not in leaving]
+        if not workers:
+            return None
+        awaited = [worker for worker, at in leaving.items() if at > since]
+        awaited += self._returning(leaving, group)
+        self._tell_awaited(frozenset(awaited) & before.owners)
+        known = {n: len(of) for n, of in before.workers.items() if of}
+        shares = {
+            name: known[name]
+            if name in known and before.versions.get(name) == versions[name]
+            else self._shares(config)
+            for name, config in connectors.items()
+        }
+        found = assign(shares, workers, before.workers, awaited)
+        if found == before.workers and versions == before.versions:
+            return None
+        return Assignment(before.epoch + 1, found, versions)
+
+    def _has_stayed(self, group: Group) -> bool:
+        """Whether a worker that was assigned work is still there. If none is, the cluster was
+        stopped as a whole, and nobody waits for workers that may have other addresses now."""
+        with self._store.changed:
+            before = self._store.configs.assignment
+            leaving = set(self._store.statuses.leaving)
+        return bool(before.owners & group.members - leaving - {self._config.url})
+
+    def _tell_awaited(self, awaited: frozenset[str]) -> None:
+        if awaited - self._awaited:
+            log.info(
+                "group %s: keeping the work of %s for workers that were stopped, for %.0f s at "
+                "most (scheduled.rebalance.max.delay.ms)",
+                self._config.group_id,
+                ", ".join(sorted(awaited)),
+                self._config.rebalance_delay_ms / 1000,
+            )
+        self._awaited = awaited
+
+    def _returning(self, leaving: Collection[str], group: Group) -> list[str]:
+        """Workers that are back, but not yet in the group as this worker saw it last."""
+        now, session = time.monotonic(), self._config.session_timeout_ms / 1000
+        self._left |= dict.fromkeys(leaving, now)
+        self._left = {
+            worker: at
+            for worker, at in self._left.items()
+            if worker in leaving or (now - at < session and worker not in group.members)
+        }
+        return [worker for worker in self._left if worker not in leaving]
+
+    def _shares(self, config: Mapping[str, str]) -> int:
+        """The number of shares that a connector can be divided into: its tasks, if they need not be
+        together. A connector that cannot run has one, and its worker says why."""
+        try:
+            planned = plan_any(self._config.inherited(self._config.permitted(config)))
+        except SemelError:
+            return 1
+        try:
+            if planned.engine not in _DIVISIBLE or planned.is_local:
+                return 1
+            return planned.connector.tasks_max
+        finally:
+            planned.close()
+
+    def _forget(self) -> None:
+        """Remove deleted connectors from the status topic."""
+        with self._store.changed:
+            gone = self._store.statuses.known() - set(self._store.configs.connectors)
+            records = [r for name in gone for r in self._store.statuses.forgetting(name)]
+        self._store.report(records)

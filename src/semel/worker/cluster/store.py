@@ -1,0 +1,152 @@
+"""The config and status topics, as far as one worker has read them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+from semel.config.cluster import ClusterConfig
+from semel.driver.states import State
+from semel.kafka.cluster import Cluster
+from semel.kafka.followed import FollowedTopic
+from semel.kafka.transactions import PlainProducer
+from semel.sources import is_source
+from semel.worker import loggers
+from semel.worker.cluster.records import Configs, Record, Restart, StateRecord, Statuses
+
+log = logging.getLogger(__name__)
+
+OnRestart = Callable[[Restart], None]
+
+
+class Store:
+    """Follows both topics, in threads of its own, from :meth:`start` until :meth:`close`.
+
+    Hold ``changed`` while reading ``configs`` and ``statuses``; it is notified when they have
+    changed. Restarts that are requested from then on are passed to ``on_restart``.
+    """
+
+    def __init__(self, config: ClusterConfig, client: Mapping[str, Any]) -> None:
+        self.changed = threading.Condition()
+        self.configs = Configs()
+        self.statuses = Statuses()
+        self._config = config
+        self.on_restart: OnRestart = lambda _request: None
+        self.changes = 0
+        """how often ``changed`` was notified"""
+        self.rebalances = 0
+        """how often the assignment has changed since this worker started"""
+        self.rebalanced_at = -math.inf
+        self._is_new = False
+        cluster = Cluster(client)
+        self.config_topic = FollowedTopic(
+            "config.storage.topic", config.config_topic, cluster, self._configure, self.wake
+        )
+        self._status_topic = FollowedTopic(
+            "status.storage.topic", config.status_topic, cluster, self._state, self.wake
+        )
+        self._producer = PlainProducer(f"group {config.group_id}", client)
+        self._producing = threading.Lock()
+
+    def start(self) -> None:
+        """Create the topics where they are missing, and read what they hold.
+
+        Raises:
+            ConfigError: a topic cannot be used as it is.
+            ServiceError: a topic cannot be created.
+            TransientError: a topic cannot be read.
+        """
+        config = self._config
+        self.config_topic.prepare(1, config.config_replication, exactly=True)
+        self._status_topic.prepare(config.status_partitions, config.status_replication)
+        self.config_topic.start()
+        self._status_topic.start()
+        with self.changed:
+            self._is_new = True
+            levels = dict(self.configs.levels)
+        for logger, level in levels.items():
+            loggers.set_level(logger, level)
+
+    def close(self) -> None:
+        """Stop reading and writing."""
+        with ExitStack() as ends:
+            ends.callback(self.config_topic.close)
+            ends.callback(self._status_topic.close)
+            ends.callback(self._producer.drop)
+
+    def wake(self) -> None:
+        """Wake up those who wait for a change."""
+        with self.changed:
+            self.changes += 1
+            self.changed.notify_all()
+
+    def report(self, records: Sequence[Record]) -> None:
+        """Write to the status topic.
+
+        Raises:
+            TransientError: the record may not have been written.
+        """
+
+        def send(producer: Any, failed: Any) -> None:
+            for key, value in records:
+                producer.produce(self._config.status_topic, value, key, on_delivery=failed)
+
+        if records:
+            with self._producing:
+                self._producer.send([send], lambda: None)
+
+    def _configure(self, key: bytes, value: bytes | None) -> None:
+        with self.changed:
+            before = dict(self.configs.levels) if self._is_new else {}
+            epoch = self.configs.assignment.epoch
+            restart = self.configs.apply(key, value)
+            if self._is_new and epoch != self.configs.assignment.epoch:
+                self.rebalances += 1
+                self.rebalanced_at = time.monotonic()
+            after = dict(self.configs.levels) if self._is_new else {}
+            is_new = self._is_new
+        if restart is not None and is_new:
+            self.on_restart(restart)
+        for logger, level in after.items():
+            if before.get(logger) != level:
+                loggers.set_level(logger, level)
+
+    def _state(self, key: bytes, value: bytes | None) -> None:
+        with self.changed:
+            self.statuses.apply(key, value)
+
+
+def stopped(store: Store, connector: str) -> bool:
+    """Whether a connector should be stopped, and is. Hold ``store.changed``."""
+    part = store.statuses.connectors.get(connector)
+    return (
+        store.configs.target(connector) is State.STOPPED
+        and part is not None
+        and part.state == State.STOPPED
+        and not store.statuses.tasks.get(connector)
+    )
+
+
+def known_tasks(store: Store, connector: str) -> dict[int, StateRecord]:
+    """The states of a connector's tasks by number. Those that no worker has reported are
+    unassigned, at the worker that should run them. Hold ``store.changed``."""
+    configs = store.configs
+    found = dict(store.statuses.tasks.get(connector, {}))
+    if configs.target(connector) is State.STOPPED:
+        return found
+    count = max(found, default=-1) + 1
+    shares = len(configs.assignment.workers.get(connector, ()))
+    name = configs.connectors.get(connector, {}).get("connector.class", "").strip()
+    if shares > 1 and not is_source(name):  # a source may have fewer tasks
+        count = max(count, shares)
+    for number in range(count):
+        owner = configs.assignment.owner(connector, number)
+        if number not in found and owner is not None:
+            found[number] = StateRecord(State.UNASSIGNED, urlsplit(owner).netloc)
+    return found

@@ -1,0 +1,405 @@
+"""What a worker's REST API does to connectors, whether one worker runs them or a cluster.
+
+Answers have Kafka Connect's shape, and errors its wording, because tools read them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semel.config.worker import WorkerConfig
+from semel.core.abandoned import Abandoned, within
+from semel.core.errors import ConfigError, Unresolvable
+from semel.driver.planning import AnyPlan, SourcePlan, plan_any
+from semel.driver.planning.refusal import without_references
+from semel.driver.positions import first_positions, reset_positions, set_positions
+from semel.driver.source_positions import reset_source_offsets, set_source_offsets, source_offsets
+from semel.driver.states import State, Waiting
+from semel.sources import is_source
+from semel.worker import plugins
+from semel.worker.errors import BadRequest, Forbidden, NotFound, Unanswered
+from semel.worker.offsets import as_answer, of_source, parsed, parsed_of_source
+
+log = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+
+_READS_IN, _CHANGES_IN = 30.0, 90.0
+"""Seconds within which a store must answer a request. Kafka Connect's limit is the larger."""
+_READERS, _WRITERS = threading.Semaphore(2), threading.Semaphore(2)
+"""Room for those who validate configurations, and for those who set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The state of a connector or a task, and the worker that runs it."""
+
+    state: str
+    worker: str
+    trace: str = ""
+    executor: str = ""
+    waiting: Waiting | None = None
+
+    def answer(self) -> Answer:
+        """As the REST API writes it."""
+        found = {"state": self.state, "worker_id": self.worker}
+        found |= {"version": plugins.VERSION}  # the plugin's (KIP-891)
+        found |= {"executor": self.executor} if self.executor else {}
+        return found | ({"trace": self.trace} if self.trace else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A connector's state and those of its tasks."""
+
+    connector: Part
+    tasks: Mapping[int, Part] = field(default_factory=dict)
+
+
+class Herder(ABC):
+    """Creates, changes, restarts and deletes connectors."""
+
+    def __init__(self, worker: WorkerConfig) -> None:
+        self._worker = worker
+
+    def peer_token(self) -> str:
+        """What the cluster's workers know one another by; empty without a cluster."""
+        return ""
+
+    # What depends on where connectors are kept and run
+
+    @property
+    @abstractmethod
+    def _configs(self) -> Mapping[str, Mapping[str, str]]:
+        """Connectors' configurations, as they were given."""
+
+    @abstractmethod
+    def _parts(self, name: str) -> Parts | None:
+        """The states of a connector; None if nothing is known about it."""
+
+    @abstractmethod
+    def _tasks(self, name: str) -> Sequence[int]:
+        """The numbers of a connector's tasks."""
+
+    @abstractmethod
+    def _is_stopped(self, name: str) -> bool:
+        """Whether a connector was stopped and has ended."""
+
+    @abstractmethod
+    def create(self, name: str, config: Mapping[str, str], state: State) -> Answer:
+        """Add a connector, in this state (KIP-980).
+
+        Raises:
+            BadRequest: its configuration is invalid.
+            Conflict: a connector of this name exists.
+        """
+
+    @abstractmethod
+    def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
+        """Set a connector's configuration; returns whether the connector is new.
+
+        Raises:
+            BadRequest: the configuration is invalid. The connector continues unchanged.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Stop a connector and forget it. Its ledger stays."""
+
+    @abstractmethod
+    def pause(self, name: str) -> None:
+        """Pause a connector: it reads nothing."""
+
+    @abstractmethod
+    def resume(self, name: str) -> None:
+        """Resume a connector."""
+
+    @abstractmethod
+    def stop(self, name: str) -> None:
+        """End a connector's tasks, and wait for that; it keeps its configuration (KIP-875)."""
+
+    @abstractmethod
+    def restart(self, name: str) -> None:
+        """Restart a connector without its tasks."""
+
+    @abstractmethod
+    def restart_all(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        """Restart a connector and its tasks (KIP-745); returns what is being restarted."""
+
+    @abstractmethod
+    def restart_task(self, name: str, task: int) -> None:
+        """Restart one task."""
+
+    @abstractmethod
+    def _used_topics(self, name: str) -> Sequence[str]:
+        """The topics that a connector has used since they were reset."""
+
+    @abstractmethod
+    def _forget_topics(self, name: str) -> None:
+        """Forget the topics that a connector has used."""
+
+    @abstractmethod
+    def set_level(self, logger: str, level: str) -> None:
+        """Set a logger's level on all workers (KIP-976)."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this worker has completed its startup (KIP-1017)."""
+        return True
+
+    @property
+    def rebalances(self) -> Mapping[str, float | str]:
+        """Kafka Connect's attributes of ``connect-worker-rebalance-metrics``; none for a worker
+        that runs alone."""
+        return {}
+
+    def own(self, name: str, task: int = 0) -> None:
+        """Make sure that this worker runs a task; a worker that runs alone runs all of them.
+
+        Raises:
+            NotFound: there is no such connector.
+            Elsewhere: another worker runs it.
+            Nobody: no worker runs it at the moment.
+        """
+        self.config(name)
+
+    def lead(self) -> None:  # noqa: B027
+        """Make sure that this worker leads; a worker that runs alone always does.
+
+        Raises:
+            Elsewhere: another worker leads.
+            Nobody: no worker leads at the moment.
+        """
+
+    # Configurations
+
+    def connectors(self) -> list[str]:
+        """Their names."""
+        return list(self._configs)
+
+    def config(self, name: str) -> dict[str, str]:
+        """A connector's configuration, as it was given."""
+        try:
+            return dict(self._configs[name])
+        except KeyError:
+            raise NotFound(f"Connector {name} not found") from None
+
+    def info(self, name: str) -> Answer:
+        """``GET /connectors/{name}``."""
+        config = self.config(name)
+        tasks = [{"connector": name, "task": n} for n in self._tasks(name)]
+        return {"name": name, "config": config, "tasks": tasks, "type": _type(config)}
+
+    def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
+        """Change some keys; one that is null is removed (KIP-477)."""
+        merged = {**self.config(name), **changes}
+        return self.put(name, {k: v for k, v in merged.items() if v is not None})[1]
+
+    def validate(self, plugin: str, config: plugins.Given) -> Answer:
+        """``PUT /connector-plugins/{plugin}/config/validate``."""
+        return plugins.apart(_READERS, plugins.answer, plugin, config, self._worker)
+
+    def check(self, config: plugins.Given) -> Answer:
+        """What an answer says in addition about a configuration that is not refused: its warnings,
+        if there are any.
+
+        Raises:
+            BadRequest: names everything that is wrong with it.
+        """
+        return plugins.apart(_WRITERS, plugins.unrefused, config, self._worker)
+
+    def _known(self, name: str) -> None:
+        if name not in self._configs:
+            raise NotFound(f"Unknown connector {name}")
+
+    # States
+
+    def status(self, name: str) -> Answer:
+        """``GET /connectors/{name}/status``."""
+        parts = self._parts(name)
+        if parts is None:
+            raise NotFound(f"No status found for connector {name}")
+        return {
+            "name": name,
+            "connector": parts.connector.answer(),
+            "tasks": [{"id": n, **part.answer()} for n, part in sorted(parts.tasks.items())],
+            "type": _type(self._configs.get(name, {})),
+        }
+
+    def waiting(self, name: str) -> Mapping[int | None, Waiting]:
+        """What its tasks wait for, by number, and what it waits for itself, by None."""
+        parts = self._parts(name)
+        if parts is None:
+            return {}
+        found: list[tuple[int | None, Part]] = [(None, parts.connector), *parts.tasks.items()]
+        return {number: part.waiting for number, part in found if part.waiting is not None}
+
+    def task_status(self, name: str, task: int) -> Answer:
+        """``GET /connectors/{name}/tasks/{task}/status``."""
+        parts = self._parts(name)
+        if parts is None or task not in parts.tasks:
+            raise NotFound(f"No status found for task {name}-{task}")
+        return {"id": task, **parts.tasks[task].answer()}
+
+    def task_configs(self, name: str) -> list[Answer]:
+        """``GET /connectors/{name}/tasks``."""
+        config = self.config(name)
+        return [{"id": {"connector": name, "task": n}, "config": config} for n in self._tasks(name)]
+
+    def _restarting(self, name: str, *, tasks: bool, only_failed: bool) -> Answer:
+        """The status that answers a request to restart.
+
+        Raises:
+            NotFound: there is no such connector.
+        """
+        if name not in self._configs:
+            raise NotFound(f"Unknown connector: {name}")
+        answer = self.status(name)
+        parts = [answer["connector"], *(answer["tasks"] if tasks else ())]
+        for part in parts:
+            if part["state"] == State.FAILED or not only_failed:
+                part["state"] = State.RESTARTING
+        return answer
+
+    def _log_configured(self, name: str, *, created: bool) -> None:
+        log.info("connector %s: %s", name, "created" if created else "reconfigured")
+
+    def _log_deleted(self, name: str) -> None:
+        log.info("connector %s: deleted", name)
+
+    def _log_target(self, name: str, state: State) -> None:
+        log.info("connector %s: target state %s", name, state)
+
+    def _log_restart(self, what: str, *, tasks: bool = False, only_failed: bool = False) -> None:
+        with_tasks = " with its tasks" if tasks else ""
+        failed = ", only of what has failed" if only_failed else ""
+        log.info("connector %s: restart requested%s%s", what, with_tasks, failed)
+
+    # Topics and positions
+
+    def topics(self, name: str) -> Answer:
+        """``GET /connectors/{name}/topics`` (KIP-558): those it has used since they were reset."""
+        if not self._worker.topic_tracking:
+            raise Forbidden("Topic tracking is disabled.")
+        return {name: {"topics": list(self._used_topics(name))}}
+
+    def reset_topics(self, name: str) -> None:
+        """``PUT /connectors/{name}/topics/reset``."""
+        if not self._worker.topic_tracking:
+            raise Forbidden("Topic tracking is disabled.")
+        if not self._worker.topic_tracking_reset:
+            raise Forbidden("Topic tracking reset is disabled.")
+        self._forget_topics(name)
+
+    def offsets(self, name: str) -> Answer:
+        """``GET /connectors/{name}/offsets``: what the ledger holds (KIP-875)."""
+
+        def held(planned: AnyPlan) -> Answer:
+            if isinstance(planned, SourcePlan):
+                return of_source(source_offsets(planned))
+            return as_answer({e.topic_partition: e.position for e in planned.sink.entries()})
+
+        found: Answer = self._with_plan(name, held)
+        return found
+
+    def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
+        """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger. ``by``
+        names who asks for it."""
+        if not body.get("offsets"):
+            raise BadRequest(
+                "Partitions / offsets need to be provided for an alter offsets request"
+            )
+        self._check_stopped(name)
+
+        def alter(planned: AnyPlan) -> None:
+            if isinstance(planned, SourcePlan):
+                offsets = parsed_of_source(body["offsets"])
+                set_source_offsets(planned, offsets)
+                self._log_offsets(name, {json.dumps(p): json.dumps(o) for p, o in offsets})
+                return
+            wanted = parsed(body["offsets"])
+            given = {tp: at for tp, at in wanted.items() if at is not None}
+            found = given | first_positions(planned, wanted.keys() - given.keys())
+            set_positions(planned, found, by)
+            self._log_offsets(name, found)
+
+        self._with_plan(name, alter, changes=True)
+        return {"message": "The offsets for this connector have been altered successfully"}
+
+    def reset_offsets(self, name: str, by: str) -> Answer:
+        """``DELETE /connectors/{name}/offsets``, of a stopped connector: empties its ledger. ``by``
+        names who asks for it."""
+        self._check_stopped(name)
+
+        def reset(planned: AnyPlan) -> None:
+            if isinstance(planned, SourcePlan):
+                reset_source_offsets(planned)
+            else:
+                reset_positions(planned, by)
+
+        self._with_plan(name, reset, changes=True)
+        log.info("connector %s: offsets reset", name)
+        return {"message": "The offsets for this connector have been reset successfully"}
+
+    def _log_offsets(self, name: str, offsets: Mapping[Any, Any]) -> None:
+        texts = ", ".join(f"{where}={at}" for where, at in offsets.items())
+        log.info("connector %s: offsets set: %s", name, texts)
+
+    def _check_stopped(self, name: str) -> None:
+        self.config(name)
+        if not self._is_stopped(name):
+            raise BadRequest(
+                "Connectors must be in the STOPPED state before their offsets can be modified. "
+                "This can be done for the specified connector by issuing a 'PUT' request to the "
+                f"'/connectors/{name}/stop' endpoint"
+            )
+
+    def look(self, name: str, call: Callable[[AnyPlan], Any]) -> Any:
+        """Call ``call`` with a new plan of the connector, and return what it finds."""
+        return self._with_plan(name, call)
+
+    def _with_plan(
+        self, name: str, call: Callable[[AnyPlan], Any], *, changes: bool = False
+    ) -> Any:
+        """Plan the connector again, because the run's sink or source belongs to the run.
+
+        Raises:
+            Unanswered: a store or Kafka takes too long. Where ``call`` ``changes`` something, it
+                may still do so. Or the configuration refers to something that is not there now.
+        """
+        try:
+            config = self._worker.permitted(self.config(name))
+            planned = plan_any(self._worker.inherited(config))
+        except Unresolvable as error:
+            raise Unanswered(str(error)) from None
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+
+        def done() -> Any:
+            try:
+                return call(planned)
+            except ConfigError as error:
+                told = without_references(str(error), planned.connector.originals)
+                raise BadRequest(told) from None
+            finally:
+                planned.close()
+
+        bound = _CHANGES_IN if changes else _READS_IN
+        try:
+            return within(bound, f"a request about connector {name}", done)
+        except Abandoned:
+            outcome = ". It may still take effect: check the offsets before you repeat it"
+            raise Unanswered(
+                f"connector {name}: no answer from where it keeps its offsets within {bound:.0f} s"
+                + (outcome if changes else "")
+            ) from None
+
+
+def _type(config: Mapping[str, str]) -> str:
+    return "source" if is_source(config.get("connector.class", "").strip()) else "sink"

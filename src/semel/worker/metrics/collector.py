@@ -1,0 +1,271 @@
+"""Builds Prometheus' metric families from the connectors' state at each scrape."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from semel.config.definition import text_of
+from semel.driver.source_lag import SourceLag
+from semel.driver.states import Waiting
+from semel.tasks.control import BUCKETS, Deliveries
+from semel.worker.metrics import names
+from semel.worker.metrics.lags import Lag, Lags, SourceLags
+from semel.worker.metrics.names import prometheus_name
+from semel.worker.metrics.observed import Observed
+from semel.worker.metrics.rates import Rates
+from semel.worker.metrics.waits import waits
+
+Observe = Callable[[], Sequence[Observed]]
+Audits = Callable[[], Mapping[str, Mapping[str, float]]]
+Rebalances = Callable[[], Mapping[str, float | str]]
+_CONNECTOR = ("connector",)
+_TASK = ("connector", "task")
+_TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
+    ("semel_records", "Records read.", lambda each: each.progress.records),
+    ("semel_rows", "Rows or records written.", lambda each: each.progress.rows),
+    ("semel_bad_records", "Records that could not be processed.", lambda e: e.progress.failed),
+    ("semel_commits", "Commits.", lambda each: each.progress.commits),
+    ("semel_replays", "Commits the ledger already had.", lambda e: _deliveries(e).replays),
+    ("semel_conflicts", "Commits the ledger refused.", lambda e: _deliveries(e).conflicts),
+    ("semel_commit_failures", "Commits that failed.", lambda e: _deliveries(e).failures),
+    ("semel_task_restarts", "Tasks that were started again.", lambda e: e.progress.restarts),
+    ("semel_fences", "Fences by another run.", lambda each: each.tally.fences),
+)
+
+
+def registry(
+    observe: Observe,
+    audits: Audits = dict,
+    rebalances: Rebalances = dict,
+    lags: Lags | None = None,
+) -> CollectorRegistry:
+    """The registry behind ``/metrics``: the connectors, and this process.
+
+    Args:
+        observe: the connectors at a scrape.
+        audits: the figures of the last audit of each connector.
+        rebalances: the figures of a cluster, by Kafka Connect's names.
+        lags: asks Kafka, if others ask as well.
+    """
+    made = CollectorRegistry()
+    made.register(ConnectorCollector(observe, audits, rebalances, lags))
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    return made
+
+
+class ConnectorCollector:
+    """The connectors of a process."""
+
+    def __init__(
+        self,
+        observe: Observe,
+        audits: Audits,
+        rebalances: Rebalances = dict,
+        lags: Lags | None = None,
+    ) -> None:
+        self._observe = observe
+        self._audits = audits
+        self._rebalances = rebalances
+        self._lags = lags or Lags()
+        self._source_lags = SourceLags()
+        self._rates = Rates()
+        self._lock = threading.Lock()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance; each scrape decides."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, at this moment."""
+        with self._lock:
+            found = list(self._observe())
+            lags = self._lags.of(found)
+            yield from _worker(found)
+            yield from _cluster(self._rebalances())
+            yield from _connectors(found)
+            yield from self._tasks(found, lags)
+            yield from _own(found, lags)
+            yield _held_up(waits(found, self._lags))
+            yield _left(self._source_lags.of(found))
+            yield from _audited(self._audits())
+
+    def _tasks(self, found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
+        sinks = [each for each in found if not each.is_source]
+        sources = [each for each in found if each.is_source]
+        for metrics, those in (
+            (names.OF_TASKS, found),
+            (names.OF_SINK_TASKS, sinks),
+            (names.OF_SOURCE_TASKS, sources),
+        ):
+            for metric in metrics:
+                family = _family(metric.name, metric.help, _TASK)
+                for each in those:
+                    for number, report in each.reports.items():
+                        labels, value = (each.name, str(number)), float(metric.value(report))
+                        if metric.is_rate:
+                            value = self._rates.of((metric.name, *labels), value)
+                        family.add_metric(labels, value)
+                yield family
+        lag_max = _family(names.LAG_MAX, "Lag of the partition that is furthest behind.", _TASK)
+        for each in sinks:
+            lag = lags.get(each.name, {})
+            for number, report in each.reports.items():
+                behind = [lag[tp] for tp in report.positions if tp in lag]
+                if behind:
+                    lag_max.add_metric((each.name, str(number)), max(behind))
+        yield lag_max
+
+
+def _family(name: str, text: str, labels: Sequence[str]) -> Any:
+    """A counter if the name ends like one, as the JMX exporter has it, else a gauge."""
+    if name.endswith("_total"):
+        return CounterMetricFamily(name, text, labels=labels)
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def _worker(found: Sequence[Observed]) -> Iterator[Metric]:
+    connectors = sum(each.is_counted for each in found)
+    tasks = sum(len(each.tasks) for each in found)
+    counts = {
+        "connector-count": ("Connectors whose first task is on this worker.", connectors),
+        "task-count": ("Tasks of this worker.", tasks),
+    }
+    for attribute, (text, value) in {**counts, **names.Starts.of(list(found)).metrics}.items():
+        family = _family(prometheus_name(names.WORKER, attribute), text, ())
+        family.add_metric((), value)
+        yield family
+    states = {each.name: Counter(each.tasks.values()) for each in found}
+    by_state = {"connector-total-task-count": "", **names.TASK_COUNTS}
+    for attribute, state in by_state.items():
+        text = f"Tasks that are {state}." if state else "Tasks of the connector."
+        family = _family(prometheus_name(names.WORKER, attribute), text, _CONNECTOR)
+        for name, count in states.items():
+            family.add_metric((name,), count[state] if state else count.total())
+        yield family
+
+
+def _cluster(facts: Mapping[str, float | str]) -> Iterator[Metric]:
+    for attribute, value in facts.items():
+        name = prometheus_name(names.REBALANCES, attribute)
+        label = attribute.replace("-", "_")
+        in_words = isinstance(value, str)
+        family = _family(name, names.OF_REBALANCES[attribute], (label,) if in_words else ())
+        if isinstance(value, str):
+            family.add_metric((value,), 1)
+        else:
+            family.add_metric((), value)
+        yield family
+
+
+def _connectors(found: Sequence[Observed]) -> Iterator[Metric]:
+    """Facts in words are labels of a metric whose value is 1."""
+    facts: dict[str, Callable[[Observed], str]] = {
+        "type": lambda each: "source" if each.is_source else "sink",
+        "class": lambda each: each.planned.connector.connector_class.strip(),
+    }
+    for fact, value in facts.items():
+        name = prometheus_name("connector", f"connector-{fact}")
+        family = _family(name, f"The connector's {fact}.", ("connector", f"connector_{fact}"))
+        for each in found:
+            family.add_metric((each.name, value(each)), 1)
+        yield family
+    states = Metric("kafka_connect_connector_status", "State of a connector or a task.", "gauge")
+    for each in found:
+        states.add_sample(states.name, {"connector": each.name, "status": each.state.lower()}, 1)
+        for number, state in each.tasks.items():
+            labels = {"connector": each.name, "task": str(number), "status": state.lower()}
+            states.add_sample(states.name, labels, 1)
+    yield states
+
+
+def _own(found: Sequence[Observed], lags: Mapping[str, Lag]) -> Iterator[Metric]:
+    for name, text, value in _TOTALS:
+        total = CounterMetricFamily(name, text, labels=_CONNECTOR)
+        for each in found:
+            total.add_metric((each.name,), value(each))
+        yield total
+    of_fields = ("connector", "topic", "field")
+    unplaced = CounterMetricFamily(
+        "semel_unplaced_values", "Values that reached no column.", labels=of_fields
+    )
+    for each in found:
+        for (topic, name), count in sorted(each.progress.unplaced.items()):
+            unplaced.add_metric((each.name, topic, name), count)
+    yield unplaced
+    labels = ("connector", "topic", "partition")
+    position = GaugeMetricFamily("semel_position", "Offset of the next record.", labels=labels)
+    behind = GaugeMetricFamily("semel_lag_records", "Records still to be read.", labels=labels)
+    for each in found:
+        lag = lags.get(each.name, {})
+        for tp, at in sorted(each.progress.positions.items()):
+            where = (each.name, tp.topic, str(tp.partition))
+            position.add_metric(where, at)
+            if tp in lag:
+                behind.add_metric(where, lag[tp])
+    yield position
+    yield behind
+    seconds = HistogramMetricFamily("semel_commit_seconds", "Time of commits.", labels=_CONNECTOR)
+    for each in found:
+        counted = _deliveries(each)
+        bounds = [*map(str, BUCKETS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(counted.by_time), strict=True))
+        seconds.add_metric((each.name,), buckets, counted.seconds)
+    yield seconds
+    kept = ("connector", "delivery", "mechanism", "engine")
+    guarantee = GaugeMetricFamily("semel_guarantee_info", "The guarantee that holds.", labels=kept)
+    for each in found:
+        held = each.planned.guarantee
+        mechanism = text_of(held.mechanism) or "none"
+        facts = (each.name, held.delivery.value, mechanism, each.planned.engine)
+        guarantee.add_metric(facts, 1)
+    yield guarantee
+
+
+def _held_up(found: Mapping[str, Waiting]) -> Metric:
+    text = "How long a running connector has been waiting for a topic, a service or records."
+    family = GaugeMetricFamily("semel_waiting_seconds", text, labels=("connector", "for"))
+    for name, waiting in found.items():
+        family.add_metric((name, waiting.on), max(0.0, time.time() - waiting.since))
+    return family
+
+
+def _left(lags: Mapping[str, SourceLag]) -> Metric:
+    text = "What a source still has to read, counted in its unit."
+    family = GaugeMetricFamily("semel_source_lag", text, labels=("connector", "unit"))
+    for name, lag in lags.items():
+        if lag.total is not None:
+            family.add_metric((name, lag.unit), lag.total)
+    return family
+
+
+def _audited(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    texts = {
+        "time_seconds": "When the last audit ended, in seconds since 1970.",
+        "broken": "Whether the last audit found the guarantee broken.",
+        "records": "Records that the last audit compared.",
+        "lost": "Records that it found lost.",
+        "duplicated": "Records that it found duplicated.",
+    }
+    for figure, text in texts.items():
+        family = GaugeMetricFamily(f"semel_audit_{figure}", text, labels=_CONNECTOR)
+        for name, found in figures.items():
+            family.add_metric((name,), found[figure])
+        yield family
+
+
+def _deliveries(each: Observed) -> Deliveries:
+    return each.progress.deliveries

@@ -1,0 +1,145 @@
+"""Asks for lag in the background, so that scrapes do not wait for brokers and sources."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from semel.core.ledger import TopicPartition
+from semel.driver.planning import SourcePlan
+from semel.driver.source_lag import SourceLag, source_lag
+from semel.driver.states import Awaited, Waiting, waiting
+from semel.kafka.clients import client_config
+from semel.kafka.cluster import Cluster
+from semel.sources.base import Source
+from semel.worker.metrics.observed import Observed
+
+log = logging.getLogger(__name__)
+
+Lag = Mapping[TopicPartition, int]
+T = TypeVar("T")
+
+
+class Answers(ABC, Generic[T]):
+    """The last answer about each connector."""
+
+    fresh: ClassVar[float]
+    """Seconds for which an answer is used again."""
+    patience: ClassVar[float]
+    """Seconds that a scrape waits for an answer."""
+    kept: ClassVar[float]
+    """Seconds after which an answer is too old to be used."""
+    rest: ClassVar[float] = 0.0
+    """The pause before the next request, as a multiple of the time that the last one took."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[float, T]] = {}
+        self._failed: dict[str, Waiting] = {}
+        self._asking: threading.Thread | None = None
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    def of(self, connectors: Sequence[Observed]) -> Mapping[str, T]:
+        """The answers by connector name; connectors without an answer are left out."""
+        with self._lock:
+            asking = self._asking
+            if asking is None or not asking.is_alive():
+                asking = None
+                if time.monotonic() >= self._due:
+                    self._due = time.monotonic() + self.fresh
+                    asking = self._asking = threading.Thread(
+                        target=self._ask, args=(connectors,), daemon=True, name="semel-lag"
+                    )
+                    asking.start()
+        if asking is not None:
+            asking.join(self.patience)
+        oldest = time.monotonic() - self.kept
+        names = {each.name for each in connectors}
+        found = dict(self._found)
+        return {name: lag for name, (at, lag) in found.items() if name in names and at > oldest}
+
+    def trouble(self, name: str) -> Waiting | None:
+        """Why there is no answer about a connector, and since when; None if there is one."""
+        return self._failed.get(name)
+
+    def _ask(self, connectors: Sequence[Observed]) -> None:
+        began = time.monotonic()
+        for each in connectors:
+            try:
+                found = self._answer(each)
+            except Exception as error:  # a third party's source may raise anything
+                log.debug("connector %s: lag: %s", each.name, error)
+                before = self._failed.get(each.name)
+                failed = waiting(Awaited.SERVICE, str(error) or type(error).__name__, before)
+                self._failed |= {each.name: failed} if failed is not None else {}
+                continue
+            self._failed.pop(each.name, None)
+            if found is None:
+                self._found.pop(each.name, None)
+            else:
+                self._found[each.name] = time.monotonic(), found
+        took = time.monotonic() - began
+        rest = min(self.rest * took, self.kept / 3)
+        self._due = max(self._due, time.monotonic() + rest)
+
+    @abstractmethod
+    def _answer(self, each: Observed) -> T | None: ...
+
+
+class Lags(Answers[Lag]):
+    """The last known lag of each sink connector."""
+
+    fresh, patience, kept = 5.0, 2.0, 60.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clusters: dict[str, Cluster] = {}
+
+    def recent(self, name: str, seconds: float) -> Lag:
+        """The lag of a connector, if the answer is not older than this; else empty."""
+        at, lag = self._found.get(name, (0.0, {}))
+        return lag if time.monotonic() - at < seconds else {}
+
+    def _answer(self, each: Observed) -> Lag | None:
+        if each.is_source:
+            return None
+        positions = dict(each.progress.positions)
+        ends = self._cluster(each).latest(positions, timeout=self.kept / 2)
+        return {tp: max(0, ends[tp] - at) for tp, at in positions.items() if tp in ends}
+
+    def _cluster(self, each: Observed) -> Cluster:
+        """A client, shared by connectors with the same settings."""
+        config = client_config(each.planned.connector, "admin")
+        key = repr(sorted(config.items(), key=lambda item: item[0]))
+        if key not in self._clusters:
+            self._clusters[key] = Cluster(config)
+        return self._clusters[key]
+
+
+class SourceLags(Answers[SourceLag]):
+    """What each source connector still had to read. Asking reads the offsets topic, so it is done
+    rarely, and no scrape waits for it."""
+
+    fresh, patience, kept, rest = 30.0, 0.0, 600.0, 10.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own: WeakKeyDictionary[Source, Source] = WeakKeyDictionary()
+
+    def _answer(self, each: Observed) -> SourceLag | None:
+        if not isinstance(each.planned, SourcePlan) or not each.is_counted:
+            return None
+        theirs = each.planned.source  # which a run uses
+        own = self._own.get(theirs)
+        if own is None:
+            own = self._own[theirs] = type(theirs)(each.planned.connector)
+        try:
+            return source_lag(replace(each.planned, source=own))
+        finally:
+            own.close()

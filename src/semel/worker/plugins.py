@@ -1,0 +1,199 @@
+"""Lists a worker's plugins, and validates configurations key by key."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from typing import Any
+
+from semel import converters, sources, transforms
+from semel.config.aliases import matches
+from semel.config.infos import ConfigInfos, ConfigKeyInfo
+from semel.config.worker import WorkerConfig
+from semel.core.errors import ConfigError, Problem, SemelError
+from semel.driver.validation import declared, keys_of, located_warnings, validate
+from semel.sinks import names
+from semel.tasks import expendable
+from semel.worker.errors import BadRequest, NotFound, RequestError, TooMany
+
+log = logging.getLogger(__name__)
+
+VERSION = version("semel")
+Given = Mapping[str, str | None]
+"""A configuration as a request has it."""
+Answer = dict[str, Any]
+Judged = tuple[ConfigInfos, list[dict[str, Any]]]
+_LIMITS = expendable.Limits(memory=512 * 1024 * 1024, patience=60.0, seconds=10)
+"""What it may take to validate a configuration: usually it takes milliseconds."""
+_WAITS = 20.0
+_NULL = "Null value can not be supplied as the configuration value."
+_SUFFIX = "Connector"
+_OTHERS = {"transforms": "transformation", "predicates": "predicate"}
+"""The other kinds of plugins, with the types that Kafka Connect reports for them."""
+
+
+def listed(*, connectors_only: bool) -> list[dict[str, str]]:
+    """The answer to ``GET /connector-plugins``."""
+    found = [_plugin(name, "sink") for name in sorted(names())]
+    found += [_plugin(name, "source") for name in sorted(sources.known())]
+    if not connectors_only:
+        for kind, type_ in _OTHERS.items():
+            found += [_plugin(name, type_) for name in sorted(dict(transforms.classes(kind)))]
+        found += [_plugin(name, "converter") for name in sorted(converters.names())]
+    return found
+
+
+def _plugin(name: str, kind: str) -> dict[str, str]:
+    return {"class": name, "type": kind, "version": VERSION}
+
+
+def definitions_of(name: str) -> Sequence[ConfigKeyInfo]:
+    """The keys of a connector's class, or of a converter's, a transform's or a predicate's.
+
+    Raises:
+        NotFound: there is no such class.
+    """
+    with _known(name):
+        return keys_of(_full(name))
+
+
+def sections_of(name: str) -> Sequence[type]:
+    """The sections that declare the keys of a connector's class.
+
+    Raises:
+        NotFound: there is no such class.
+    """
+    with _known(name):
+        return declared(_full(name))[0]
+
+
+@contextmanager
+def _known(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise NotFound(f"Unknown plugin {name}.") from None
+
+
+def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """What a function answers about a configuration, in a process that may die of it.
+
+    Raises:
+        BadRequest: it has died, took too long, or met an error that nobody has foreseen.
+        TooMany: too many configurations are being validated.
+    """
+    if not room.acquire(timeout=_WAITS):
+        raise TooMany("Too many configurations are being validated. Try again later")
+    try:
+        return expendable.call(_LIMITS, function, *arguments)
+    except (expendable.Died, TimeoutError):
+        raise BadRequest(
+            "The configuration cannot be validated: the process that did so has died, or took too "
+            "long. It may use "
+            f"{_LIMITS.memory >> 20} MiB of memory and {_LIMITS.seconds} s of CPU time. Look for a "
+            "very large value, query or pattern in it"
+        ) from None
+    except RequestError:
+        raise
+    except SemelError as error:
+        log.warning("a configuration cannot be validated: %s", error)
+        raise BadRequest(f"The configuration cannot be validated: {error}") from None
+    finally:
+        room.release()
+
+
+def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
+    """The answer to ``PUT /connector-plugins/{name}/config/validate``.
+
+    Raises:
+        BadRequest: as :func:`validated`.
+    """
+    infos, warnings = validated(name, config, worker)
+    return asdict(infos) | {"warnings": warnings}
+
+
+def unrefused(config: Given, worker: WorkerConfig) -> Answer:
+    """What an answer says in addition about a configuration that is not refused: its warnings, if
+    there are any.
+
+    Raises:
+        BadRequest: names everything that is wrong with it.
+    """
+    infos, warnings = checked(config, worker)
+    _raise_errors(infos)
+    return {"warnings": warnings} if warnings else {}
+
+
+def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
+    """What is wrong with a configuration for the class ``name``.
+
+    Args:
+        config: what the request holds.
+        worker: says what else the connector runs with, and what it may not set.
+
+    Raises:
+        BadRequest: the configuration belongs to another class, or there is no such class.
+    """
+    given = config.get("connector.class")
+    if given is not None and not _short(given).endswith(_short(name)):
+        raise BadRequest(f"Included connector type {given} does not match request type {name}")
+    try:
+        declared(_full(given or name))
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+    return checked(config, worker, name, resolves=False)
+
+
+def checked(
+    config: Given, worker: WorkerConfig, name: str = "", *, resolves: bool = True
+) -> Judged:
+    """The keys of a configuration, with their values and what is wrong with them, and warnings.
+    ``name`` is the class, if the configuration names none. References are resolved only for those
+    who may create a connector."""
+    given = {key: value for key, value in config.items() if value is not None}
+    nulls = config.keys() - given.keys()
+    class_name = given.get("connector.class") or _full(name)
+    run = {**worker.inherited(given), "connector.class": class_name}
+    known = [*worker.forbidden(given), *(Problem(key, _NULL) for key in sorted(nulls))]
+    infos, warnings = validate(run, resolves=resolves and not known, known=known)
+    configs = [
+        replace(each, value=replace(each.value, value=None)) if each.value.name in nulls else each
+        for each in infos.configs
+    ]
+    return replace(infos, configs=configs), located_warnings(warnings, run)
+
+
+def _raise_errors(infos: ConfigInfos) -> None:
+    """Raise the errors of an answer, as a worker does when it gets such a configuration.
+
+    Raises:
+        BadRequest: the configuration has errors.
+    """
+    if not infos.error_count:
+        return
+    errors = [error for config in infos.configs for error in config.value.errors]
+    raise BadRequest(
+        "\n".join(
+            [
+                "Connector configuration is invalid and contains the following "
+                f"{infos.error_count} error(s):",
+                *errors,
+                "You can also find the above list of errors at the endpoint "
+                "`/connector-plugins/{connectorType}/config/validate`",
+            ]
+        )
+    )
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(_SUFFIX) or name
+
+
+def _full(name: str) -> str:
+    """The class that a full or a simple name stands for; the name itself if there is none."""
+    known = {*names(), *sources.known()}
+    return name if name in known else next(iter(matches(name, known, _SUFFIX)), name)

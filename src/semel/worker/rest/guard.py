@@ -1,0 +1,213 @@
+"""Middleware for every request: authentication, a size limit, and headers of answers."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Collection, Sequence
+from email.utils import formatdate
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from semel.config.rest import AUTHENTICATION, HOSTS, HeaderRule
+from semel.worker.rest.token import VARIABLE, is_local, where
+from semel.worker.rest.users import Users
+
+log = logging.getLogger(__name__)
+
+PEER = "peer"
+"""Where the server puts the common name of a client's certificate."""
+
+_READS = ("GET", "HEAD", "OPTIONS")
+_VALIDATES = re.compile(r"/connector-plugins/[^/]+/config/validate/?")
+USER = "user"
+"""The state of a request in which its user's name is."""
+
+_DENIED = "User cannot access the resource."
+"""Kafka Connect's words."""
+_PATH_SHOWN = 200
+
+
+class Guard:
+    """Admits only authenticated users; read-only users cannot change anything."""
+
+    def __init__(self, app: ASGIApp, users: Users, anonymous: Sequence[str]) -> None:
+        self._app = app
+        self._users = users
+        self._anonymous = {path.rstrip("/") for path in anonymous}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_anonymous(scope):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        user = self._user(scope, headers)
+        scope.setdefault("state", {})[USER] = user
+        if user is None and self._users.are_asked:
+            tried = self._users.named(headers.get("authorization", ""))
+            log.warning("login refused: %s, by %s", _request(scope), tried)
+            await self._challenge()(scope, receive, send)
+        elif user in self._users.readers and not _only_reads(scope):
+            log.warning("refused: %s, by %r, who may only read", _request(scope), user)
+            message = f"{user} may only read"
+            refusal = JSONResponse({"error_code": 403, "message": message}, 403)
+            await refusal(scope, receive, send)
+        elif _only_reads(scope):
+            await self._app(scope, receive, send)
+        else:
+            who = repr(user) if user else "somebody without a login"
+            await self._app(scope, receive, _logging(send, f"{_request(scope)}, by {who}"))
+
+    def _user(self, scope: Scope, headers: Headers) -> str | None:
+        """The authenticated user. The name in a certificate counts if no users are configured."""
+        if self._users.are_asked:
+            found = self._users.of(headers.get("authorization", ""))
+            if found is not None or self._users.are_configured:
+                return found
+        name: str | None = scope.get("state", {}).get(PEER)
+        return name
+
+    def _challenge(self) -> Response:
+        if self._users.are_configured:
+            challenge = {"WWW-Authenticate": "Basic" if self._users.passwords else "Bearer"}
+            return PlainTextResponse(_DENIED, 401, challenge)
+        message = (
+            f"This worker needs a token: send it as 'Authorization: Bearer <token>', or as the "
+            f"password of Basic authentication. It is in {where()} on the worker's machine. Set "
+            f"{VARIABLE} for a token of your own, or {AUTHENTICATION}=none in the worker's "
+            "configuration to let everybody in"
+        )
+        answer = {"error_code": 401, "message": message}
+        return JSONResponse(answer, 401, {"WWW-Authenticate": "Bearer"})
+
+    def _is_anonymous(self, scope: Scope) -> bool:
+        return scope["method"] in _READS and scope["path"].rstrip("/") in self._anonymous
+
+
+def _only_reads(scope: Scope) -> bool:
+    method: str = scope["method"]
+    return method in _READS or (method == "PUT" and bool(_VALIDATES.fullmatch(scope["path"])))
+
+
+def _request(scope: Scope) -> str:
+    """A request as the log names it: a path holds whatever a client writes."""
+    path = scope.get("raw_path", b"").decode("ascii", "replace")
+    host, *_ = scope.get("client") or ("?",)
+    return f"{scope['method']} {path[:_PATH_SHOWN]} from {host}"
+
+
+def _logging(send: Send, request: str) -> Send:
+    """Logs what became of a request that changes something."""
+
+    async def logged(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            log.info("%s: %d", request, message["status"])
+        await send(message)
+
+    return logged
+
+
+class Hosts:
+    """Refuses what a web page could let its reader's browser send: requests under another name than
+    the worker's (DNS rebinding), and changes from another origin. If a token is ``needed``, which
+    no page has, names are only checked on loopback addresses, where they cost nobody anything."""
+
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str], origins: re.Pattern[str], *, needed: bool
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._needed = needed
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        host, origin = headers.get("host", ""), headers.get("origin", "")
+        wrong = ""
+        server, *_ = scope.get("server") or ("",)
+        if not self._is_known(host) and not (self._needed and not is_local(server)):
+            wrong = f"{HOSTS} does not name the host {host[:_PATH_SHOWN]!r}"
+        elif origin and not (_only_reads(scope) or self._knows(origin, host)):
+            wrong = "access.control.allow.origin does not name the origin of this request"
+        if not wrong:
+            await self._app(scope, receive, send)
+            return
+        log.warning("refused: %s: %s", _request(scope), wrong)
+        await JSONResponse({"error_code": 403, "message": wrong}, 403)(scope, receive, send)
+
+    def _knows(self, origin: str, host: str) -> bool:
+        """Whether pages of an origin may change something: the worker's own may."""
+        return _host_of(origin) == host or self._origins.fullmatch(origin) is not None
+
+    def _is_known(self, host: str) -> bool:
+        """Whether a name is the worker's. No foreign page has a name that is an address."""
+        name = re.sub(r":\d*$", "", host).lower().removesuffix(".")
+        if not name or name in self._hosts or "*" in self._hosts:
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+class Limit:
+    """Refuses bodies that are too large."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._most:
+                raise HTTPException(413, f"The body has more than {self._most} bytes")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+class ExtraHeaders:
+    """Adds headers to every answer."""
+
+    def __init__(self, app: ASGIApp, rules: Sequence[HeaderRule]) -> None:
+        self._app = app
+        self._rules = rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for rule in self._rules:
+                    if rule.adds:
+                        headers.append(rule.name, _value(rule))
+                    else:
+                        headers[rule.name] = _value(rule)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def _value(rule: HeaderRule) -> str:
+    if rule.is_date:
+        return formatdate(time.time() + int(rule.value) / 1000, usegmt=True)
+    return rule.value

@@ -1,0 +1,124 @@
+"""The endpoints in addition to Kafka Connect's: ``/semel`` and ``/metrics``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from semel.config.providers import Resolved
+from semel.core.redact import plain, redacted
+from semel.driver.planning import AnyPlan
+from semel.driver.states import Awaited, Waiting
+from semel.worker import insight
+from semel.worker.audits import Audits
+from semel.worker.herder import Herder
+from semel.worker.lines import RecentLines
+from semel.worker.rest.app import Config
+from semel.worker.rest.jersey import Name, Number
+from semel.worker.secrets import kept, shown
+
+Waits = Callable[[], Mapping[str, Waiting]]
+
+
+def add_semel(
+    app: FastAPI, herder: Herder, audits: Audits, waits: Waits, lines: RecentLines
+) -> None:
+    """State, log, guarantee, ledger, lag and audit of each connector. In a cluster the leader
+    audits, so that all workers know of the same audits; the worker of the first task knows what a
+    connector waits for, and that of each task has its log."""
+    base = "/semel/connectors/{name}"
+
+    @app.get(base)
+    def state(name: Name) -> dict[str, Any]:
+        herder.own(name)
+        answer, found = herder.status(name), herder.waiting(name)
+        held_up = waits().get(name) or next(iter(found.values()), None)
+        for task in answer["tasks"]:
+            task["waits"] = _waits(found.get(task["id"]))
+        is_shared = len({task["worker_id"] for task in answer["tasks"]}) > 1
+        if is_shared and held_up is not None and held_up.on is Awaited.RECORDS:
+            held_up = None  # other workers' tasks may have something to read
+        return answer | {"waits": _waits(held_up)}
+
+    @app.get(f"{base}/logs")
+    def logs(
+        name: Name,
+        task: Number | None = None,
+        most: Annotated[int, Query(alias="lines", ge=1, le=1000)] = 100,
+    ) -> dict[str, Any]:
+        herder.own(name, task or 0)
+        status = herder.status(name)
+        traces = [
+            {"task": part.get("id"), "trace": part["trace"]}
+            for part in (status["connector"], *status["tasks"])
+            if part.get("trace") and (task is None or part.get("id") == task)
+        ]
+        return {"lines": lines.of(name, task, most), "traces": traces}
+
+    @app.post(f"{base}/compare")
+    def compare(name: Name, body: Config) -> dict[str, Any]:
+        herder.lead()
+        present = herder.config(name) if name in herder.connectors() else {}
+        given = kept({**body, "name": name}, present)
+        before, after = shown(present), shown(given)
+        changes = [
+            {"key": key, "before": before.get(key), "after": after.get(key)}
+            for key in sorted(present.keys() | given.keys())
+            if present.get(key) != given.get(key)
+        ]
+        return {"exists": bool(present), "changes": changes}
+
+    @app.get(f"{base}/guarantee")
+    def guarantee(name: Name) -> Any:
+        return plain(herder.look(name, insight.guarantee))
+
+    @app.get(f"{base}/ledger")
+    def ledger(name: Name) -> Any:
+        return herder.look(name, insight.ledger)
+
+    @app.get(f"{base}/lag")
+    def lag(name: Name) -> Any:
+        return herder.look(name, insight.lag)
+
+    @app.post(f"{base}/audit", status_code=202)
+    def start_audit(name: Name, values: bool = False) -> dict[str, Any]:
+        herder.lead()
+        return audits.start(name, herder.look(name, _given), values=values)
+
+    @app.get(f"{base}/audit")
+    def audit(name: Name) -> dict[str, Any]:
+        herder.lead()
+        return audits.answer(name)
+
+    @app.delete(f"{base}/audit", status_code=204)
+    def cancel_audit(name: Name) -> None:
+        herder.lead()
+        audits.cancel(name)
+
+
+def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
+    """What Prometheus scrapes. Other calls may fill the pool of threads, so it uses another."""
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text = await asyncio.to_thread(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
+    if waiting is None:
+        return None
+    since = datetime.fromtimestamp(waiting.since, UTC).isoformat(timespec="milliseconds")
+    return {"for": waiting.on, "since": since, "reason": redacted(waiting.why)}
+
+
+def _given(planned: AnyPlan) -> dict[str, str]:
+    """A connector's configuration, with references unresolved."""
+    given = planned.connector.originals
+    return given.given if isinstance(given, Resolved) else dict(given)
