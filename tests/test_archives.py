@@ -117,7 +117,7 @@ def test_a_killed_training_leaves_nothing_that_is_used(archive: Archive) -> None
     program = f"""
 import os, signal
 from pathlib import Path
-from semel.archives import Archive
+from semel.spark.archives import Archive
 
 def die(part):
     part.write_bytes(b"half")

@@ -16,7 +16,7 @@ from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
 PLACE = "task.after_poll"
-FREEZES = f"from semel import failpoints; failpoints.hit({PLACE!r}); print('awake')"
+FREEZES = f"from semel.core import failpoints; failpoints.hit({PLACE!r}); print('awake')"
 
 
 @pytest.fixture

@@ -131,8 +131,8 @@ _STARTS = """
 import sys
 from pathlib import Path
 from pyspark import SparkConf, SparkContext
-from semel.archives import Archive
-from semel.gateway import Jvm
+from semel.spark.archives import Archive
+from semel.spark.gateway import Jvm
 
 options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 settings = {
@@ -208,7 +208,7 @@ def test_no_process_shows_a_setting_in_its_arguments(
 
 
 _STRANGER = """
-from semel import spark
+from semel.spark import session as spark
 from semel.config import ConnectorConfig, read
 
 raw = {"name": "c", "connector.class": "sqlite", "topics": "t", "bootstrap.servers": "nowhere:1"}

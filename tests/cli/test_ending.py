@@ -148,7 +148,13 @@ def interrupted(arguments: list[str], number: signal.Signals, after: str) -> tup
     return code, "".join(said)
 
 
-MOMENTS = ["semel.spark.launch", "typer", "pyarrow.lib", "semel.driver.planning", "semel.driver"]
+MOMENTS = [
+    "semel.spark.launch",
+    "typer",
+    "pyarrow.lib",
+    "semel.driver.planning",
+    "semel.driver.runtime",
+]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_worker_names_the_file_that_it_refuses(
     semel: Semel, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark: Any = LocalSpark()
-    monkeypatch.setattr("semel.driver.Runtime", lambda **keys: Runtime(spark, **keys))
+    monkeypatch.setattr("semel.driver.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
     worker = tmp_path / "worker.properties"
     text = WORKER.format(kafka.bootstrap_servers) + f"listeners=http://{LOOPBACK}:0\n"
     worker.write_text(text)
@@ -112,7 +112,7 @@ def test_connectors_share_a_process_and_what_their_worker_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spark: Any = LocalSpark()
-    monkeypatch.setattr("semel.driver.Runtime", lambda **keys: Runtime(spark, **keys))
+    monkeypatch.setattr("semel.driver.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
     configs = []
     for _ in range(2):
         source = topic()
@@ -139,7 +139,7 @@ def test_a_task_that_fails_ends_a_run_that_is_to_catch_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     spark: Any = LocalSpark()
-    monkeypatch.setattr("semel.driver.Runtime", lambda **keys: Runtime(spark, **keys))
+    monkeypatch.setattr("semel.driver.runtime.Runtime", lambda **keys: Runtime(spark, **keys))
     bad, good = topic(), topic()
     produce(bad, [*records(3), b"not JSON"])
     produce(good, records(30))

@@ -51,8 +51,7 @@ log = logging.getLogger(__name__)
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        "semel.tasks.direct",
-        "semel.engine.bounded",
+        "semel.driver.run",
         "semel.sinks.postgresql.driver",
         "semel.sinks.delta.sink",
         "semel.sinks.iceberg.sink",

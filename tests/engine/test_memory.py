@@ -24,7 +24,7 @@ LARGE = 400_000_000
 SMALL_MEMORY = {"task.max.memory.bytes": str(64 * 1024 * 1024)}
 GROWS = f"""
 import time
-from semel.engine import memory
+from semel.tasks import memory
 held = []
 def exceeded(why):
     print(why, flush=True)
@@ -84,7 +84,7 @@ def test_addresses_that_arrow_reserves_count_as_nobodys_memory() -> None:
     """Its allocator does so once, with the first array: a gigabyte."""
     program = """
 import pyarrow as pa
-from semel.engine import memory
+from semel.tasks import memory
 memory.limit(600 << 20)
 pa.array([1])
 bytearray(400 << 20)

@@ -84,7 +84,7 @@ def test_sparks_daemon_serves_itself_where_the_standby_has_died(standby: Standby
 def test_it_ends_with_the_process_that_has_started_it() -> None:
     program = f"""
 import os
-from semel.launch import Standby
+from semel.spark.launch import Standby
 print(Standby({RAW!r})._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """

@@ -46,7 +46,7 @@ def offset(api: Client, name: str) -> int:
 
 def changes(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the log says that requests have changed."""
-    return [r.getMessage() for r in caplog.records if r.name.startswith("semel.worker")]
+    return [r.getMessage() for r in caplog.records if r.name == "semel.worker.herder"]
 
 
 def test_a_connector_lives_and_dies_by_requests(

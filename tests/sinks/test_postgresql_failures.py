@@ -388,8 +388,8 @@ def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Pa
 
 COMMITTER = """
 import sys
-from semel.ledger import Outcome
-from semel.records import Commit
+from semel.core.ledger import Outcome
+from semel.core.records import Commit
 from tests.sinks.target import Target, advance, records
 
 url, mode, until, *more = sys.argv[1:]
@@ -532,7 +532,7 @@ def test_a_process_frozen_after_its_commit_finds_itself_overtaken(
 FREEZES_IN_COPY = """
 import os, signal, sys
 import pyarrow as pa
-from semel.records import Commit
+from semel.core.records import Commit
 from semel.sinks.postgresql.connection import Connection
 from tests.sinks.target import Target, advance, records
 

@@ -26,7 +26,7 @@ from semel.core.records import list_offsets, lists_like
 CONNECT = "org.apache.kafka.connect.data."
 DEBEZIUM = "io.debezium."
 DECIMAL = CONNECT + "Decimal"
-FACTS, SCHEMA = b"semel.semantic", b"semel.worker"
+FACTS, SCHEMA = b"semel.semantic", b"semel.connect"
 """Metadata of a field: its schema's name and parameters, or those of a list's items, as JSON; and
 Kafka Connect's whole schema."""
 

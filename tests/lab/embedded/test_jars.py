@@ -66,7 +66,7 @@ def test_remembered_list_is_not_trusted_when_a_file_is_gone(
 def test_processes_may_resolve_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars.resolve(jars.SPARK_KAFKA)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = "from semel import jars; print(*jars.resolve(jars.SPARK_KAFKA))"
+    code = "from semel.spark import jars; print(*jars.resolve(jars.SPARK_KAFKA))"
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         for _ in range(2)

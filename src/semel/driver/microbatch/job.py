@@ -88,11 +88,11 @@ class MicroBatches:
         self._topics.begin_again()
 
     def log_start(self) -> None:
-        """See :meth:`~semel.tasks.publish.Publisher.log_start`."""
+        """See :meth:`~semel.driver.publisher.Publisher.log_start`."""
         self._publisher.log_start()
 
     def fenced(self, conflict: LedgerConflict) -> Fenced:
-        """See :meth:`~semel.tasks.publish.Publisher.fenced`."""
+        """See :meth:`~semel.driver.publisher.Publisher.fenced`."""
         return self._publisher.fenced(conflict)
 
     def close(self) -> None:
