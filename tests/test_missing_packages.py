@@ -164,7 +164,7 @@ from semel.cli import commands
 from semel.core.errors import ConfigError
 from semel_lab.cli import drill
 
-for module in ("cli.follow", "validation", "warmup", "connect.alone", "connect.cluster.worker"):
+for module in ("driver.validation", "spark.warmup", "worker.alone", "worker.cluster.worker"):
     importlib.import_module(f"semel.{module}")
 for module in ("demo.flights", "demo.orders", "embedded", "drill.peer.run"):
     importlib.import_module(f"semel_lab.{module}")
