@@ -26,7 +26,7 @@ from semel.kafka.groups import Groups
 from semel.sinks.protocols import Membership
 from semel.tasks.direct import membership
 from semel.tasks.direct import subscription as direct
-from semel.tasks.direct.subscription import Assigned, Lost, Revoked, Subscription
+from semel.tasks.direct.subscription import Assigned, Lost, Revoked, State, Subscription
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
@@ -113,8 +113,8 @@ def test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_rep
 def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_place_is_free(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "STOP_DELAY", 0.0)
-    monkeypatch.setattr(direct, "_RETRY", 0.0)
+    monkeypatch.setattr(membership, "STOP_DELAY", 0.0)
+    monkeypatch.setattr(membership, "_RETRY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
     stops = False
@@ -175,7 +175,7 @@ def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``admin.override`` may name another user than the consumer's."""
-    monkeypatch.setattr(direct, "STOP_DELAY", 0.0)
+    monkeypatch.setattr(membership, "STOP_DELAY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
     subscription = Subscription(connector, 0, _nothing, _nothing, _never)
@@ -341,8 +341,10 @@ def _lose_session(subscription: Subscription, source: str) -> None:
     """Take partitions, and then do what a task does at the end of its session."""
     subscription.subscribe([source])
     _take_what_it_gives(subscription)
+    subscription.membership.note_loss()
     subscription._stay_out()
     subscription._give_up()
+    subscription._enter(State.OUT)
 
 
 def _take_what_it_gives(subscription: Subscription) -> None:

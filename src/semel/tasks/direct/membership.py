@@ -20,9 +20,11 @@ from typing import Any
 from confluent_kafka import ConsumerGroupState
 
 from semel.config import ConnectorConfig
+from semel.core.abandoned import BackgroundCall
 from semel.core.errors import Displaced, Fenced, SemelError, TransientError
 from semel.kafka.clients import SESSION, client_config
 from semel.kafka.groups import Groups
+from semel.tasks.control import STOP_DELAY
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ _OWN_DOING = 30.0
 mistake it for one of another run."""
 _LOOK = 0.5
 """Seconds between checks of the group."""
+_RETRY = 0.5
+"""Seconds until a task whose session has ended asks again whether it may join."""
 _SESSIONS = 2
 """How many sessions another member must stay to be taken for another run."""
 
@@ -59,6 +63,8 @@ class StaticMembership:
         self._wait = wait
         self._own: set[str] = set()
         self._lost_at = self._joining_until = float("-inf")
+        self._due = float("inf")
+        self._asking: BackgroundCall[bool | None] | None = None
 
     def note_id(self, member_id: str) -> bool:
         """Note an id of the task as a member; returns whether it is new."""
@@ -74,6 +80,7 @@ class StaticMembership:
     def note_loss(self) -> None:
         """Note that the session has ended."""
         self._lost_at = time.monotonic()
+        self._due = self._lost_at + STOP_DELAY
 
     def note_rejoin(self) -> None:
         """Note that the task joins again: an earlier request may yet be answered after this one."""
@@ -87,6 +94,36 @@ class StaticMembership:
         """
         other, _ = self._look()
         return None if other is None else other != ""
+
+    def is_free(self) -> bool | None:
+        """Whether the task may join again, once its session has ended; None until Kafka has
+        answered. Asks in the background."""
+        if self._asking is None:
+            if time.monotonic() >= self._due:
+                self._asking = BackgroundCall("the place in the group", self._seems_taken)
+            return None
+        if not self._asking.ended(0):
+            return None
+        taken, self._asking = self._asking.result(), None
+        if taken is None:
+            self._due = time.monotonic() + _RETRY
+            return None
+        return not taken
+
+    def ask_again(self) -> None:
+        """Give up an answer that does not come."""
+        if self._asking is not None:
+            self._asking.abandon()
+            self._asking = None
+
+    def _seems_taken(self) -> bool | None:
+        try:
+            return self.is_taken()
+        except SemelError as error:
+            # The consumer may be allowed to join all the same: admin.override may name another
+            # user.
+            log.warning("%s", error)
+            return False
 
     def false_fence_reason(self, fence: Fenced) -> str | None:
         """Why a fence does not end the run; None if it does.
