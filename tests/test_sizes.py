@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.driver.microbatch.size import fits
+from semel.driver.microbatch.job import fits
 from semel.kafka.sizes import Sizes
 
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ import pytest
 import semel
 from semel.core import context
 from semel.core.errors import Fenced
-from semel.driver.direct import engine as direct
+from semel.driver import direct
 from semel.sources.offsets import owner
 from semel.tasks import publish
 from semel_lab.embedded import Kafka

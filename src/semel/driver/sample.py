@@ -23,7 +23,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sinks.base import Sink
 from semel.tasks.pipeline import Pipeline
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 from semel.tasks.unplaced import sentence
 
 log = logging.getLogger(__name__)

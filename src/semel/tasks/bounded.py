@@ -18,7 +18,7 @@ import numpy as np
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.core.errors import SemelError, TransientError
+from semel.core.errors import Failure, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.core.quoting import named
@@ -32,9 +32,8 @@ from semel.sinks.staging import Stager, StagingSink
 from semel.spark.job_errors import unexpected
 from semel.tasks import memory
 from semel.tasks.batch import with_unplaced
-from semel.tasks.failure import Failure
 from semel.tasks.poll import RawRecords, TopicPoll, by_topic, copied
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 from semel.tasks.unplaced import Counts
 from semel.tasks.workers import RunWorker, Spec, Workers
 

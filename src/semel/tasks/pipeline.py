@@ -26,8 +26,7 @@ from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
 from semel.sinks.flatten import VALUE, flattened
 from semel.sinks.lines import lines
-from semel.tasks.chains import by_topic, chained
-from semel.tasks.rowtransform import Failed, Transform, transformed
+from semel.tasks.transform import Failed, Transform, by_topic, chained, transformed
 from semel.tasks.unplaced import Counts, Unplaced, sum_of
 from semel.transforms.change_events import Unwrapper, are_change_events
 

@@ -23,7 +23,7 @@ from semel.tasks import memory
 from semel.tasks.batch import Batcher
 from semel.tasks.control import Address, ControlLine, Report
 from semel.tasks.pipeline import Pipeline
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from semel.core.ledger import TopicPartition
-from semel.driver.microbatch.lineage import is_one_to_one
+from semel.driver.microbatch.plan import is_one_to_one
 from semel.kafka.lag import published
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some

@@ -35,16 +35,14 @@ from semel.tasks.attempt import TaskSpec
 from semel.tasks.batch import Batch, Batcher, bad_record, passing_over
 from semel.tasks.commit import Committer
 from semel.tasks.control import ControlLine
-from semel.tasks.direct.conflicts import Conflicts
-from semel.tasks.direct.reader import Polled, Reader
+from semel.tasks.direct.reader import Conflicts, Polled, Reader
 from semel.tasks.direct.subscription import Assigned, Event, Lost, Revoked, Subscription
 from semel.tasks.direct.watch import Check, Recreated
-from semel.tasks.overdue import Overdue
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.publish import copies, mark
 from semel.tasks.reporter import Reporter
-from semel.tasks.retry import Retries
-from semel.tasks.rowtransform import Transform
+from semel.tasks.retry import Overdue, Retries
+from semel.tasks.transform import Transform
 
 log = logging.getLogger(__name__)
 
