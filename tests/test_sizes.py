@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.driver.microbatch.job import fits
-from semel.kafka.sizes import Sizes
+from semel.kafka.consumer import Sizes
 
 MIB = 1024 * 1024
 

@@ -30,7 +30,7 @@ from semel.core.errors import (
 from semel.core.ledger import Advance, Hole, OffsetRange, TopicPartition
 from semel.driver import bounded, triggers
 from semel.driver.planning import plan
-from semel.kafka import consumerlog
+from semel.kafka import consumer as consumers
 from semel.tasks import bounded as boundedtask
 from semel.tasks import control
 from semel_lab.embedded import Kafka, logs
@@ -502,7 +502,7 @@ def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
         return Consumer({**config, **nowhere}, **more)
 
     monkeypatch.setattr(boundedtask, "_SILENCE", 0.5)
-    monkeypatch.setattr(consumerlog, "Consumer", blind_at_first)
+    monkeypatch.setattr(consumers, "Consumer", blind_at_first)
     config = lake(source)
     caught_up(config, spark=InlineSpark())
     assert len(made) >= 2

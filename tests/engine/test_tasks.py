@@ -391,10 +391,10 @@ class _BlindTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.kafka import consumerlog
+        from semel.kafka import consumer as consumers
         from semel.tasks.direct import subscription
 
-        consumer, made = consumerlog.Consumer, []
+        consumer, made = consumers.Consumer, []
 
         def blind_at_first(config: dict[str, object], **more: object) -> object:
             made.append(config)
@@ -402,7 +402,7 @@ class _BlindTask:
             return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
 
         subscription._OUT = 1.0
-        consumerlog.Consumer = blind_at_first  # type: ignore[misc,assignment]
+        consumers.Consumer = blind_at_first  # type: ignore[misc,assignment]
         self._run_task(*arguments)  # type: ignore[operator]
 
 

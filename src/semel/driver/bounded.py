@@ -28,9 +28,16 @@ from semel.core.errors import (
     TargetChanged,
     TransientError,
 )
-from semel.core.ledger import Advance, LedgerEntry, LogId, OffsetRange, TopicPartition, of_logs
+from semel.core.ledger import (
+    Advance,
+    LedgerEntry,
+    LogId,
+    OffsetRange,
+    Target,
+    TopicPartition,
+    of_logs,
+)
 from semel.core.records import DeadLetter
-from semel.core.targets import Target
 from semel.driver import sample, startup
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.publisher import Publisher

@@ -19,15 +19,23 @@ from semel.core.errors import (
     ServiceError,
     TransientError,
 )
-from semel.core.ledger import MOVED, TAKEN_OVER, Hole, LedgerEntry, LogId, Rebase, TopicPartition
+from semel.core.ledger import (
+    MOVED,
+    TAKEN_OVER,
+    Hole,
+    LedgerEntry,
+    LogId,
+    Rebase,
+    Target,
+    TopicPartition,
+)
 from semel.core.quoting import named
 from semel.core.records import one_array
-from semel.core.targets import Target
 from semel.driver import sampler
 from semel.driver.base import Run
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.kafka.retention import create_dead_letter_topic
+from semel.kafka.topics import create_dead_letter_topic
 from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.tasks import ranges

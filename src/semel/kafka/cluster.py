@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
@@ -28,11 +29,9 @@ from semel.core.errors import ConfigError, SemelError, ServiceError, TopicMissin
 from semel.core.ledger import LogId, TopicPartition
 from semel.core.patterns import compiled
 from semel.core.quoting import all_named, named
-from semel.kafka import leaders
-from semel.kafka.answers import answer_of, answers_of
+from semel.kafka.answers import Asked, answer_of, answers_of, known_cluster_id
 from semel.kafka.clients import QUIET
 from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, all_silent, failure
-from semel.kafka.logids import Asked, known_cluster_id
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
@@ -46,6 +45,9 @@ _GONE_AFTER, _GONE_TIMES = 3.0, 3
 learn of a new one later than its clients."""
 
 _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+_METADATA_IN, _CONNECTS_IN = 2.0, 1.0
+"""The longest that metadata, and a connection, may take, in seconds."""
+_LEAST = 0.1
 
 
 class Cluster:
@@ -229,7 +231,7 @@ class Cluster:
 
     def _wait_for_leaders(self, request: Collection[KafkaPartition], until: float) -> None:
         """Raises TransientError: one of them takes no connections by then."""
-        while reason := leaders.unreachable(self._admin, request, until):
+        while reason := unreachable(self._admin, request, until):
             if time.monotonic() > until:
                 error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason)
                 raise self._failed(KafkaException(error))
@@ -369,3 +371,38 @@ def admin_client(config: Mapping[str, Any]) -> AdminClient:
             f"Kafka's client refuses its settings: {refused.str()}. Check security.protocol, "
             "sasl.* and ssl.* below consumer.override., producer.override. or admin.override."
         ) from None
+
+
+def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], until: float) -> str:
+    """A leader that takes no connections; empty if all of them do, or that is not known. Ends by
+    ``until``, or a moment later.
+
+    While a question about offsets waits for a leader that refuses connections, librdkafka's (2.16)
+    admin client connects again without a pause, hundreds of times a second: it uses up a CPU core.
+    """
+    try:
+        # For all topics: asking for one that is gone would create it.
+        metadata = admin.list_topics(timeout=_left(until, _METADATA_IN))
+    except KafkaException:
+        return ""
+    leaders: dict[int, str] = {}
+    for p in partitions:
+        topic = metadata.topics.get(p.topic)
+        known = topic.partitions.get(p.partition) if topic is not None else None
+        if known is not None:
+            leaders.setdefault(known.leader, f"{p.topic}-{p.partition}")
+    for number, partition in leaders.items():
+        broker = metadata.brokers.get(number)
+        if broker is None:
+            return f"{partition} has no leader"
+        try:
+            address = str(broker.host), int(broker.port)
+            socket.create_connection(address, _left(until, _CONNECTS_IN)).close()
+        except OSError as error:
+            where = f"{broker.host}:{broker.port}"
+            return f"the leader of {partition} at {where} cannot be reached: {error}"
+    return ""
+
+
+def _left(until: float, most: float) -> float:
+    return max(_LEAST, min(most, until - time.monotonic()))

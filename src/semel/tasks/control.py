@@ -507,7 +507,12 @@ def serving(context: SparkContext) -> tuple[ControlServer, Address]:
 
 
 class Lines:
-    """The driver's end for one run. It listens once the first job needs it."""
+    """The driver's end of the lines to the worker processes of one run, where the driver commits.
+
+    Workers write to the driver's log, for example which store does not answer, give signs of life,
+    and learn that the run must stop. Nothing else is exchanged. It listens once the first job needs
+    it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

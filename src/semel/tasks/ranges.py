@@ -366,6 +366,9 @@ def _hole(tp: TopicPartition, start: int, until: int, reason: str) -> Hole | Non
     return Hole(*tp, start, until, reason) if start < until else None
 
 
+# Where a log diverges from the log that was read, by leader epochs (KIP-320)
+
+
 def assignment(entry: LedgerEntry) -> KafkaPartition:
     """The assignment with which a consumer continues from an entry and notices a truncated log.
 

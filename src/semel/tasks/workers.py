@@ -18,7 +18,7 @@ import pyarrow as pa
 from semel import sinks
 from semel.config import ConnectorConfig
 from semel.core import abandoned, watchdog
-from semel.core.logformat import log_of_task
+from semel.core.context import log_of_task
 from semel.tasks import memory
 from semel.tasks.batch import Batcher
 from semel.tasks.control import Address, ControlLine, Report

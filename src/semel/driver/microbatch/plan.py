@@ -1,4 +1,5 @@
-"""A DataFrame transform applied to one topic's part of a micro-batch."""
+"""What a micro-batch is made of: its offset ranges and their Spark partitions, the topics as its
+driver knows them, and a DataFrame transform applied to one topic's part."""
 
 from __future__ import annotations
 
@@ -272,7 +273,12 @@ def first_line(error: Exception) -> str:
 
 
 class BatchSource:
-    """One micro-batch as an RDD whose partition ``i`` holds the records of ``ranges[i]``."""
+    """One micro-batch as an RDD whose partition ``i`` holds the records of ``ranges[i]``.
+
+    Spark hands ``foreachBatch`` a DataFrame without its offsets, and a task sees only the rows that
+    survive filters. The ranges are in the partitions of the RDD at the root of the batch, which the
+    driver can reach; this class and :func:`is_one_to_one` are all that looks inside Spark.
+    """
 
     def __init__(self, batch: DataFrame) -> None:
         frame: Any = batch
@@ -347,7 +353,8 @@ def _ranges(rdd: Any) -> list[OffsetRange]:
 
 
 class KnownTopics:
-    """Grows while the connector runs; ``spec`` is the part that tasks get.
+    """The topics of a run, as its driver knows them: partitions entered, schemas found. Grows while
+    the connector runs; ``spec`` is the part that tasks get.
 
     With ``frames``, schemas are those of decoded rows with their metadata. A DataFrame has fixed
     columns, so a field that nobody has seen before widens the schema, and its batch is planned

@@ -30,8 +30,7 @@ from semel.core.errors import ServiceError, TransientError
 from semel.core.quoting import named
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.compacted import CompactedTopic, Values
-from semel.kafka.murmur2 import partition_of
+from semel.kafka.compacted import CompactedTopic, Values, partition_of
 from semel.kafka.transactions import PlainProducer, RecordsRefused
 from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record

@@ -20,9 +20,8 @@ from semel.core.errors import (
     ServiceError,
 )
 from semel.core.ledger import LedgerEntry, TopicPartition
-from semel.kafka.consumer import Events, OutOfOrder, Poll, without_events
+from semel.kafka.consumer import Events, OutOfOrder, Poll, Sizes, without_events
 from semel.kafka.damage import Damage, examine
-from semel.kafka.sizes import Sizes
 from semel.sinks import protocols
 from semel.sinks.base import Sink
 from semel.sinks.protocols import Membership

@@ -24,10 +24,8 @@ from semel.config import ConnectorConfig
 from semel.core.errors import SemelError, TransientError
 from semel.core.ledger import TopicPartition
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
-from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
-from semel.kafka.consumer import METADATA_AGE, consumer_config, fenced
-from semel.kafka.consumerlog import logged_consumer
+from semel.kafka.consumer import METADATA_AGE, close, consumer_config, fenced, logged_consumer
 from semel.sinks.protocols import Membership
 from semel.tasks.direct.membership import StaticMembership, Unassigned
 
