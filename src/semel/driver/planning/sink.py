@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from semel import converters, transforms
@@ -14,13 +13,11 @@ from semel.config import (
     Resolved,
     check_converter_keys,
     check_keys,
-    load,
     read,
     resolved,
     title,
     under,
     unresolved,
-    with_brokers,
 )
 from semel.config.checks import VALUE_CONVERTER
 from semel.converters import ddl
@@ -119,34 +116,16 @@ class Plan(BasePlan):
         self.sink.close()
 
 
-def plan(
-    source: str | Path | Mapping[str, Any],
+def plan_sink(
+    raw: Mapping[str, str],
     transform: Callable[..., Any] | None = None,
     *,
     elsewhere: bool = False,
     resolves: bool = True,
-    **overrides: str,
 ) -> Plan:
-    """Check a configuration and decide the guarantee and the engine.
-
-    Args:
-        source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
-        transform: see :func:`semel.run`.
-        elsewhere: the connector will run on another machine: references to files and variables
-            that this one lacks become warnings, and so do missing packages.
-        resolves: whether references are resolved, and stores of certificates are read. Otherwise
-            what they hide is not judged.
-        overrides: keys that win over the file's, with ``_`` for ``.``.
-
-    Raises:
-        ConfigError: names each field, its value and what to set.
-        Unresolvable: nothing is wrong, but references hide what is to be planned, or packages are
-            missing.
-    """
+    """Plan a sink connector; see :func:`semel.driver.planning.plan`."""
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
-    given_keys = {k.replace("_", "."): v for k, v in overrides.items() if v}
-    raw = with_brokers(load(source) | given_keys)
     with gathering(reads=resolves) as problems:
         given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
         planned = _gathered(given, transform, problems, reads=resolves)
