@@ -20,9 +20,8 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
 from semel.sources.base import Measurable
 from semel.sources.offsets.owner import alter
-from semel.sources.offsets.store import SourceOffsets, StoredOffsets
+from semel.sources.offsets.store import SourceOffsets, StoredOffsets, stored_offset
 from semel.tasks.publish import copies, mark
-from semel.tasks.source.task import stored_offset
 
 log = logging.getLogger(__name__)
 

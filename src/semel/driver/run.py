@@ -32,8 +32,7 @@ from semel.driver.base import MOST_FENCES, FencesInARow, Progress, Run, RunContr
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
 from semel.driver.states import Awaited, State, Status, Waiting, waiting
 from semel.kafka.clients import client_config
-from semel.kafka.cluster import Cluster
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.spark import launch
 
 if TYPE_CHECKING:

@@ -150,7 +150,7 @@ def _sample(
     cluster: Cluster,
     topic: str,
     positions: Mapping[TopicPartition, int],
-    patience: float = sampler.PATIENCE,
+    patience: float,
 ) -> pa.Table | None:
     mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
     share = -(-_RECORDS // len(mine))

@@ -25,8 +25,7 @@ from semel.core.errors import NotKnown, SemelError
 from semel.core.ledger import TopicPartition
 from semel.kafka.answers import UNBOUNDED, coordinators_answer
 from semel.kafka.clients import QUIET
-from semel.kafka.cluster import Cluster, admin_client
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import Cluster, admin_client, wait_for_brokers
 from semel.kafka.errors import COORDINATOR_MOVED, UNSTABLE, failure
 
 log = logging.getLogger(__name__)

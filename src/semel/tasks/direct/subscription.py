@@ -27,6 +27,7 @@ from semel.kafka.clients import HEARTBEAT, SESSION, client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import METADATA_AGE, close, consumer_config, fenced, logged_consumer
 from semel.sinks.protocols import Membership
+from semel.tasks.commit import Committer
 from semel.tasks.direct.membership import StaticMembership, Unassigned
 
 log = logging.getLogger(__name__)
@@ -57,10 +58,9 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The group has revoked these partitions. ``trouble`` is the error of the open commit."""
+    """The group has revoked these partitions."""
 
     partitions: frozenset[TopicPartition]
-    trouble: SemelError | None = None
 
 
 class Lost(Revoked):
@@ -92,22 +92,23 @@ class Subscription:
     After the end of a session it asks Kafka before it joins again: another run may have its place
     by then, and must not be displaced in turn.
 
-    ``let_go`` is called while the consumer is polled, before partitions are given up. ``tell`` and
-    ``wait`` are those of :class:`~semel.tasks.direct.membership.StaticMembership`.
+    The commit in progress ends while the consumer is polled, before partitions are given up; the
+    task asks the ``committer`` how. ``tell`` and ``wait`` are those of
+    :class:`~semel.tasks.direct.membership.StaticMembership`.
     """
 
     def __init__(
         self,
         connector: ConnectorConfig,
         index: int,
+        committer: Committer,
         tell: Callable[[str], None],
-        let_go: Callable[[], None],
         wait: Callable[[float], bool],
     ) -> None:
         self._connector = connector
         self.index = index
+        self._committer = committer
         self._tell = tell
-        self._let_go = let_go
         self._wait = wait
         self._state = State.JOINING
         self.member: Membership | None = None
@@ -324,15 +325,11 @@ class Subscription:
 
     def _give_up(self, kind: type[Revoked] = Revoked) -> None:
         """Discard an assignment that the task has not taken yet."""
-        trouble = None
-        try:
-            self._let_go()
-        except SemelError as error:  # not through librdkafka: the task raises it
-            trouble = error
+        self._committer.settle()
         held = frozenset() if self.member is None else self.member.partitions
         self.member = None
         earlier = [event for event in self._events if not isinstance(event, Assigned)]
-        self._events = [*earlier, kind(held, trouble)]
+        self._events = [*earlier, kind(held)]
         self.consumer.unassign()
 
     def _stay_out(self) -> None:

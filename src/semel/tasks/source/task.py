@@ -22,9 +22,15 @@ from semel.core.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sources import source_class
-from semel.sources.base import Sharded, Source, SourceBatch, StoredOffset
+from semel.sources.base import Sharded, Source, SourceBatch
 from semel.sources.offsets.owner import taken_over
-from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets, canonical
+from semel.sources.offsets.store import (
+    Owner,
+    SourceOffsets,
+    StoredOffsets,
+    canonical,
+    stored_offset,
+)
 from semel.tasks import memory
 from semel.tasks.attempt import TaskSpec
 from semel.tasks.control import STOP_DELAY, ControlLine
@@ -363,16 +369,6 @@ class Readers:
             if close is not None:
                 close()
         self._open.clear()
-
-
-def stored_offset(
-    source: Source, partition: Mapping[str, Any], known: StoredOffset
-) -> Mapping[str, Any] | None:
-    """Where reading continues: the partition's offset, or one under a name that it had before."""
-    offset = known(partition)
-    if offset is None:
-        offset = next((o for p in source.former(partition) if (o := known(p)) is not None), None)
-    return offset
 
 
 def nbytes(batch: SourceBatch) -> int:
