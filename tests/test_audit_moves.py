@@ -23,8 +23,7 @@ from semel.driver.planning import Plan, plan
 from semel.driver.positions import reset_positions, set_positions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.groups import Groups
-from semel.kafka.lag import lag
+from semel.kafka.groups import Groups, lag
 from semel.tasks.pipeline import Pipeline
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

@@ -16,8 +16,8 @@ from semel.config import ConnectorConfig, SourceConnectorConfig, read, resolved
 from semel.config.allowed import outside
 from semel.config.worker import WorkerConfig
 from semel.core import redact
+from semel.core.context import TextFormatter
 from semel.core.errors import ConfigError, Unresolvable
-from semel.core.logformat import TextFormatter
 from semel.driver.planning import plan, plan_any
 from semel.driver.validation import validate
 from semel.spark.job_errors import not_shipped

@@ -52,3 +52,10 @@ def test_each_function_of_a_drawing_is_named_in_one_above_it() -> None:
             called = {n for _, _, names in above for n in names}
             assert not above or name.rpartition(".")[2] in called, f"nothing calls {name}"
             above.append((depth, file, names(body(name, file))))
+
+
+def test_a_configuration_and_the_rows_of_a_source_are_followed_to_their_ends() -> None:
+    ends = {steps[0][1]: steps[-1][1] for steps in drawings()}
+    assert {"run_": "ControlServer.announce", "SourceTask.run": "SourceOffsets.send"}.items() <= (
+        ends.items()
+    )

@@ -183,7 +183,7 @@ def runs(folder: str) -> dict[tuple[str, ...], str]:
     [
         ("sinks/sql", "sinks/postgresql"),
         ("tasks", "tasks/direct", "tasks/microbatch", "tasks/source"),
-        ("driver", "driver/direct", "driver/bounded", "driver/microbatch", "driver/planning"),
+        ("driver", "driver/microbatch", "driver/planning"),
     ],
 )
 def test_rooms_of_one_kind_do_not_repeat_each_other(rooms: tuple[str, ...]) -> None:

@@ -17,8 +17,8 @@ from rich.table import Table
 
 import semel
 from semel.cli.console import console
+from semel.core.context import JsonFormatter, TextFormatter
 from semel.core.errors import SemelError
-from semel.core.logformat import JsonFormatter, TextFormatter
 from semel.core.quoting import PATH, all_named, listed, named, one_line
 
 FORGED = "a\n2026-11-29 08:00:00 ERROR forged\x1b[2J\r\x9b1A\u202e\u2028"

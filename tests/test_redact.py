@@ -11,8 +11,8 @@ from types import EllipsisType
 import pytest
 
 from semel.config.definition import definitions
+from semel.core.context import TextFormatter
 from semel.core.errors import ConfigError
-from semel.core.logformat import TextFormatter
 from semel.core.redact import names_secret, redacted, setting, without_pieces
 from semel.worker import plugins
 from semel.worker.errors import NotFound

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.driver.microbatch.size import fits
-from semel.kafka.sizes import Sizes
+from semel.driver.microbatch.job import fits
+from semel.kafka.consumer import Sizes
 
 MIB = 1024 * 1024
 

@@ -10,7 +10,7 @@ import pytest
 
 from semel.core import watchdog
 from semel.core.watchdog import Watchdog, waiting
-from semel.tasks.overdue import Overdue
+from semel.tasks.retry import Overdue
 from semel_lab.embedded.process import comes_true
 from tests.patience import PATIENCE
 

@@ -32,8 +32,8 @@ children = Path("/proc/self/task").glob("*/children")
 print("\\n" + json.dumps([code, sorted(sys.modules), "".join(c.read_text() for c in children)]))
 """
 IMPATIENT = """
-from semel.kafka import contact
-contact.wait_for_brokers.__defaults__ = (5.0, *contact.wait_for_brokers.__defaults__[1:])
+from semel.kafka import cluster
+cluster.wait_for_brokers.__defaults__ = (5.0, *cluster.wait_for_brokers.__defaults__[1:])
 """
 """Waits for brokers no longer than it takes Spark to start."""
 HEAVY = ("deltalake", "pyiceberg", "semel_lab.demo", "semel_lab.drill.run")

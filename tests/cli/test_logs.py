@@ -19,8 +19,15 @@ from py4j import java_gateway
 from semel.cli.logs import not_of_py4j
 from semel.core import context
 from semel.core.abandoned import BackgroundCall
-from semel.core.context import CONNECTOR, LOG_FORMAT, LOG_STARTED, kept
-from semel.core.logformat import JsonFormatter, TextFormatter, log_of_task
+from semel.core.context import (
+    CONNECTOR,
+    LOG_FORMAT,
+    LOG_STARTED,
+    JsonFormatter,
+    TextFormatter,
+    kept,
+    log_of_task,
+)
 from semel.spark import gateway
 from tests.cli.conftest import Ended
 from tests.engine.harness import wait_until

@@ -8,8 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from semel.config import read
 from semel.config.worker import WorkerConfig
+from semel.driver import planning, run
+from semel.driver import runtime as running
+from semel.driver.base import Progress
+from semel.driver.planning import sink
 from semel.driver.states import State, Status
 from semel.worker.alone import StandaloneHerder
 from tests.patience import PATIENCE
@@ -56,3 +62,22 @@ def test_a_connector_is_unassigned_while_its_configuration_is_replaced(tmp_path:
         herder.put("orders", config)
         states.append(state())
     assert states == ["RUNNING", "UNASSIGNED", "RUNNING"]
+
+
+def test_a_configuration_is_read_once_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of its own judges it before, because it may take any amount of memory."""
+    loaded, read_ = [], []
+    load, resolved = planning.load, sink.resolved
+    monkeypatch.setattr(planning, "load", lambda given: loaded.append(1) or load(given))
+    monkeypatch.setattr(
+        sink, "resolved", lambda given, **more: read_.append(1) or resolved(given, **more)
+    )
+    monkeypatch.setattr(run, "drive", lambda *_of: Progress())
+    worker = read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"})
+    config = CONFIG | {"file": str(tmp_path / "orders.txt")}
+    with running.Runtime() as runtime:
+        StandaloneHerder(runtime, worker).create("orders", config, State.RUNNING)
+        assert runtime.connectors["orders"].wait(PATIENCE)
+    assert (len(loaded), len(read_)) == (1, 1)

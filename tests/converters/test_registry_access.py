@@ -16,8 +16,7 @@ from semel.converters.registry.config import RegistryKeys, registry
 from semel.core.errors import ConfigError, ServiceError, Unavailable
 from semel.driver.planning import plan_source
 from semel.sources.base import source_records
-from semel.tasks.source.encoder import Encoder
-from semel.tasks.source.skipped import SkipLog, Skipped
+from semel.tasks.source.encoder import Encoder, SkipLog, Skipped
 from semel_lab.embedded.process import LOOPBACK
 from tests.patience import PATIENCE
 

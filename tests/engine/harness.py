@@ -38,7 +38,7 @@ from semel.core import failpoints
 from semel.core.delivery import Delivery
 from semel.core.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.core.ledger import TopicPartition
-from semel.driver.direct.engine import Progress
+from semel.driver.base import Progress
 from semel.driver.planning import plan
 from semel.sinks.postgresql import driver
 from semel_lab.embedded import Kafka

@@ -10,12 +10,10 @@ import pytest
 
 from semel.core.delivery import Delivery, Guarantee
 from semel.core.errors import Fenced, LedgerConflict
-from semel.driver import connector as of_connector
 from semel.driver import run as of_run
-from semel.driver.base import Progress
-from semel.driver.connector import Connector
-from semel.driver.fences import MOST, FencesInARow
-from semel.driver.run_control import RunControl
+from semel.driver import runtime as of_connector
+from semel.driver.base import MOST_FENCES, FencesInARow, Progress, RunControl
+from semel.driver.runtime import Connector
 from semel.driver.states import State, Status
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
@@ -92,7 +90,7 @@ def test_a_run_that_always_loses_fails(plan: Any, monkeypatch: pytest.MonkeyPatc
     connector = Connector(plan, SPARK, moves=True)
     assert connector.wait(PATIENCE)
     assert isinstance(connector.error, Fenced)
-    assert len(runs) == connector.tally.fences == MOST + 1
+    assert len(runs) == connector.tally.fences == MOST_FENCES + 1
 
 
 def without_pause(one_more: Any) -> Any:

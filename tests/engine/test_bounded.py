@@ -28,13 +28,11 @@ from semel.core.errors import (
     TransientError,
 )
 from semel.core.ledger import Advance, Hole, OffsetRange, TopicPartition
-from semel.driver import triggers
-from semel.driver.bounded import engine as bounded
-from semel.driver.bounded import job as boundedjob
+from semel.driver import bounded, triggers
 from semel.driver.planning import plan
-from semel.kafka import consumerlog
+from semel.kafka import consumer as consumers
 from semel.tasks import bounded as boundedtask
-from semel.tasks import lines
+from semel.tasks import control
 from semel_lab.embedded import Kafka, logs
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
@@ -151,7 +149,7 @@ def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
     source = topic()
     produce(source, records(10))
     config = lake(source)
-    monkeypatch.setattr(boundedjob, "wait", wait)
+    monkeypatch.setattr(bounded, "wait", wait)
     assert caught_up(config).restarts == 0
     assert late
     assert_nothing_lost_nothing_twice(config, range(10))
@@ -271,7 +269,7 @@ def test_a_task_that_freezes_with_all_its_threads_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(lines, "FROZEN", 50.0)
+    monkeypatch.setattr(control, "FROZEN", 50.0)
     source = topic()
 
     produce(source, records(10))
@@ -504,7 +502,7 @@ def test_a_consumer_that_has_lost_sight_of_all_brokers_is_replaced(
         return Consumer({**config, **nowhere}, **more)
 
     monkeypatch.setattr(boundedtask, "_SILENCE", 0.5)
-    monkeypatch.setattr(consumerlog, "Consumer", blind_at_first)
+    monkeypatch.setattr(consumers, "Consumer", blind_at_first)
     config = lake(source)
     caught_up(config, spark=InlineSpark())
     assert len(made) >= 2
@@ -517,7 +515,7 @@ def test_files_that_were_staged_and_vanished_are_staged_again(
     lake: Lake,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from semel.driver.bounded.engine import BoundedEngine
+    from semel.driver.bounded import BoundedEngine
 
     source = topic()
     produce(source, records(50))

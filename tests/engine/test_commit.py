@@ -114,6 +114,28 @@ def test_a_batch_and_what_is_left_of_it_name_the_log_that_was_checked() -> None:
     some.close()
 
 
+def test_a_commit_that_ends_before_partitions_are_given_up_tells_how_afterwards() -> None:
+    store = Store()
+    some = committer(store)
+    some.settle()
+    assert some.wait() is None
+    some.begin(BATCH, confirmed)
+    some.settle()
+    assert (store.commits, some.under_way, some.has_ended) == (1, True, True)
+    assert some.wait() is BATCH
+
+    def refuse() -> None:
+        raise Recreated("topic t was created again")
+
+    some.begin(BATCH, refuse)
+    some.settle()
+    with pytest.raises(Recreated):
+        some.wait()
+    some.begin(BATCH, confirmed)
+    some.settle()
+    assert some.close() is BATCH
+
+
 def test_a_question_waits_for_the_commit_in_progress_and_leaves_its_end_to_be_told() -> None:
     store = Store()
     some = committer(store)

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from semel.tasks.control import Address, ControlLine, ControlServer, Report
-from semel.tasks.lines import serving
+from semel.tasks.control import Address, ControlLine, ControlServer, Report, serving
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 

@@ -15,22 +15,26 @@ from py4j.protocol import Py4JNetworkError
 
 from semel.core import watchdog
 from semel.core.abandoned import abandoned
-from semel.core.errors import ConfigError, Fenced, ServiceError, TransientError, Unavailable
+from semel.core.errors import (
+    ConfigError,
+    Failure,
+    Fenced,
+    ServiceError,
+    TransientError,
+    Unavailable,
+)
 from semel.driver import run as runs
 from semel.driver import supervisor as supervising
-from semel.driver.base import Progress
-from semel.driver.bounded.engine import BoundedEngine
-from semel.driver.bounded.job import Jobs
+from semel.driver.base import Progress, RunControl, TaskAssignment
+from semel.driver.bounded import BoundedEngine, Jobs
 from semel.driver.jobs import TaskJobs
 from semel.driver.microbatch import engine as microbatch
 from semel.driver.microbatch.engine import MicroBatchEngine
-from semel.driver.run_control import RunControl, TaskAssignment
 from semel.driver.states import State
 from semel.driver.supervisor import Supervisor
 from semel.spark.job_errors import SparkGone
 from semel.tasks.bounded import BoundedSpec
 from semel.tasks.control import Address, Report
-from semel.tasks.failure import Failure
 from semel.tasks.retry import Backoff, Retries
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE

@@ -11,12 +11,12 @@ import pytest
 from semel.core.errors import (
     BadRecord,
     ConfigError,
+    Failure,
     SemelError,
     ServiceError,
     TransientError,
     Unavailable,
 )
-from semel.tasks.failure import Failure
 
 
 class TableLocked(Unavailable):

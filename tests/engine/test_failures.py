@@ -15,7 +15,7 @@ import pytest
 
 from semel.core.errors import ServiceError
 from semel.driver import run as runs
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import wait_for_brokers
 from semel_lab.embedded import Kafka, Postgres
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start

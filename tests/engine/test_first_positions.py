@@ -11,8 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.audit import audit
 from semel.core.errors import ConfigError, OffsetOutOfRange
-from semel.core.ledger import TopicPartition
-from semel.core.targets import Target
+from semel.core.ledger import Target, TopicPartition
 from semel.kafka.groups import Groups
 from semel.tasks.publish import is_copy, ledger_of
 from semel_lab.embedded import Kafka, Postgres

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from semel.driver import run as runs
-from semel.driver.connector import Connector
-from semel.driver.runtime import Runtime
+from semel.driver.runtime import Connector, Runtime
 from semel.driver.states import State
 from tests.engine.harness import LocalSpark, wait_until
 from tests.patience import PATIENCE

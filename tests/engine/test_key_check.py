@@ -8,8 +8,8 @@ import pytest
 
 from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition, firsts
-from semel.driver.key_check import check_keys
 from semel.driver.planning import plan
+from semel.driver.startup import check_keys
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel_lab.embedded import Kafka

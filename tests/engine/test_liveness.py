@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from semel.core.ledger import TopicPartition
-from semel.tasks.direct import liveness as module
-from semel.tasks.direct.liveness import Liveness
+from semel.tasks.direct import subscription as module
+from semel.tasks.direct.subscription import Liveness
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from semel.driver.run_control import Notifier
+from semel.driver.base import Notifier
 from semel.tasks.control import ControlServer
 from tests.patience import PATIENCE
 

@@ -7,9 +7,9 @@ import pytest
 from semel.core.errors import BadRecord, OffsetOutOfRange, ServiceError
 from semel.core.ledger import LedgerEntry, TopicPartition
 from semel.kafka.consumer import OutOfOrder
-from semel.tasks.direct.out_of_order import OutOfOrderPolls
-from semel.tasks.epochs import assignment
+from semel.tasks.direct.reader import OutOfOrderPolls
 from semel.tasks.poll import TooEarly
+from semel.tasks.ranges import assignment
 
 ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from semel.driver.direct import placeholder as placeholders
-from semel.driver.direct.placeholder import Placeholder, placeholder_config
+from semel.driver import direct as placeholders
+from semel.driver.direct import Placeholder, placeholder_config
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
 from semel_lab.embedded import Kafka

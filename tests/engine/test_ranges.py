@@ -10,8 +10,8 @@ import pytest
 
 from semel.core.errors import ConfigError, OffsetOutOfRange, Unavailable
 from semel.core.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
-from semel.driver.microbatch import topics as microtopics
-from semel.driver.microbatch.topics import KnownTopics
+from semel.driver.microbatch import plan as microtopics
+from semel.driver.microbatch.plan import KnownTopics
 from semel.driver.planning import Plan, plan
 from semel.tasks import ranges
 from tests.sinks.search.test_config import BASE

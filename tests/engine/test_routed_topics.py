@@ -25,7 +25,7 @@ from semel.tasks.batch import Batcher
 from semel.tasks.commit import deliver
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicTable
-from semel.tasks.rowtransform import Transformed
+from semel.tasks.transform import Transformed
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import Target
 

@@ -10,7 +10,7 @@ import pytest
 from semel.core.errors import ConfigError
 from semel.core.records import KEY, OFFSET, PARTITION, TOPIC, ConnectRecords
 from semel.sinks.flatten import flattened
-from semel.tasks.rowtransform import transformed
+from semel.tasks.transform import transformed
 
 JSON = {b"semel:known": b"json"}
 

@@ -12,9 +12,8 @@ import pytest
 
 from semel.core.errors import BadRecord, ConfigError, ServiceError
 from semel.core.ledger import UNKNOWN_LOG, TopicPartition, first
-from semel.driver import startup, topics
-from semel.driver.connector import Connector
-from semel.driver.runtime import Runtime
+from semel.driver import run, startup
+from semel.driver.runtime import Connector, Runtime
 from semel.driver.states import State
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce, wait_gone
@@ -201,7 +200,7 @@ def test_topics_that_do_not_exist_yet_are_waited_for_and_named_each_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(topics, "_LOOKS", 0.1)
+    monkeypatch.setattr(run, "_LOOKS", 0.1)
     one, two = (f"late-{uuid.uuid4().hex[:8]}" for _ in range(2))
     connector = runtime.start(configure(one, {"topics": f"{one},{two}", "tasks.max": "2"}))
     wait_until(lambda: f"topics {one}, {two} do not exist" in caplog.text)

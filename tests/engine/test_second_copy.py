@@ -15,8 +15,7 @@ import pytest
 import semel
 from semel.core import context
 from semel.core.errors import Fenced
-from semel.driver import publisher
-from semel.driver.direct import engine as direct
+from semel.driver import direct, publisher
 from semel.sources.offsets import owner
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce

@@ -26,7 +26,7 @@ from semel.kafka.groups import Groups
 from semel.sinks.protocols import Membership
 from semel.tasks.direct import membership
 from semel.tasks.direct import subscription as direct
-from semel.tasks.direct.subscription import Assigned, Lost, Revoked, Subscription
+from semel.tasks.direct.subscription import Assigned, Lost, Revoked, State, Subscription
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.conftest import Configure
@@ -41,6 +41,8 @@ LATE = "an earlier request of its own to join may have been answered late"
 _SHORT = {"session.timeout.ms": 1500, "heartbeat.interval.ms": 300}
 _LONG = {"consumer.override.session.timeout.ms": 300_000}
 """Nobody is away, however slow the machine is."""
+IDLE: Any = SimpleNamespace(settle=lambda: None)
+"""A committer that commits nothing."""
 
 
 def _sleeper(
@@ -48,7 +50,7 @@ def _sleeper(
 ) -> None:
     """Takes its partitions, falls asleep, and continues as a task does until it is displaced."""
     connector = plan(config).connector
-    subscription = Subscription(connector, 0, told.send, _nothing, _never)
+    subscription = Subscription(connector, 0, IDLE, told.send, _never)
     subscription.subscribe([topic])
     _take_what_it_gives(subscription)
     told.send("assigned")
@@ -113,12 +115,12 @@ def test_a_task_that_slept_for_longer_than_its_session_does_not_displace_its_rep
 def test_a_task_whose_session_has_ended_joins_again_once_kafka_says_that_its_place_is_free(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "STOP_DELAY", 0.0)
-    monkeypatch.setattr(direct, "_RETRY", 0.0)
+    monkeypatch.setattr(membership, "STOP_DELAY", 0.0)
+    monkeypatch.setattr(membership, "_RETRY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
     stops = False
-    subscription = Subscription(connector, 0, _nothing, _nothing, lambda _seconds: stops)
+    subscription = Subscription(connector, 0, IDLE, _nothing, lambda _seconds: stops)
     answers: Iterator[bool | None] = iter([None, None, False])
     asked = threading.Semaphore(0)
 
@@ -154,7 +156,7 @@ def test_a_consumer_without_a_member_id_has_lost_its_session(
     member_id: str, event: type[Revoked], topic: MakeTopic, configure: Configure
 ) -> None:
     source = topic()
-    subscription = Subscription(plan(configure(source)).connector, 0, _nothing, _nothing, _never)
+    subscription = Subscription(plan(configure(source)).connector, 0, IDLE, _nothing, _never)
     consumer = subscription.consumer
     stand_in: Any = SimpleNamespace(
         memberid=lambda: member_id, unassign=_nothing, unsubscribe=_nothing
@@ -175,10 +177,10 @@ def test_a_task_that_may_not_ask_who_has_its_place_joins_again(
     topic: MakeTopic, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``admin.override`` may name another user than the consumer's."""
-    monkeypatch.setattr(direct, "STOP_DELAY", 0.0)
+    monkeypatch.setattr(membership, "STOP_DELAY", 0.0)
     source = topic()
     connector = plan(configure(source, _LONG)).connector
-    subscription = Subscription(connector, 0, _nothing, _nothing, _never)
+    subscription = Subscription(connector, 0, IDLE, _nothing, _never)
 
     def is_taken() -> bool | None:
         raise ServiceError("not authorized")
@@ -207,7 +209,7 @@ def test_a_place_is_taken_only_if_kafka_shows_another_consumer_there(
     config = configure(source, {f"consumer.override.{k}": v for k, v in session.items()})
     planned = plan(config)
 
-    subscription = Subscription(planned.connector, 0, _nothing, _nothing, _never)
+    subscription = Subscription(planned.connector, 0, IDLE, _nothing, _never)
     instance = f"{planned.connector.group_id}-0"
     settings = {"group.id": planned.connector.group_id, "group.instance.id": instance}
     settings |= {"bootstrap.servers": config["bootstrap.servers"]}
@@ -235,7 +237,7 @@ def test_a_consumer_that_was_given_up_is_not_another_run(
     config = configure(source, {f"consumer.override.{k}": v for k, v in _SHORT.items()})
 
     connector = plan(config).connector
-    subscription = Subscription(connector, 0, _nothing, _nothing, _never)
+    subscription = Subscription(connector, 0, IDLE, _nothing, _never)
     same = {key: subscription.config[key] for key in ("group.id", "group.instance.id")}
     late = Consumer(
         {**same, "bootstrap.servers": config["bootstrap.servers"], **_SHORT, "log_level": 0}
@@ -275,7 +277,7 @@ def test_partitions_that_were_added_while_tasks_were_away_are_assigned(
     told: list[str] = []
 
     def members() -> list[Subscription]:
-        made = [Subscription(connector, i, told.append, _nothing, _never) for i in range(tasks)]
+        made = [Subscription(connector, i, IDLE, told.append, _never) for i in range(tasks)]
         for member in made:
             member.subscribe([source])
         return made
@@ -311,9 +313,8 @@ def test_what_the_group_says_within_close_is_not_answered(
     source = topic()
     heard: list[object] = []
     config = configure(source)
-    subscription = Subscription(
-        plan(config).connector, 0, heard.append, lambda: heard.append("lets go"), _never
-    )
+    committer: Any = SimpleNamespace(settle=lambda: heard.append("settles"))
+    subscription = Subscription(plan(config).connector, 0, committer, heard.append, _never)
     subscription.subscribe([source])
     _take_what_it_gives(subscription)
 
@@ -341,8 +342,10 @@ def _lose_session(subscription: Subscription, source: str) -> None:
     """Take partitions, and then do what a task does at the end of its session."""
     subscription.subscribe([source])
     _take_what_it_gives(subscription)
+    subscription.membership.note_loss()
     subscription._stay_out()
     subscription._give_up()
+    subscription._enter(State.OUT)
 
 
 def _take_what_it_gives(subscription: Subscription) -> None:

@@ -20,13 +20,12 @@ import pytest
 from confluent_kafka import ConsumerGroupState, Message
 
 from semel.core import failpoints
-from semel.core.errors import ConfigError, Fenced, SemelError
+from semel.core.errors import ConfigError, Failure, Fenced, SemelError
 from semel.driver import jobs, supervisor
 from semel.kafka.clients import client_config
 from semel.kafka.groups import Groups
-from semel.tasks import lines
+from semel.tasks import control
 from semel.tasks.control import ControlLine, ControlServer, Report
-from semel.tasks.failure import Failure
 from semel.tasks.retry import Backoff
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
@@ -320,7 +319,7 @@ def test_a_task_whose_driver_is_gone_fails(
             super().__init__(host)
             servers.append(self)
 
-    monkeypatch.setattr(lines, "ControlServer", Kept)
+    monkeypatch.setattr(control, "ControlServer", Kept)
     monkeypatch.setattr(jobs, "Backoff", lambda: Backoff(60.0, 60.0))
     running = start(configure(topic()), spark=LocalSpark(restarts=0))
     running.until(lambda p: bool(p.tasks))
@@ -392,18 +391,18 @@ class _BlindTask:
         self._run_task = run_task
 
     def __call__(self, *arguments: object) -> None:
-        from semel.kafka import consumerlog
-        from semel.tasks.direct import liveness
+        from semel.kafka import consumer as consumers
+        from semel.tasks.direct import subscription
 
-        consumer, made = consumerlog.Consumer, []
+        consumer, made = consumers.Consumer, []
 
         def blind_at_first(config: dict[str, object], **more: object) -> object:
             made.append(config)
             nowhere = {"bootstrap.servers": "127.0.0.1:1"} if len(made) == 1 else {}
             return consumer({**config, **nowhere}, **more)  # type: ignore[arg-type]
 
-        liveness._OUT = 1.0
-        consumerlog.Consumer = blind_at_first  # type: ignore[misc,assignment]
+        subscription._OUT = 1.0
+        consumers.Consumer = blind_at_first  # type: ignore[misc,assignment]
         self._run_task(*arguments)  # type: ignore[operator]
 
 
@@ -427,7 +426,7 @@ def test_a_consumer_that_hears_nothing_more_of(
     produce(source, records(300))
 
     def deaf(rows: pa.Table) -> pa.Table:
-        from semel.tasks.direct import liveness, subscription
+        from semel.tasks.direct import subscription
 
         consumers: list[Any] = []
 
@@ -438,8 +437,8 @@ def test_a_consumer_that_hears_nothing_more_of(
                 self.consumer.pause([p for p in given if p.partition in deaf_for])
             reconnect_if_stalled(self, *arguments)
 
-        if liveness._OUT > 1 and parent_process() is not None:
-            liveness._OUT = 0.5
+        if subscription._OUT > 1 and parent_process() is not None:
+            subscription._OUT = 0.5
             reconnect_if_stalled = subscription.Subscription.reconnect_if_stalled
             subscription.Subscription.reconnect_if_stalled = pause  # type: ignore[method-assign]
         return rows

@@ -9,8 +9,8 @@ import pytest
 
 from semel.core.errors import ServiceError
 from semel.core.ledger import TopicPartition
-from semel.tasks.direct import unassigned
-from semel.tasks.direct.unassigned import Unassigned
+from semel.tasks.direct import membership
+from semel.tasks.direct.membership import Unassigned
 from tests.engine.harness import wait_until
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(unassigned, "time", clock)
+    monkeypatch.setattr(membership, "time", clock)
     return clock
 
 
@@ -71,8 +71,8 @@ def test_a_look_that_fails_leaves_no_client_behind(
         def topics(self) -> None:
             raise ServiceError("no")
 
-    monkeypatch.setattr(unassigned, "Cluster", Refusing)
-    monkeypatch.setattr(unassigned.log, "disabled", True)  # pytest keeps what is logged
+    monkeypatch.setattr(membership, "Cluster", Refusing)
+    monkeypatch.setattr(membership.log, "disabled", True)  # pytest keeps what is logged
     looking = Unassigned({}, "group")
     looking.assigned(new_member=True)
     gc.disable()

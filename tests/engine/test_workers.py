@@ -12,9 +12,8 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core import watchdog
 from semel.core.watchdog import Watchdog
-from semel.tasks import lines
-from semel.tasks.control import Address, ControlServer
-from semel.tasks.lines import Lines
+from semel.tasks import control
+from semel.tasks.control import Address, ControlServer, Lines
 from semel.tasks.workers import Spec, Workers
 from tests.engine.harness import wait_until
 
@@ -74,7 +73,7 @@ def test_a_worker_that_cannot_take_a_newer_spec_is_not_kept() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Lines, Address]]:
     server = ControlServer("127.0.0.1")
-    monkeypatch.setattr(lines, "serving", lambda _context: (server, server.address("127.0.0.1")))
+    monkeypatch.setattr(control, "serving", lambda _context: (server, server.address("127.0.0.1")))
     made = Lines()
     yield made, made.address(None)  # type: ignore[arg-type]
     made.close()
@@ -107,7 +106,7 @@ def test_a_process_that_is_at_work_and_does_not_report_is_frozen(
 ) -> None:
     made, address = driver
     now = 0.0
-    monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: now))
 
     def look(seconds: int) -> list[str]:
         nonlocal now

@@ -10,12 +10,12 @@ import pytest
 
 from semel.core import abandoned
 from semel.core.ledger import TopicPartition
-from semel.kafka import closing, damage
+from semel.kafka import consumer, damage
 
 
 def test_a_consumer_that_does_not_close_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    monkeypatch.setattr(closing, "_END", 0.05)
+    monkeypatch.setattr(consumer, "_END", 0.05)
     damaged: Any = SimpleNamespace(
         assign=lambda _partitions: None,
         poll=lambda _seconds: SimpleNamespace(topic=lambda: "t"),

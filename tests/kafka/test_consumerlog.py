@@ -15,9 +15,7 @@ from semel.core.errors import Displaced
 from semel.core.ledger import LogId
 from semel.kafka.clients import QUIET
 from semel.kafka.cluster import Cluster
-from semel.kafka.consumer import Poll, consumer_config
-from semel.kafka.consumerlog import ConsumerLog, logged_consumer
-from semel.kafka.sizes import Sizes
+from semel.kafka.consumer import ConsumerLog, Poll, Sizes, consumer_config, logged_consumer
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records, recreate, wait_until

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from semel.core.errors import ServiceError
-from semel.kafka import contact
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka import cluster
+from semel.kafka.cluster import wait_for_brokers
 from semel.sinks.postgresql.connection import _reason
 
 
@@ -26,7 +26,7 @@ def test_brokers_that_are_waited_for_are_logged_once_and_named_in_the_error(
 ) -> None:
     said: list[str] = []
     ticks = itertools.count(0.0, 0.5)  # a look takes half a second, however long it takes
-    monkeypatch.setattr(contact, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1:1: Connect"):
         wait_for_brokers({"bootstrap.servers": "127.0.0.1:1"}, 3.0, said.append)
     (line,) = said

@@ -9,7 +9,7 @@ import pytest
 
 from semel.core.errors import SemelError, ServiceError
 from semel.driver import supervisor
-from semel.kafka.lag import lag, published
+from semel.kafka.groups import lag, published
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure, Start, configure, start

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from semel.kafka.leaders import unreachable
+from semel.kafka.cluster import unreachable
 from tests.patience import PATIENCE
 
 

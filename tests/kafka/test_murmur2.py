@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.kafka.murmur2 import murmur2
+from semel.kafka.compacted import murmur2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from semel.driver.planning import plan
 from semel.kafka.cluster import Cluster
-from semel.kafka.retention import create_dead_letter_topic, of_copy, of_dead_letters
+from semel.kafka.topics import create_dead_letter_topic, of_copy, of_dead_letters
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic
 from tests.engine.harness import name

@@ -23,8 +23,7 @@ from semel.core import keystores
 from semel.core.errors import ConfigError, ServiceError
 from semel.driver.planning import SourcePlan, plan_source
 from semel.kafka.clients import client_config
-from semel.kafka.cluster import Cluster
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.sources.base import source_records
 from semel.sources.offsets.store import SourceOffsets
 from semel.tasks.commit import CommitCounter

@@ -8,8 +8,8 @@ import pytest
 
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan
+from semel.kafka.clients import judged
 from semel.kafka.security import java, librdkafka
-from semel.kafka.settings import judged
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 

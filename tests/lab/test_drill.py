@@ -29,7 +29,7 @@ from semel.tasks.control import Report
 from semel_lab.drill import run as drill
 from semel_lab.drill.faults import Injector
 from semel_lab.drill.plan import ANY_MOMENT, MEANING, Fault, Kind, plan
-from semel_lab.drill.processes import DrillFailed
+from semel_lab.drill.processes import RECORDS_PER_FAULT, DrillFailed, inject_all
 from semel_lab.drill.stage import BUILT_IN, Stage
 from semel_lab.drill.stores import store_of
 from semel_lab.drill.traffic import Shape
@@ -245,6 +245,35 @@ class TestRecords:
     def test_another_format_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"value\.converter must be"):
             self.shape(value__converter="org.apache.kafka.connect.converters.LongConverter")
+
+
+def test_a_drill_that_fails_names_the_fault_the_seed_and_the_logs(tmp_path: Path) -> None:
+    """Every drill runs through this loop, which grants records to each fault."""
+    faults = plan(3, 7, TRANSACTIONAL)
+    seen: list[tuple[Fault | None, int | None]] = []
+    allowed: list[int] = []
+
+    def inject(fault: Fault) -> int:
+        if fault is faults[2]:
+            raise DrillFailed("it did not recover.")
+        return fault.number
+
+    with pytest.raises(DrillFailed) as failure:
+        inject_all(
+            faults,
+            7,
+            inject,
+            allow=allowed.append,
+            directory=tmp_path,
+            observe=lambda *of: seen.append(of),
+        )
+    third = faults[2]
+    assert str(failure.value) == (
+        f"fault {third.number} of 3 ({third.kind.value}, {third.place}; seed 7): it did not "
+        f"recover. All logs: {tmp_path}"
+    )
+    assert allowed == 3 * [RECORDS_PER_FAULT]
+    assert [found for _, found in seen] == [None, 1, None, 2, None]
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

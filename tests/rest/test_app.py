@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from httpx import Client
 
-from semel.kafka.lag import lag as kafka_lag
+from semel.kafka.groups import lag as kafka_lag
 from semel.worker.secrets import shown
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure

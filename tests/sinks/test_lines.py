@@ -15,7 +15,7 @@ from semel import sinks
 from semel.config import ConnectorConfig, read
 from semel.sinks.lines import lines
 from semel.tasks.pipeline import Converted, Pipeline
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 
 PLAIN = {"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}
 WITH_SCHEMAS = {"value.converter": "JsonConverter"}

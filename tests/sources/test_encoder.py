@@ -12,8 +12,7 @@ from semel.core.records import HEADERS_TYPE, ConnectRecords
 from semel.driver.planning import plan_source
 from semel.kafka.messages import Messages
 from semel.sources.base import source_records
-from semel.tasks.source.encoder import Encoder
-from semel.tasks.source.skipped import Skipped
+from semel.tasks.source.encoder import Encoder, Skipped
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 LONGS = "org.apache.kafka.connect.converters.LongConverter"

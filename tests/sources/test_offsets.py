@@ -15,7 +15,7 @@ from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.driver.planning import plan_source
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.kafka.murmur2 import partition_of
+from semel.kafka.compacted import partition_of
 from semel.kafka.transactions import PlainProducer
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.owner import own

@@ -12,8 +12,7 @@ from semel.core.records import ConnectRecords
 from semel.driver.planning import plan_source
 from semel.kafka.messages import timestamps
 from semel.sources.base import Unread, source_records
-from semel.tasks.source.chain import SourceChain
-from semel.tasks.source.skipped import SkipLog
+from semel.tasks.source.encoder import SkipLog, SourceChain
 
 KAFKA = "org.apache.kafka.connect.transforms."
 RAW = {

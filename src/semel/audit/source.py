@@ -38,8 +38,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.reader import read_ranges
 from semel.sources.base import Repeatable, Revising, SourceBatch, SourceOffset, SourcePartition
 from semel.sources.offsets.store import SourceOffsets, StoredOffsets
-from semel.tasks.source.chain import SourceChain
-from semel.tasks.source.encoder import Encoder
+from semel.tasks.source.encoder import Encoder, SourceChain
 
 _PATIENCE, _PAUSE = 30.0, 0.01
 """Seconds for which to follow a source that grows, and between two reads."""

@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from semel.core.context import LOG_FORMAT, LOG_STARTED
-from semel.core.logformat import LINE, JsonFormatter, TextFormatter
+from semel.core.context import LINE, LOG_FORMAT, LOG_STARTED, JsonFormatter, TextFormatter
 
 
 class LogFormat(StrEnum):

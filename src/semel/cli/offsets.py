@@ -20,7 +20,7 @@ from semel.core.ledger import Hole, TopicPartition
 from semel.driver.planning import AnyPlan, SourcePlan, plan_any
 from semel.driver.positions import check_topic, ledger_facts, reset_positions, set_positions
 from semel.kafka.clients import client_config
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import wait_for_brokers
 from semel.sinks.protocols import FencesByGroup
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")

@@ -22,8 +22,8 @@ from semel.cli.offsets import holes_table
 from semel.core.errors import BROKEN, ConfigError, NotJudged
 from semel.driver.planning import SourcePlan, plan, plan_any
 from semel.kafka.clients import client_config
-from semel.kafka.contact import wait_for_brokers
-from semel.kafka.lag import lag
+from semel.kafka.cluster import wait_for_brokers
+from semel.kafka.groups import lag
 
 
 def register(app: typer.Typer) -> None:

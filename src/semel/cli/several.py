@@ -28,8 +28,7 @@ from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import AnyPlan, plan_any
 
 if TYPE_CHECKING:
-    from semel.driver.connector import Connector
-    from semel.driver.runtime import Runtime
+    from semel.driver.runtime import Connector, Runtime
     from semel.worker.alone import StandaloneHerder
 
 log = logging.getLogger("semel")

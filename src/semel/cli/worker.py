@@ -141,7 +141,7 @@ def met(config: WorkerConfig) -> dict[str, Any]:
     converters for connectors that name none, are reported first."""
     from semel.converters import create
     from semel.kafka.clients import worker_client
-    from semel.kafka.contact import wait_for_brokers
+    from semel.kafka.cluster import wait_for_brokers
     from semel.worker.rest.listening import check
 
     check(config)

@@ -1,9 +1,10 @@
-"""The context of log lines: which connector and task a thread works for, and whether lines are
-JSON. And who has started a run, as a run tells others of the same connector."""
+"""Log lines: which connector and task a thread works for, and their format, for people or as JSON,
+with credentials hidden. And who has started a run, as a run tells others of the same connector."""
 
 from __future__ import annotations
 
 import getpass
+import json
 import logging
 import os
 import re
@@ -14,7 +15,10 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from semel.core.quoting import harmless, indented
+from semel.core.redact import redacted
 
 T = TypeVar("T")
 
@@ -30,6 +34,7 @@ BY = "by"
 LOG_STARTED = threading.Event()
 _NAMED = re.compile(r"connector (\S+?)(?:[:,]? |:?$)(?:task (\d+)\b)?")
 _RUN = re.compile(r".*@(?P<host>\S+), process (?P<pid>\d+), at .*")
+LINE = "%(asctime)s %(levelname)s %(about)s%(message)s"
 
 
 def kept(call: Callable[[], T]) -> Callable[[], T]:
@@ -110,3 +115,49 @@ def is_over(run: str) -> bool:
 def logs_json() -> bool:
     """Whether each line on standard error is to be a JSON object."""
     return os.environ.get(LOG_FORMAT, "").strip().lower() == "json"
+
+
+class TextFormatter(logging.Formatter):
+    """A line that says which connector and task it is about; ``about`` is a field of its own.
+    Control characters are escaped, long lines cut, and further lines indented: none can be taken
+    for an entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        record.about = prefix(record)
+        return indented(redacted(harmless(super().format(record))))
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object for each record, with its connector and task where they are known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See :class:`logging.Formatter`."""
+        return json.dumps(line_of(record), ensure_ascii=False)
+
+
+def line_of(record: logging.LogRecord, most: int | None = None) -> dict[str, Any]:
+    """A log record as facts, with its connector and its task where they are known. Only ``most``
+    characters of its texts are looked at."""
+    when = datetime.fromtimestamp(record.created, UTC)
+    facts: dict[str, Any] = {
+        "time": when.isoformat(timespec="milliseconds"),
+        "level": record.levelname,
+        "logger": record.name,
+        **of_record(record),
+        "message": redacted(harmless(record.getMessage()[:most])),
+    }
+    if record.exc_info:
+        facts["trace"] = redacted(
+            harmless(logging.Formatter().formatException(record.exc_info)[:most])
+        )
+    return facts
+
+
+def log_of_task(connector: str, task: int) -> None:
+    """Let this process, one of Spark's, log for a task: the driver passes its lines on."""
+    works_for(connector, task)
+    if not logging.root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter() if logs_json() else TextFormatter(LINE))
+        logging.basicConfig(level="WARNING", handlers=[handler])

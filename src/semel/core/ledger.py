@@ -23,6 +23,21 @@ from typing import NamedTuple
 from semel.core.errors import LedgerConflict, OtherLog
 from semel.core.quoting import named
 
+RETENTION = "removed by retention"
+DAMAGED = "damaged in Kafka"
+RECREATED = "topic created again"
+TRUNCATED = "log truncated"
+MOVED = "target changed"
+TAKEN_OVER = "taken over"
+SKIPPED = "skipped"
+SET_BACK = "set back"
+RESET = "reset"
+UNKNOWN = "before the first position"
+UNREAD = (RETENTION, DAMAGED, SKIPPED, TAKEN_OVER, UNKNOWN)
+"""Why a connector has not read the records of these offsets."""
+NOT_HERE = (*UNREAD, MOVED)
+"""Why it has not written them to its present target."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one Kafka topic."""
@@ -79,22 +94,6 @@ class LogId(NamedTuple):
 
 
 UNKNOWN_LOG = LogId()
-
-RETENTION = "removed by retention"
-DAMAGED = "damaged in Kafka"
-RECREATED = "topic created again"
-TRUNCATED = "log truncated"
-MOVED = "target changed"
-TAKEN_OVER = "taken over"
-SKIPPED = "skipped"
-SET_BACK = "set back"
-RESET = "reset"
-UNKNOWN = "before the first position"
-
-UNREAD = (RETENTION, DAMAGED, SKIPPED, TAKEN_OVER, UNKNOWN)
-"""Why a connector has not read the records of these offsets."""
-NOT_HERE = (*UNREAD, MOVED)
-"""Why it has not written them to its present target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ class LedgerEntry:
     not known. ``leader_epoch`` (KIP-320) belongs to the record before ``epoch_offset``, which is at
     most the position: offsets between the two hold no records, but may belong to later epochs. Both
     are -1 while they are not known. ``target`` names what holds this topic's results,
-    see :class:`semel.core.targets.Target`.
+    see :class:`semel.core.ledger.Target`.
     """
 
     topic: str
@@ -460,3 +459,35 @@ def judge(
     if not verdicts:
         raise ValueError("a commit needs at least one range")
     return verdicts.pop()
+
+
+class Target(NamedTuple):
+    """What holds a topic's results, as ledger entries remember it: a table, topic or index by its
+    name in the store.
+
+    ``made`` changes when it is dropped and created again, ``store`` when the whole store is copied
+    or restored, which also changes ``made``. Both are empty if the store has no such ids.
+    """
+
+    name: str
+    made: str = ""
+    store: str = ""
+
+    def __str__(self) -> str:
+        """Its form in a ledger entry."""
+        plain = not self.made and "#" not in self.name
+        return self.name if plain else f"{self.name}#{self.made}@{self.store}"
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        name, mark, rest = text.rpartition("#")
+        made, at, store = rest.partition("@")
+        return cls(name, made, store) if mark and at else cls(text)
+
+    def replaced_by(self, other: Target) -> str:
+        """What has happened if the other target is a different one; empty if it is the same."""
+        if self.name != other.name:
+            return f"results went to {self.name} so far, and would go to {other.name} now"
+        if self.made and other.made and self.store == other.store and self.made != other.made:
+            return f"{self.name} was dropped and created again since"
+        return ""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from semel.driver.run_control import RunControl, TaskAssignment
+from semel.core.context import kept
 from semel.driver.states import Awaited, State, Status, Waiting, waiting
 from semel.tasks.control import Deliveries, Report
+from semel.tasks.retry import Backoff
 
 if TYPE_CHECKING:
     from semel.config import ConnectorConfig
@@ -20,6 +23,13 @@ if TYPE_CHECKING:
     from semel.kafka.cluster import Cluster
     from semel.kafka.groups import Groups
     from semel.sinks.base import Sink
+
+_FOLLOWS = 10.0
+"""Seconds after which a thread that waits for an event checks whether it still should."""
+MOST_FENCES = 10
+"""How many fences in a row are survived."""
+_IN_A_ROW = 60.0
+"""A fence within this many seconds of a start counts as following the one before."""
 
 
 @dataclass(slots=True)
@@ -113,3 +123,159 @@ class Run:
 
 class Stopped(Exception):
     """The run was asked to stop; nothing of what it has in hand is lost."""
+
+
+class TaskAssignment:
+    """Which of a connector's tasks run in this process: all, or those that a cluster of workers has
+    given it. May be changed while the connector runs, from any thread."""
+
+    def __init__(self, tasks: Collection[int] | None = None, *, moves: bool = False) -> None:
+        self.moves = moves
+        """Whether other workers may run these tasks before and after this process."""
+        self._lock = threading.Lock()
+        self._wanted = None if tasks is None else frozenset(tasks)
+        self._held: frozenset[int] = frozenset()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tasks run here."""
+        return self._wanted is None
+
+    @property
+    def has_first(self) -> bool:
+        """Whether the first task runs here. Its driver does what only one driver may do."""
+        wanted = self._wanted
+        return wanted is None or 0 in wanted
+
+    def want(self, tasks: Collection[int] | None) -> None:
+        """Change the assignment: tasks that no longer belong to it end after their current work."""
+        with self._lock:
+            self._wanted = None if tasks is None else frozenset(tasks)
+
+    def of(self, count: int) -> list[int]:
+        """The tasks, out of ``count``, that must run here."""
+        wanted = self._wanted
+        return [n for n in range(count) if wanted is None or n in wanted]
+
+    def hold(self, count: int, running: Iterable[int]) -> frozenset[int]:
+        """Note which tasks are at work: those that must run here, and those that are ``running``
+        and have yet to end. Returns the tasks to run."""
+        with self._lock:
+            found = frozenset(self.of(count))
+            self._held = found | frozenset(running)
+        return found
+
+    def let_go(self) -> None:
+        """Note that no task is at work."""
+        with self._lock:
+            self._held = frozenset()
+
+    def holds(self, task: int) -> bool:
+        """Whether a task is at work here, or may be in a moment."""
+        with self._lock:
+            return task in self._held or self._wanted is None or task in self._wanted
+
+
+class Notifier:
+    """Wakes up those that wait for news about a run. Any thread may notify."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[], None]] = []
+
+    @contextmanager
+    def subscribed(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` for each notification within a ``with`` block."""
+        self._subscribers.append(wake)
+        try:
+            yield
+        finally:
+            self._subscribers.remove(wake)
+
+    @contextmanager
+    def notified_by(self, event: threading.Event) -> Iterator[None]:
+        """Notify when the event is set within a ``with`` block, whoever sets it."""
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.is_set():
+                if event.wait(_FOLLOWS):
+                    self.notify()
+                    return
+
+        threading.Thread(target=kept(follow), daemon=True, name="semel-notifier").start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def notify(self) -> None:
+        """Wake all subscribers."""
+        for wake in list(self._subscribers):
+            wake()
+
+
+@dataclass(frozen=True, slots=True)
+class RunControl:
+    """What a run is asked to do.
+
+    ``stop`` ends it after the batch in hand, ``paused`` keeps it from reading, ``restarts`` holds
+    the numbers of tasks to restart: all three may change while it runs. ``until_caught_up`` ends
+    it when what Kafka held at the start is committed; with ``keeps_going`` a task that fails leaves
+    the others running. ``observe`` is called with the totals several times a second while records
+    flow. ``assignment`` is the tasks that run in this process; it may change, too. ``notifier``
+    reports a change at once; otherwise it is noticed after a few seconds.
+    """
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    paused: threading.Event = field(default_factory=threading.Event)
+    restarts: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    until_caught_up: bool = False
+    keeps_going: bool = False
+    observe: Callable[[Progress], None] = lambda _progress: None
+    assignment: TaskAssignment = field(default_factory=TaskAssignment)
+    notifier: Notifier = field(default_factory=Notifier)
+
+    def pause(self) -> None:
+        """Keep the tasks from reading."""
+        self.paused.set()
+        self.notifier.notify()
+
+    def resume(self) -> None:
+        """Let the tasks read again."""
+        self.paused.clear()
+        self.notifier.notify()
+
+    def restart(self, task: int) -> None:
+        """Restart a task."""
+        self.restarts.put(task)
+        self.notifier.notify()
+
+    def drop_restarts(self) -> bool:
+        """Forget which tasks to restart, because all of them begin again; returns whether there
+        was any."""
+        found = False
+        with suppress(queue.Empty):
+            while True:
+                self.restarts.get_nowait()
+                found = True
+        return found
+
+    def observed_by(self, observe: Callable[[Progress], None]) -> RunControl:
+        """The same, with another observer."""
+        return replace(self, observe=observe)
+
+
+class FencesInARow:
+    """The fences of something that starts again after each: where workers share a connector, the
+    older process that caused one may have been cut off or frozen, and will be told to stop once it
+    is back."""
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self.count = 0
+
+    def one_more(self, lasted: float) -> float:
+        """Count a fence after ``lasted`` seconds of work; returns the seconds to pause before the
+        next start."""
+        self.count = self.count + 1 if lasted < _IN_A_ROW else 1
+        return self._backoff.after(lasted)

@@ -18,7 +18,7 @@ from pyspark import SparkContext, TaskContext
 
 from semel.core.context import kept
 from semel.core.errors import Fenced, SemelError
-from semel.driver.fences import FencesInARow
+from semel.driver.base import FencesInARow
 from semel.driver.states import Awaited, State, Status, waiting
 from semel.spark.job_errors import SparkGone, first_error, not_shipped, spark_gone
 from semel.tasks.attempt import TaskSpec, run_task

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,20 +28,20 @@ from semel.core.errors import (
     about,
 )
 from semel.core.redact import redacted
-from semel.driver import fences
-from semel.driver.base import Progress, Run
-from semel.driver.fences import FencesInARow
+from semel.driver.base import MOST_FENCES, FencesInARow, Progress, Run, RunControl
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
-from semel.driver.run_control import RunControl
-from semel.driver.sharing import SharedSpark
-from semel.driver.states import State, Status
-from semel.driver.topics import wait_for_topics
+from semel.driver.states import Awaited, State, Status, Waiting, waiting
 from semel.kafka.clients import client_config
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import Cluster, wait_for_brokers
+from semel.spark import launch
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from semel.driver.source import SourceRun
     from semel.kafka.cluster import Cluster
+    from semel.spark.gateway import Jvm
+    from semel.spark.session import Starting
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ _FORMER_ENDS_IN = LEAVE + 5.0
 """Seconds that a run waits for the previous one, which abandons what does not end."""
 _FIRST_WORD = 2.0
 _LOOK = 0.1
+_LOOKS = 3.0
+_ANSWERS = 5.0
 
 
 @dataclass(slots=True)
@@ -193,13 +195,13 @@ class ConnectorRun:
                 last = self.progress
                 worked = last is not None and last is not shown and last.records
                 pause = fenced.one_more(time.monotonic() - began if worked else 0.0)
-                if not begins_again or fenced.count > fences.MOST:
+                if not begins_again or fenced.count > MOST_FENCES:
                     raise
                 self._tally.fences += 1
                 log.warning(
                     "connector %s was fenced, perhaps by an older process on another worker; "
                     "starting it again (%d of %d): %s",
-                    *(planned.connector.name, fenced.count, fences.MOST, error),
+                    *(planned.connector.name, fenced.count, MOST_FENCES, error),
                 )
                 shown = self._shown_restarting(run_control, error)
             except TopicMissing:
@@ -372,10 +374,10 @@ def _run_engine(
 
             return MicroBatchEngine(run, spark, transform).run()
         if planned.engine == "bounded":
-            from semel.driver.bounded.engine import BoundedEngine
+            from semel.driver.bounded import BoundedEngine
 
             return BoundedEngine(run, spark, transform).run()
-        from semel.driver.direct.engine import DirectEngine
+        from semel.driver.direct import DirectEngine
 
         return DirectEngine(run, spark, transform).run()
     except TransientError as error:
@@ -460,3 +462,102 @@ def _reach(call: Callable[[], None], key: str) -> None:
         text = str(error)
         stop = "" if text.endswith(("?", ".")) else "."  # libpq asks whether the server runs
         raise ServiceError(f"{text}{stop} Check {key}, and that the store runs") from None
+
+
+def wait_for_topics(planned: Plan, run_control: RunControl) -> None:
+    """Wait until the topics exist, or the run is asked to stop or to restart: another connector may
+    be about to create them. Only Kafka is asked, because the store has nothing to do with it."""
+    connector = planned.connector
+    cluster = Cluster(client_config(connector, "admin"))
+    held_up: Waiting | None = None
+    told, woken = "", threading.Event()
+    with (
+        run_control.notifier.subscribed(woken.set),
+        run_control.notifier.notified_by(run_control.stop),
+    ):
+        while not run_control.stop.is_set() and run_control.restarts.empty():
+            # As in Kafka Connect, tasks without a topic are running. Other workers of a cluster
+            # would mistake the first task's state for a sign that it has prepared the store.
+            states: dict[int, Status] = {}
+            if run_control.assignment.is_whole:
+                state = State.PAUSED if run_control.paused.is_set() else State.RUNNING
+                states = dict.fromkeys(range(connector.tasks_max), Status(state))
+            run_control.observe(Progress(states=states, waiting=held_up))
+            try:
+                cluster.matching(connector, _ANSWERS)
+                if not told:  # a broker that has not heard of them yet has answered before
+                    woken.wait(_LOOKS)
+                return
+            except (TopicMissing, TransientError, ServiceError) as error:
+                if told != (told := str(error)):
+                    log.warning("%s. Waiting for it", error)
+                is_missing = isinstance(error, TopicMissing)
+                on = Awaited.TOPIC if is_missing else Awaited.SERVICE
+                held_up = waiting(on, told, held_up)
+                run_control.observe(Progress(states=states, waiting=held_up))
+            woken.wait(_LOOKS)
+            woken.clear()
+
+
+class SharedSpark:
+    """The user's own session, or one that ends with this object.
+
+    Args:
+        given: the session to use; otherwise the active one, or a new one that is made from the
+            ``spark.*`` keys of the first connector.
+    """
+
+    def __init__(self, given: SparkSession | None = None) -> None:
+        self._given = given
+        self._lock = threading.Lock()
+        self._starting: Starting[Any] | None = None
+        self._jvm: Jvm | None = None
+
+    def begin(self, raw: Mapping[str, str], *, for_any: bool) -> None:
+        """Start what a connector of this configuration is likely to need, while it is planned; or,
+        ``for_any`` connector, what suits all engines."""
+        if self._given is None:
+            self._jvm = launch.begin(raw, for_any=for_any)
+
+    def of(self, planned: AnyPlan) -> Callable[[], Any]:
+        """Spark for a connector's engine, started if necessary: call the result to
+        wait for it. The micro-batch engine gets a session, the others a context, which starts
+        sooner."""
+        from semel.spark import session as spark
+
+        with self._lock:
+            if self._starting is None or self._starting.gone:
+                self._starting = self._start(planned)
+            starting = self._starting
+        if planned.engine == "micro-batch":
+            return lambda: spark.session_of(starting(), planned.connector)
+        if planned.engine == "bounded":  # its jobs are short, and each worker keeps connections
+            return lambda: spark.context_of(starting.with_worker())
+        return lambda: spark.context_of(starting())
+
+    def end(self) -> None:
+        """Stop what was started here; nothing happens to the user's own."""
+        with self._lock:
+            starting, self._starting = self._starting, None
+            jvm, self._jvm = self._jvm, None
+        if starting is not None:
+            starting.end()
+        elif jvm is not None:
+            jvm.end()
+
+    def _start(self, planned: AnyPlan) -> Starting[Any]:
+        from semel.spark import session as spark
+
+        connector, given = planned.connector, self._given
+        jvm, self._jvm = self._jvm, None
+        if planned.engine == "micro-batch":
+            return spark.Starting(
+                lambda jvm: spark.micro_batch_session(connector, jvm),
+                given or spark.active_session(),
+                jvm,
+            )
+        return spark.Starting(
+            lambda jvm: spark.context(connector, jvm=jvm),
+            given.sparkContext if given is not None else spark.active_context(),
+            jvm,
+        )

@@ -23,7 +23,7 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sinks.base import Sink
 from semel.tasks.pipeline import Pipeline
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 from semel.tasks.unplaced import sentence
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def _sample(
     cluster: Cluster,
     topic: str,
     positions: Mapping[TopicPartition, int],
-    patience: float = sampler.PATIENCE,
+    patience: float,
 ) -> pa.Table | None:
     mine = {tp: at for tp, at in positions.items() if tp.topic == topic}
     share = -(-_RECORDS // len(mine))

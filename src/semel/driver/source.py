@@ -30,15 +30,13 @@ from semel.core.abandoned import BackgroundCall
 from semel.core.context import is_over
 from semel.core.delivery import Delivery, Guarantee
 from semel.core.errors import Fenced, TransientError
-from semel.driver import fences
-from semel.driver.base import Progress
-from semel.driver.run_control import RunControl
+from semel.driver.base import MOST_FENCES, Progress, RunControl
 from semel.driver.supervisor import Supervisor
 from semel.kafka.cluster import Cluster
 from semel.sources.base import Source, TopicEach
 from semel.sources.offsets.owner import new_run, own, taken_over
 from semel.sources.offsets.store import Owner, SourceOffsets
-from semel.tasks.lines import serving
+from semel.tasks.control import serving
 from semel.tasks.retry import Retries
 from semel.tasks.source.task import SourceSpec
 from semel.tasks.source.topics import Topics, with_records
@@ -135,7 +133,7 @@ class SourceEngine:
             except Fenced as error:
                 fenced = fenced + 1 if owner == last else 1
                 # Their own successors fence tasks that move to another worker.
-                if fenced > fences.MOST:
+                if fenced > MOST_FENCES:
                     raise
                 log.info("%s; checking who has divided the source since", error)
                 last = owner

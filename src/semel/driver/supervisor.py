@@ -16,9 +16,8 @@ from collections.abc import Callable, Collection
 from pyspark import SparkContext
 
 from semel.core.errors import Fenced, LedgerConflict, SemelError
-from semel.driver.base import Progress
+from semel.driver.base import Progress, RunControl
 from semel.driver.jobs import SETTLE, TaskJobs
-from semel.driver.run_control import RunControl
 from semel.spark.job_errors import SparkGone
 from semel.tasks import memory
 from semel.tasks.attempt import TaskSpec

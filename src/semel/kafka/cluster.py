@@ -1,9 +1,11 @@
-"""The few admin requests that semel makes to a Kafka cluster."""
+"""First contact with a Kafka cluster, and the few admin requests that semel makes to it."""
 
 from __future__ import annotations
 
+import re
+import socket
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -28,11 +30,9 @@ from semel.core.errors import ConfigError, SemelError, ServiceError, TopicMissin
 from semel.core.ledger import LogId, TopicPartition
 from semel.core.patterns import compiled
 from semel.core.quoting import all_named, named
-from semel.kafka import leaders
-from semel.kafka.answers import answer_of, answers_of
+from semel.kafka.answers import Asked, answer_of, answers_of, known_cluster_id
 from semel.kafka.clients import QUIET
-from semel.kafka.errors import GONE, MAY_PASS, NOT_AUTHORIZED, all_silent, failure
-from semel.kafka.logids import Asked, known_cluster_id
+from semel.kafka.errors import GONE, MAY_PASS, NO_LOGIN, NOT_AUTHORIZED, all_silent, failure
 
 _TIMEOUT = 20.0
 _AT_FIRST = 2.0
@@ -46,6 +46,15 @@ _GONE_AFTER, _GONE_TIMES = 3.0, 3
 learn of a new one later than its clients."""
 
 _INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+_METADATA_IN, _CONNECTS_IN = 2.0, 1.0
+"""The longest that metadata, and a connection, may take, in seconds."""
+_LEAST = 0.1
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 4.0
+_SAY_AFTER = 1.0
+_SILENT = 20.0
+"""Seconds to wait for a cluster that is silent: the network may be slow."""
+_UNKNOWN_HOST = {KafkaError._RESOLVE, KafkaError._ALL_BROKERS_DOWN}
+"""What librdkafka reports if no host has an address: the second only once it has tried all."""
 
 
 class Cluster:
@@ -229,7 +238,7 @@ class Cluster:
 
     def _wait_for_leaders(self, request: Collection[KafkaPartition], until: float) -> None:
         """Raises TransientError: one of them takes no connections by then."""
-        while reason := leaders.unreachable(self._admin, request, until):
+        while reason := unreachable(self._admin, request, until):
             if time.monotonic() > until:
                 error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason)
                 raise self._failed(KafkaException(error))
@@ -369,3 +378,106 @@ def admin_client(config: Mapping[str, Any]) -> AdminClient:
             f"Kafka's client refuses its settings: {refused.str()}. Check security.protocol, "
             "sasl.* and ssl.* below consumer.override., producer.override. or admin.override."
         ) from None
+
+
+def unreachable(admin: AdminClient, partitions: Collection[KafkaPartition], until: float) -> str:
+    """A leader that takes no connections; empty if all of them do, or that is not known. Ends by
+    ``until``, or a moment later.
+
+    While a question about offsets waits for a leader that refuses connections, librdkafka's (2.16)
+    admin client connects again without a pause, hundreds of times a second: it uses up a CPU core.
+    """
+    try:
+        # For all topics: asking for one that is gone would create it.
+        metadata = admin.list_topics(timeout=_left(until, _METADATA_IN))
+    except KafkaException:
+        return ""
+    leaders: dict[int, str] = {}
+    for p in partitions:
+        topic = metadata.topics.get(p.topic)
+        known = topic.partitions.get(p.partition) if topic is not None else None
+        if known is not None:
+            leaders.setdefault(known.leader, f"{p.topic}-{p.partition}")
+    for number, partition in leaders.items():
+        broker = metadata.brokers.get(number)
+        if broker is None:
+            return f"{partition} has no leader"
+        try:
+            address = str(broker.host), int(broker.port)
+            socket.create_connection(address, _left(until, _CONNECTS_IN)).close()
+        except OSError as error:
+            where = f"{broker.host}:{broker.port}"
+            return f"the leader of {partition} at {where} cannot be reached: {error}"
+    return ""
+
+
+def _left(until: float, most: float) -> float:
+    return max(_LEAST, min(most, until - time.monotonic()))
+
+
+def wait_for_brokers(
+    client: Mapping[str, Any],
+    timeout: float = _SILENT,
+    say: Callable[[str], None] = lambda _line: None,
+    key: str = "bootstrap.servers",
+) -> None:
+    """Return once a broker answers: a mistake in the configuration is reported at once, while a
+    cluster that is starting or unreachable is waited for.
+
+    Args:
+        client: librdkafka's configuration.
+        timeout: seconds to wait for brokers that refuse connections; silent ones get at least 20.
+        say: called once, with what it is waiting for.
+        key: the configuration's key that names the brokers, for the message.
+
+    Raises:
+        ServiceError: no host has an address, a login is refused, or nobody answers in time.
+    """
+    servers = client["bootstrap.servers"]
+    heard: list[KafkaError] = []
+    admin = admin_client({**client, "error_cb": heard.append})
+    began, wait, told = time.monotonic(), _FIRST_WAIT, False
+    while True:
+        try:
+            admin.list_topics(timeout=wait)
+            return
+        except KafkaException as error:
+            admin.poll(0)
+            last = _reason([*heard, error.args[0]])
+            mistake = _mistake(heard, key)
+            if mistake:
+                raise ServiceError(f"Kafka at {servers}: {mistake}") from None
+            waited = time.monotonic() - began
+            limit = timeout if heard else max(timeout, _SILENT)
+            if waited > limit:
+                raise ServiceError(
+                    f"no Kafka broker answers at {servers}: {last}. Check {key}, the "
+                    "security settings, and that the broker runs"
+                ) from None
+            if waited > _SAY_AFTER and not told:
+                told = True
+                say(f"no Kafka broker answers at {servers} yet: {last}. Retrying for {limit:.0f} s")
+            wait = min(2 * wait, _LONGEST_WAIT, max(limit - waited, _FIRST_WAIT))
+
+
+def _mistake(heard: Sequence[KafkaError], key: str) -> str:
+    for error in heard:
+        if error.code() in NO_LOGIN:
+            return f"{_text(error)}. Check user, password and the security settings"
+    codes = {e.code() for e in heard}
+    passing = any("Temporary failure" in e.str() for e in heard)
+    if codes == _UNKNOWN_HOST and not passing:
+        return f"{_reason(heard)}. Check {key}"
+    return ""
+
+
+def _reason(heard: Sequence[KafkaError]) -> str:
+    """The first error that is more specific than "all brokers down"."""
+    telling = [e for e in heard if e.code() != KafkaError._ALL_BROKERS_DOWN]
+    return _text(telling[0]) if telling else ""
+
+
+def _text(error: KafkaError) -> str:
+    """librdkafka's words without the broker's name before and the client's state after them."""
+    text = re.sub(r"^\S+/(bootstrap|\d+): ", "", error.str())
+    return re.sub(r" \(after \d+ms in state \w+.*?\)", "", text)

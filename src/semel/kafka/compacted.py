@@ -19,8 +19,7 @@ from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import TopicPartition
 from semel.kafka.cluster import Cluster
 from semel.kafka.errors import GONE, failure
-from semel.kafka.murmur2 import partition_of
-from semel.kafka.presence import check_replicas, is_there
+from semel.kafka.topics import check_replicas, is_there
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +38,8 @@ _CONFIG = {
 
 Found = dict[bytes, dict[int, tuple[int, bytes | None]]]
 """The last record of each key in each partition: its timestamp, and its value."""
+_SEED, _MULTIPLIER, _SHIFT = 0x9747B28C, 0x5BD1E995, 24
+_BITS, _POSITIVE = 0xFFFFFFFF, 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +240,23 @@ def _keep(found: Found, message: Message, wants: Callable[[bytes], bool]) -> Non
     if key is not None and wants(key):
         record = message.timestamp()[1], value
         found.setdefault(key, {})[int(message.partition() or 0)] = record
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's variant of MurmurHash 2, 32 bits without a sign: the hash by which Java's producer,
+    and so Kafka Connect, spreads keys over partitions."""
+    found = _SEED ^ len(key)
+    whole = len(key) & ~3
+    for place in range(0, whole, 4):
+        mixed = int.from_bytes(key[place : place + 4], "little") * _MULTIPLIER & _BITS
+        mixed = (mixed ^ mixed >> _SHIFT) * _MULTIPLIER & _BITS
+        found = (found * _MULTIPLIER & _BITS) ^ mixed
+    if rest := key[whole:]:
+        found = (found ^ int.from_bytes(rest, "little")) * _MULTIPLIER & _BITS
+    found = (found ^ found >> 13) * _MULTIPLIER & _BITS
+    return found ^ found >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a record with this key, out of this many."""
+    return (murmur2(key) & _POSITIVE) % partitions

@@ -1,27 +1,32 @@
-"""A task's Kafka consumer: its configuration, what it delivers, and the meaning of its errors."""
+"""A task's Kafka consumer: its configuration, what it delivers, what its log says, and the meaning
+of its errors."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from semel.config import ConnectorConfig
+from semel.core.abandoned import Abandoned, within
 from semel.core.errors import Displaced, SemelError, ServiceError
-from semel.core.ledger import TopicPartition
+from semel.core.ledger import LogId, TopicPartition
 from semel.kafka.clients import MEMBERSHIP, client_config
-from semel.kafka.consumerlog import ConsumerLog
 from semel.kafka.errors import CONSUMER_FENCED, NOT_AUTHORIZED, SEEK_AGAIN, UNREADABLE
-from semel.kafka.sizes import Sizes
 
 log = logging.getLogger(__name__)
 
+_EXACT = 1024
+"""Up to this many records, each one is measured; beyond that, one in ``_STRIDE``."""
+_STRIDE = 16
+_FEW = 64
+"""This many records may always be asked for, even if the size is known from fewer."""
 METADATA_AGE = "topic.metadata.refresh.interval.ms"
-
 _ENOUGH = 20
 """A task stops fetching once this many records are waiting to be polled."""
 _FETCH, _FETCHES = 2 * 1024 * 1024, 32
@@ -37,6 +42,79 @@ exists in several forms at once on its way to the store."""
 _MANY, _SOON, _AT_MOST = 1000, 0.05, 5.0
 """How many records of a fenced consumer are dropped at a time, the seconds that it may take until
 the next ones come, and the seconds that all of it may take."""
+_END = 10.0
+"""Seconds that a consumer gets to close."""
+_CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)$")
+_FATAL, _THREAD = "FATAL", "[thrd:main]: "
+"""librdkafka's name for log lines on fatal errors, and what their text begins with."""
+_DEBUG = "metadata"
+"""The debug context that has the line; about one line per partition at each refresh of metadata."""
+_LEVELS = (logging.CRITICAL,) * 3 + (
+    logging.ERROR,
+    logging.WARNING,
+    logging.INFO,
+    logging.INFO,
+    logging.DEBUG,
+)
+"""Python's names of the levels of ``log_level``, as confluent-kafka translates them."""
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The approximate size of their values, in bytes; keys and headers are not counted."""
+    if len(messages) <= _EXACT:
+        return sum(map(len, messages))
+    return _STRIDE * sum(map(len, messages[::_STRIDE]))
+
+
+class Sizes:
+    """The size of the records that came last, as one consumer knows it.
+
+    librdkafka takes a number of records, not of bytes. So it is asked for as many records as would
+    fit a limit of bytes if they were as large as the last ones.
+    """
+
+    def __init__(self) -> None:
+        self._record = 0
+        self._known = 0
+
+    def fitting(self, room: int) -> int:
+        """How many such records fit; 0 until the first ones have come."""
+        return room // self._record if self._record else 0
+
+    def note(self, messages: Sequence[Message]) -> int:
+        """Learn from records; returns their bytes."""
+        found = size_of(messages)
+        if messages:
+            self._record = max(1, found // len(messages))
+            self._known = len(messages)
+        return found
+
+    def gather(
+        self,
+        consume: Callable[[int, float], list[Message]],
+        into: list[Message],
+        *,
+        most: int,
+        room: int,
+        wait: float,
+    ) -> list[Message]:
+        """Add what comes within ``wait`` seconds, until there are ``most`` or they hold ``room``
+        bytes; returns what was added. One record is always taken, however large."""
+        held, found = size_of(into), len(into)
+        deadline = time.monotonic() + wait
+        while len(into) < most:
+            asked = min(most - len(into), self.fitting(room - held) or int(not into))
+            # A few small records are not representative.
+            asked = min(asked, max(_FEW, 2 * self._known))
+            if asked <= 0:
+                break
+            came = consume(asked, max(0.0, deadline - time.monotonic()))
+            held += self.note(came)
+            into += came
+            if len(came) < asked:
+                break
+        self._known = max(self._known, len(into) - found)
+        return into[found:]
 
 
 def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -> dict[str, Any]:
@@ -214,3 +292,58 @@ def without_events(messages: list[Message], tell: Callable[[str], None]) -> Even
         else:
             log.info("%s %s", message.topic() or "", error.str())
     return Events(records, ends, unreadable)
+
+
+def close(consumer: Consumer) -> None:
+    """Close a consumer, or leave it behind if it does not close in time, as it may if it has met
+    damage in a log or lost its brokers."""
+    try:
+        within(_END, "closing a Kafka consumer", consumer.close)
+    except (Abandoned, KafkaException) as error:
+        log.info("%s", error)
+
+
+class ConsumerLog:
+    """The logger of one consumer. It passes on what the consumer's configuration asks for, and
+    keeps what the log says earlier than messages do, or what only the log says.
+
+    Log lines overtake the records that a consumer has fetched but not delivered. So they tell at
+    once that it was fenced; the error message comes after those records.
+
+    They also tell which topic it fetches, by the topic's id. Brokers since Kafka 3.1 are asked for
+    records by topic id (KIP-516, librdkafka 2.5 and later), and serve no other topic under it.
+    After a topic is created again, librdkafka continues with the new id at the same offset, and
+    reports that in a debug line alone. The line comes before the first record of the new topic. No
+    broker has to be asked, so none can answer from stale metadata.
+    """
+
+    def __init__(self, logger: logging.Logger, config: Mapping[str, Any]) -> None:
+        self._logger = logger
+        level = int(config.get("log_level", 6))
+        self._least = logging.DEBUG if config.get("debug") else _LEVELS[min(level, 7)]
+        self._ids: dict[str, str] = {}
+        self.fatal = ""
+        """Why the consumer can no longer be used; empty while it can."""
+
+    def log(self, level: int, template: str, *parts: str) -> None:
+        """Called by confluent-kafka while the consumer is polled."""
+        if level == logging.DEBUG and (found := _CHANGED.search(parts[-1])):
+            self._ids[found[1]] = found[2]
+        if parts[0] == _FATAL:  # whoever polls reports it in words
+            self.fatal = self.fatal or parts[-1].removeprefix(_THREAD)
+            level = logging.DEBUG
+        if level >= self._least:
+            self._logger.log(level, template, *parts)
+
+    def fetched(self, topic: str) -> LogId:
+        """The log that records of this topic, polled last, may come from."""
+        return LogId("", self._ids.get(topic, ""))
+
+
+def logged_consumer(
+    config: Mapping[str, Any], logger: logging.Logger
+) -> tuple[Consumer, ConsumerLog]:
+    """A consumer, and what it says in its log."""
+    consumer_log = ConsumerLog(logger, config)
+    debug = ",".join(filter(None, [str(config.get("debug", "")), _DEBUG]))
+    return Consumer({**config, "debug": debug}, logger=consumer_log), consumer_log

@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.core.errors import ConfigError, SemelError, ServiceError, TransientError
 from semel.core.ledger import TopicPartition
-from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
+from semel.kafka.consumer import close
 
 log = logging.getLogger(__name__)
 

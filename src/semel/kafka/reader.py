@@ -14,10 +14,9 @@ from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig
 from semel.core.errors import BadRecord, OffsetOutOfRange, TransientError
 from semel.core.ledger import TopicPartition
 from semel.kafka.clients import QUIET, client_config
-from semel.kafka.closing import close
+from semel.kafka.consumer import Sizes, close
 from semel.kafka.damage import Damage, examine
 from semel.kafka.errors import SEEK_AGAIN, UNREADABLE
-from semel.kafka.sizes import Sizes
 
 _BATCH = 50_000
 _ROOM = 16 * 1024 * 1024

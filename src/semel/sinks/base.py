@@ -30,10 +30,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from semel.core.delivery import Mechanism, Support
-from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.ledger import (
+    SKIPPED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    Target,
+    TopicPartition,
+)
 from semel.core.quoting import named
 from semel.core.records import KEY, Commit, Records, RowsRejected, all_rejected
-from semel.core.targets import Target
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.storedkeys import StoredKeys
 from semel.sinks.table_keys import is_by_record_key, names_key_columns

@@ -13,12 +13,11 @@ from typing import Protocol
 
 from semel.config import CommonConfig
 from semel.core import abandoned, watchdog
-from semel.core.errors import Fenced, SemelError
-from semel.core.logformat import log_of_task
+from semel.core.context import log_of_task
+from semel.core.errors import Failure, Fenced, SemelError
 from semel.spark.job_errors import unexpected
 from semel.tasks import memory
 from semel.tasks.control import Address, ControlLine, Report
-from semel.tasks.failure import Failure
 
 log = logging.getLogger(__name__)
 

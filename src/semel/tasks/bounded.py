@@ -18,23 +18,29 @@ import numpy as np
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from semel.core.errors import SemelError, TransientError
+from semel.core.errors import Failure, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import Advance, LogId, OffsetRange, TopicPartition
 from semel.core.quoting import named
 from semel.core.records import DeadLetter, Rejected, RowsRejected
-from semel.kafka.closing import close
-from semel.kafka.consumer import Events, OutOfOrder, Poll, consumer_config, raised, without_events
-from semel.kafka.consumerlog import logged_consumer
+from semel.kafka.consumer import (
+    Events,
+    OutOfOrder,
+    Poll,
+    Sizes,
+    close,
+    consumer_config,
+    logged_consumer,
+    raised,
+    without_events,
+)
 from semel.kafka.damage import Damage, examine, intact
-from semel.kafka.sizes import Sizes
 from semel.sinks.staging import Stager, StagingSink
 from semel.spark.job_errors import unexpected
 from semel.tasks import memory
 from semel.tasks.batch import with_unplaced
-from semel.tasks.failure import Failure
 from semel.tasks.poll import RawRecords, TopicPoll, by_topic, copied
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 from semel.tasks.unplaced import Counts
 from semel.tasks.workers import RunWorker, Spec, Workers
 

@@ -251,6 +251,24 @@ class Committer:
         if self._open is None:
             return None
         (batch, future), self._open = self._open, None
+        return self._ended(batch, future)
+
+    def settle(self) -> None:
+        """Let the commit in progress end as :meth:`wait` does, which tells how later."""
+        if self._open is None:
+            return
+        told: futures.Future[None] = futures.Future()
+        batch, future = self._open
+        try:
+            batch = self._ended(batch, future)
+        except Exception as error:
+            told.set_exception(error)
+        else:
+            told.set_result(None)
+        self._open = batch, told
+
+    def _ended(self, batch: Batch, future: futures.Future[None]) -> Batch:
+        """The batch that was committed; raises as :meth:`wait` does."""
         try:
             future.result()
         except RowsRejected as rejection:
@@ -306,10 +324,10 @@ class Committer:
         self._retries = Retries(self._connector, self._tell, self._waits)
         return self._retries.run(action, self._ends_within)
 
-    @property
-    def trouble(self) -> str:
-        """The last failure of what is being retried; empty if nothing is."""
-        return self._retries.trouble
+    def doing(self) -> str:
+        """What is done with the records in hand, for the log."""
+        doing = "their commit is in progress" if self.under_way else "the task is converting them"
+        return self._retries.trouble or doing
 
     def _ends_within(self, seconds: float) -> bool:
         """Wait ``seconds``, or until the driver or an error ends the task; returns whether it is

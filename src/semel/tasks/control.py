@@ -21,6 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import (
@@ -30,12 +31,14 @@ from multiprocessing.connection import (
     answer_challenge,
     deliver_challenge,
 )
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel.core.context import kept
-from semel.core.errors import SemelError
+from semel.core.errors import Failure, SemelError
 from semel.core.ledger import TopicPartition
-from semel.tasks.failure import Failure
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ FROZEN = 120.0
 Python's lock freezes all of its threads, including those that watch it."""
 STANDS_STILL = 11.0
 """A driver that has not checked for more than this many seconds was itself frozen."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds, in seconds, of the buckets that commits are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +123,6 @@ def _signature(
 
 Process = tuple[str, int]
 """A host's name and the process's id there."""
-
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds, in seconds, of the buckets that commits are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,3 +493,88 @@ def _hang_up(line: Line) -> None:
     on it."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(line.fileno())) as open_:
         open_.shutdown(socket.SHUT_RDWR)
+
+
+def serving(context: SparkContext) -> tuple[ControlServer, Address]:
+    """A server on this driver, and the address that the tasks of this Spark reach it by."""
+    if str(context.master).startswith("local"):
+        server = ControlServer("127.0.0.1")
+        return server, server.address("127.0.0.1")
+    conf = context.getConf()
+    host = conf.get("spark.driver.host", "") or "127.0.0.1"
+    server = ControlServer(conf.get("spark.driver.bindAddress", "") or host)
+    return server, server.address(host)
+
+
+class Lines:
+    """The driver's end of the lines to the worker processes of one run, where the driver commits.
+
+    Workers write to the driver's log, for example which store does not answer, give signs of life,
+    and learn that the run must stop. Nothing else is exchanged. It listens once the first job needs
+    it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: ControlServer | None = None
+        self._address: Address | None = None
+        self._stopping = False
+        self._context = copy_context()
+        self._silence: dict[Process, float] = {}
+        """For how many seconds each process that is at work has not reported."""
+        self._looked = 0.0
+
+    def address(self, context: SparkContext) -> Address:
+        """Where this run's workers find the driver."""
+        with self._lock:
+            if self._address is None:
+                self._server, self._address = serving(context)
+                self._server.hear = self._hear
+                if self._stopping:
+                    self._server.stop_tasks()
+            return self._address
+
+    def stop(self) -> None:
+        """The run was asked to stop: calls to a store that does not answer end soon."""
+        with self._lock:
+            if self._server is not None and not self._stopping:
+                self._server.stop_tasks()
+            self._stopping = True
+
+    def frozen(self) -> str:
+        """Name a process that is at work and has not reported for 2 minutes; empty if there is
+        none. To be called several times a second while a job runs. Time in which the driver itself
+        stood still does not count."""
+        now = time.monotonic()
+        with self._lock:
+            passed, self._looked = min(now - self._looked, STANDS_STILL), now
+            there = self._server.processes() if self._server is not None else set()
+            before = {process: s for process, s in self._silence.items() if process in there}
+            self._silence = {process: seconds + passed for process, seconds in before.items()}
+            silent = [process for process, seconds in self._silence.items() if seconds > FROZEN]
+            self._silence |= dict.fromkeys(silent, 0.0)
+        return f"process {silent[0][1]} on {silent[0][0]}" if silent else ""
+
+    def begin(self) -> None:
+        """A job begins: no process is at work yet."""
+        with self._lock:
+            self._silence, self._looked = {}, time.monotonic()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._server is not None:
+                self._server.close()
+
+    def _hear(self, report: Report) -> None:
+        """Called in a thread for each worker; sets the thread's connector."""
+        process = report.host, report.pid
+        with self._lock:
+            if report.kind == "working" or process in self._silence:
+                self._silence[process] = 0.0
+            if report.kind == "idle":
+                self._silence.pop(process, None)
+        if report.kind != "log":
+            return
+        about = {"task": report.task}
+        line = ("task %d: %s", report.task, report.message)
+        self._context.copy().run(lambda: log.warning(*line, extra=about))

@@ -30,10 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
-from semel.core.errors import SemelError
+from semel.core.errors import Failure, SemelError
 from semel.spark import launch
 from semel.tasks import memory
-from semel.tasks.failure import Failure
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -26,8 +26,7 @@ from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
 from semel.sinks.flatten import VALUE, flattened
 from semel.sinks.lines import lines
-from semel.tasks.chains import by_topic, chained
-from semel.tasks.rowtransform import Failed, Transform, transformed
+from semel.tasks.transform import Failed, Transform, by_topic, chained, transformed
 from semel.tasks.unplaced import Counts, Unplaced, sum_of
 from semel.transforms.change_events import Unwrapper, are_change_events
 
@@ -405,9 +404,9 @@ def _names(values: pa.Array) -> list[str]:
     return [f.name for f in values.type] if pa.types.is_struct(values.type) else []
 
 
-def count_by_partition(table: pa.Table | None, column: str = records.PARTITION) -> dict[int, int]:
+def count_by_partition(table: pa.Table | None) -> dict[int, int]:
     """How many rows each partition has."""
     if table is None or not table.num_rows:
         return {}
-    counts = pc.value_counts(table.column(column)).to_pylist()
+    counts = pc.value_counts(table.column(records.PARTITION)).to_pylist()
     return {c["values"]: c["counts"] for c in counts}

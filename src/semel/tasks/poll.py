@@ -14,8 +14,7 @@ from confluent_kafka import Message
 
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.core.records import HEADERS_TYPE, TIMESTAMP_TYPE, DeadLetter
-from semel.kafka.consumer import OutOfOrder
-from semel.kafka.sizes import size_of
+from semel.kafka.consumer import OutOfOrder, size_of
 
 _TIMESTAMP = operator.itemgetter(1)
 _LARGE = 4096

@@ -1,4 +1,5 @@
-"""Retries: failures of a batch itself are counted; an unreachable service is waited for."""
+"""What goes on although something fails: failures of a batch itself are counted, an unreachable
+service is waited for, and the log says what holds up a commit."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from semel.config import CommonConfig
+from semel.core import watchdog
 from semel.core.errors import GaveUp, TargetChanged, TransientError, Unavailable
 
 T = TypeVar("T")
@@ -15,7 +17,8 @@ LONGEST = 30.0
 """The longest pause, in seconds, between two attempts to reach a store."""
 _SHORTEST = 0.1
 _EVERY = 60.0
-"""Seconds between two lines in the log about the same outage."""
+"""Seconds between two lines in the log about the same trouble."""
+_FIRST_WORD = 30.0
 
 
 class Retries:
@@ -126,3 +129,37 @@ class Backoff:
 def gave_up(connector: CommonConfig, retries: int, why: object) -> str:
     """The error when ``max.retries`` is used up."""
     return f"connector {connector.name}: gave up after {retries} retries (max.retries): {why}"
+
+
+class Overdue:
+    """Logs that records have waited for a commit for 30 s; ``tell`` writes the line.
+
+    ``work`` says what is being done when no call to the store is in progress.
+    """
+
+    def __init__(self, tell: Callable[[str], None], work: Callable[[], str]) -> None:
+        self._tell = tell
+        self._work = work
+        self._since: float | None = None
+        self._told = 0.0
+        watchdog.watch(self._look)
+
+    def begin(self) -> None:
+        """Note that records have come, or are known to wait."""
+        if self._since is None:
+            self._since = self._told = time.monotonic()
+            watchdog.wake()
+
+    def end(self) -> None:
+        """Note that the records are committed, or belong to another process now."""
+        self._since = None
+
+    def _look(self, now: float) -> bool:
+        since = self._since
+        if since is None:
+            return False
+        if now - self._told >= (_FIRST_WORD if self._told == since else _EVERY):
+            self._told = now
+            waits = "; ".join(watchdog.waits()) or self._work()
+            self._tell(f"no commit for {now - since:.0f} s although records wait: {waits}")
+        return True

@@ -18,12 +18,12 @@ import pyarrow as pa
 from semel import sinks
 from semel.config import ConnectorConfig
 from semel.core import abandoned, watchdog
-from semel.core.logformat import log_of_task
+from semel.core.context import log_of_task
 from semel.tasks import memory
 from semel.tasks.batch import Batcher
 from semel.tasks.control import Address, ControlLine, Report
 from semel.tasks.pipeline import Pipeline
-from semel.tasks.rowtransform import Transform
+from semel.tasks.transform import Transform
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError
-from semel.driver.connector import Connector
-from semel.driver.runtime import Runtime
+from semel.driver.runtime import Connector, Runtime
 from semel.driver.states import State, Status
 from semel.worker import loggers
 from semel.worker.errors import BadRequest, Conflict, NotFound

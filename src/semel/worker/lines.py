@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any
 
-from semel.core.logformat import line_of
+from semel.core.context import line_of
 
 Line = dict[str, Any]
 

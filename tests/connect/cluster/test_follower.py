@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError, TransientError
-from semel.driver.connector import ConnectorStatus
+from semel.driver.runtime import ConnectorStatus
 from semel.driver.states import State, Status
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.membership import Group

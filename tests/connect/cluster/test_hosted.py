@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError
-from semel.driver.connector import ConnectorStatus
+from semel.driver.runtime import ConnectorStatus
 from semel.driver.states import State, Status
 from semel.worker.cluster.hosted import HostedConnector, Wanted
 from semel_lab.embedded.process import comes_true

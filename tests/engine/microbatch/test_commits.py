@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from semel.core.ledger import TopicPartition
-from semel.driver.microbatch.lineage import is_one_to_one
-from semel.kafka.lag import published
+from semel.driver.microbatch.plan import is_one_to_one
+from semel.kafka.groups import published
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import some
 from tests.engine.microbatch.conftest import Go, MakeConfig, Query, position

@@ -18,8 +18,8 @@ from semel.core import failpoints
 from semel.core.errors import ConfigError, LedgerConflict, TargetChanged
 from semel.core.ledger import LogId, Outcome, TopicPartition, firsts
 from semel.core.records import Commit, Records
-from semel.driver.first_positions import first_positions
 from semel.driver.planning import plan
+from semel.driver.startup import first_positions
 from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some

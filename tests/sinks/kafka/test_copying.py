@@ -12,8 +12,7 @@ from semel.audit import audit
 from semel.core.errors import ConfigError, OffsetOutOfRange
 from semel.driver import supervisor
 from semel.driver.planning import plan
-from semel.kafka.groups import Groups
-from semel.kafka.lag import published
+from semel.kafka.groups import Groups, published
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, positions, records, recreate, wait_until

@@ -18,7 +18,7 @@ from semel.config import group_of
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import Advance, LedgerEntry, OffsetRange
 from semel.driver.planning import plan
-from semel.kafka import presence
+from semel.kafka import topics
 from semel.kafka.cluster import Cluster
 from semel.sinks.kafka import KafkaSink
 from semel.sinks.kafka.storage import LedgerTopic
@@ -86,24 +86,24 @@ def test_a_broker_that_has_not_heard_of_the_ledger_topic_does_not_empty_the_ledg
 def test_brokers_that_never_hear_of_a_topic_that_the_controller_knows_are_an_error(
     kafka: Kafka, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "describe", lambda *_: None)
-    monkeypatch.setattr(presence, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(topics, "describe", lambda *_: None)
+    monkeypatch.setattr(topics, "_TIMEOUT", 1.0)
     client = {"bootstrap.servers": kafka.bootstrap_servers}
     with pytest.raises(TransientError, match=r"do not know of it yet|no Kafka broker answers"):
-        presence.is_there(client, topic(), expected=False)
+        topics.is_there(client, topic(), expected=False)
 
 
 def test_absence_is_believed_when_the_controller_says_so_or_all_brokers_for_a_while(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = {"bootstrap.servers": kafka.bootstrap_servers}
-    assert not presence.is_there(client, "no-such-topic", expected=False)
+    assert not topics.is_there(client, "no-such-topic", expected=False)
     looks: list[float] = []
-    monkeypatch.setattr(presence, "describe", lambda *_: looks.append(time.monotonic()))
-    monkeypatch.setattr(presence, "_ask_controller", lambda *_: None)  # no right to ask
-    monkeypatch.setattr(presence, "_AGREED_AFTER", 0.5)
+    monkeypatch.setattr(topics, "describe", lambda *_: looks.append(time.monotonic()))
+    monkeypatch.setattr(topics, "_ask_controller", lambda *_: None)  # no right to ask
+    monkeypatch.setattr(topics, "_AGREED_AFTER", 0.5)
     began = time.monotonic()
-    assert not presence.is_there(client, "no-such-topic", expected=False)
+    assert not topics.is_there(client, "no-such-topic", expected=False)
     assert len(looks) >= 3
     assert time.monotonic() - began >= 0.5
 
@@ -116,7 +116,7 @@ def test_a_ledger_topic_that_may_not_be_described_is_not_an_empty_one() -> None:
     answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     admin: Any = SimpleNamespace(describe_topics=lambda *_, **__: {"ledger": answer})
     with pytest.raises(ServiceError, match=r"describe topic ledger.*Grant DESCRIBE"):
-        presence.describe(admin, {"bootstrap.servers": "here"}, "ledger")
+        topics.describe(admin, {"bootstrap.servers": "here"}, "ledger")
 
 
 def test_a_ledger_topic_deleted_under_a_running_connector_is_reported_and_does_not_come_back(

@@ -9,7 +9,7 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError
 from semel.core.ledger import MOVED, Hole, Rebase
-from semel.driver.first_positions import check_targets
+from semel.driver.startup import check_targets
 from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.search.test_ledger import deliver, moved, values

@@ -11,9 +11,10 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pyspark
@@ -21,11 +22,13 @@ import pyspark
 from semel.core import failpoints
 from semel.core.errors import ConfigError, SemelError
 from semel.spark import archives
+from semel_lab.drill.plan import Fault
 from semel_lab.drill.process import Process, makes_archive
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.process import comes_true, ended
 
 PATIENCE = 300.0
+RECORDS_PER_FAULT = 2000
 BROKERS = 2.0
 """Seconds after which a killed broker counts as dead and may come back."""
 QUICK = {
@@ -36,6 +39,8 @@ QUICK = {
 """Shorter timeouts than in production, so that a drill does not spend its time waiting."""
 _POLL = 0.03
 _LONGEST_PAUSE = 2.0
+
+R = TypeVar("R")
 
 
 class DrillFailed(SemelError):
@@ -226,13 +231,47 @@ def workplace(seed: int, directory: Path | None, *, keep: bool) -> Iterator[Path
 
 
 @contextmanager
-def located(where: Processes, when: str) -> Iterator[None]:
+def located(directory: Path, when: str) -> Iterator[None]:
     """Add to a failure when it happened and where the logs are."""
     try:
         yield
     except DrillFailed as failure:
         why = str(failure).rstrip(".?")
-        raise DrillFailed(f"{when}: {why}. All logs: {where.directory}") from None
+        raise DrillFailed(f"{when}: {why}. All logs: {directory}") from None
+
+
+def inject_all(
+    faults: Sequence[Fault],
+    seed: int,
+    inject: Callable[[Fault], R],
+    *,
+    allow: Callable[[int], object],
+    directory: Path,
+    observe: Callable[[Fault | None, R | None], None],
+) -> list[R]:
+    """The loop of every drill: inject one fault after another, and look at the results after each.
+
+    Args:
+        faults: the faults.
+        seed: their seed, for the message of a failure.
+        inject: injects one, waits for the recovery, and returns what is found then.
+        allow: lets so many records flow.
+        directory: has the logs, for the message of a failure.
+        observe: see :data:`semel_lab.drill.report.Observer`.
+
+    Raises:
+        DrillFailed: a fault could not be injected, or the connector did not recover.
+    """
+    results: list[R] = []
+    for fault in faults:
+        observe(fault, None)
+        allow(RECORDS_PER_FAULT)
+        what = f"{fault.kind.value}, {fault.place}; seed {seed}"
+        with located(directory, f"fault {fault.number} of {len(faults)} ({what})"):
+            results.append(inject(fault))
+        observe(fault, results[-1])
+    observe(None, None)
+    return results
 
 
 def without_place(raw: Mapping[str, str], *replaced: str) -> dict[str, str]:

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from semel_lab.drill.plan import Fault
 
-RECORDS_PER_FAULT = 2000
-
 
 class Audited(Protocol):
     """What an audit found."""

@@ -12,8 +12,8 @@ from semel.config import load
 from semel.core.delivery import Mechanism
 from semel_lab.drill.faults import Injector
 from semel_lab.drill.plan import Fault, Kind, plan
-from semel_lab.drill.processes import DrillFailed, located, workplace
-from semel_lab.drill.report import RECORDS_PER_FAULT, DrillReport, FaultResult, Observer
+from semel_lab.drill.processes import RECORDS_PER_FAULT, DrillFailed, inject_all, located, workplace
+from semel_lab.drill.report import DrillReport, FaultResult, Observer
 from semel_lab.drill.stage import BUILT_IN, Stage
 from semel_lab.drill.traffic import Shape, Traffic
 
@@ -48,31 +48,25 @@ def drill(
     """
     started = time.monotonic()
     with _stage(source, seed, keep, directory, kinds, own_store=own_store) as stage:
-        report = _report(stage, seed)
+        report = report_of(stage, seed)
         with traffic_of(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
             store, promised = stage.store, stage.planned.guarantee
-            for fault in plan(
-                faults, seed, promised, stage.kinds, store.places, brokers=store.brokers
-            ):
-                observe(fault, None)
-                traffic.allow(RECORDS_PER_FAULT)
-                where = f"{fault.kind.value}, {fault.place}; seed {seed}"
-                with located(stage, f"fault {fault.number} of {faults} ({where})"):
-                    report.results.append(_one(stage, injector, fault))
-                observe(fault, report.results[-1])
-            observe(None, None)
-            with located(stage, f"after all faults (seed {seed})"):
+            report.results = inject_all(
+                plan(faults, seed, promised, stage.kinds, store.places, brokers=store.brokers),
+                seed,
+                lambda fault: _one(stage, injector, fault),
+                allow=traffic.allow,
+                directory=stage.directory,
+                observe=observe,
+            )
+            with located(stage.directory, f"after all faults (seed {seed})"):
                 _finish(stage, injector, traffic, report)
     report.seconds = time.monotonic() - started
     return report
 
 
 def _one(stage: Stage, injector: Injector, fault: Fault) -> FaultResult:
-    if stage.process is None or fault.needs_executors != stage.on_executors:
-        before = injector.mark()
-        stage.switch(fault.needs_executors)
-        injector.wait_past(before)
     seconds = injector.inject(fault)
     apart = stage.planned.guarantee.mechanism is not Mechanism.TRANSACTIONAL
     with injector.settled() if apart else nullcontext():
@@ -105,8 +99,11 @@ def two_drivers(
     """
     started = time.monotonic()
     with _stage(source, seed, keep, directory, own_store=own_store) as stage:
-        report = _report(stage, seed)
-        with traffic_of(stage, seed) as traffic, located(stage, f"two drivers (seed {seed})"):
+        report = report_of(stage, seed)
+        with (
+            traffic_of(stage, seed) as traffic,
+            located(stage.directory, f"two drivers (seed {seed})"),
+        ):
             injector = Injector(stage, traffic, seed)
             before = injector.mark()
             stage.start()
@@ -124,7 +121,8 @@ def two_drivers(
     return report
 
 
-def _report(stage: Stage, seed: int) -> DrillReport:
+def report_of(stage: Stage, seed: int) -> DrillReport:
+    """The report of a drill that begins."""
     planned = stage.planned
     return DrillReport(
         planned.connector.name, str(planned.guarantee), planned.connector.provenance, seed

@@ -49,6 +49,27 @@ class Strikes(ABC, Generic[M]):
     def __init__(self) -> None:
         self._kicked = 0.0
 
+    def inject(self, fault: Fault) -> float:
+        """Inject a fault, on the cluster that it needs, and wait until the connector has recovered.
+        Returns the seconds taken.
+
+        Raises:
+            DrillFailed: the fault could not be injected, or the connector did not recover.
+        """
+        stage = self._stage
+        if stage.process is None or fault.needs_executors != stage.on_executors:
+            before = self.mark()
+            stage.switch(fault.needs_executors)
+            self.wait_past(before)
+        try:
+            return self._inject(fault)
+        except psutil.NoSuchProcess as gone:
+            raise DrillFailed(f"a process ended before the fault could hit it: {gone}") from gone
+
+    @abstractmethod
+    def _inject(self, fault: Fault) -> float:
+        """See :meth:`inject`; the connector runs."""
+
     @abstractmethod
     def mark(self) -> M:
         """The mark that the connector must pass from now on."""

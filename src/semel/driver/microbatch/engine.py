@@ -59,7 +59,7 @@ from semel.spark.gateway import require_token_of_jvm
 from semel.spark.jars import SPARK_KAFKA
 from semel.spark.job_errors import CRASHED, first_error, not_shipped, spark_gone
 from semel.tasks import ranges
-from semel.tasks.lines import Lines
+from semel.tasks.control import Lines
 from semel.tasks.retry import LONGEST, Backoff, Retries
 
 log = logging.getLogger(__name__)

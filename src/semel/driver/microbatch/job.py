@@ -13,48 +13,53 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from semel.core.errors import BadRecord, Fenced, LedgerConflict, SemelError, TransientError
+from semel.core.errors import BadRecord, Failure, Fenced, LedgerConflict, SemelError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import LedgerEntry, LogId, OffsetRange, TopicPartition
 from semel.core.records import OFFSET, PARTITION, DeadLetter, Records, Rejected, RowsRejected
+from semel.driver import sampler
 from semel.driver.base import Progress, Run, Stopped
-from semel.driver.microbatch.lineage import BatchSource
 from semel.driver.microbatch.plan import (
+    BatchSource,
     Decoded,
     FrameTransform,
+    KnownTopics,
     Planned,
     Planner,
     Widened,
     raw_columns,
 )
-from semel.driver.microbatch.size import BatchSize
-from semel.driver.microbatch.topics import KnownTopics
 from semel.driver.publisher import Publisher
 from semel.kafka.damage import Damage
 from semel.sinks.staging import StagingSink
 from semel.tasks.batch import Batch, bad_record, passing_over, with_unplaced
 from semel.tasks.commit import Committer, errors_log
 from semel.tasks.control import Address
-from semel.tasks.failure import Failure
 from semel.tasks.microbatch import task as microtask
 from semel.tasks.microbatch.commit import Result, SideOutput, arranged, assembled, rejection_of
 from semel.tasks.microbatch.logs import Pinned
 from semel.tasks.microbatch.task import COMMIT, Reading
-from semel.tasks.overdue import Overdue
 from semel.tasks.pipeline import count_by_partition
-from semel.tasks.retry import Retries
+from semel.tasks.retry import Overdue, Retries
 from semel.tasks.unplaced import Counts, Teller, Unplaced, sum_of
 
 log = logging.getLogger(__name__)
 
 Rejections = dict[tuple[str, int, int], Rejected]
+_LOOKS = 20
+"""A query samples at most this many records of each partition before it starts."""
+_BYTES = 4 * 1024 * 1024
+_SHARES = 2
+_SLACK = 2
+"""A query ends if a batch is larger than its limit by this factor."""
 
 
 class MicroBatches:
@@ -332,3 +337,53 @@ def _naming(name: str, failure: Failure) -> SemelError:
     """A task's error, which may name the connector already."""
     prefix = f"connector {name}: "
     return replace(failure, message=prefix + failure.message.removeprefix(prefix)).error()
+
+
+class BatchSize:
+    """Spark limits records, not bytes: ``maxOffsetsPerTrigger`` is lowered to as many as fit,
+    judging by the size of the next ones. Each partition's part of a batch may have half of
+    ``max.poll.bytes``."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._most = run.connector.max_offsets_per_trigger
+        self._room = run.connector.max_poll_bytes // _SHARES
+        self._smallest = False
+        self.outgrown = False
+
+    def records(self, positions: Mapping[TopicPartition, int]) -> int:
+        """The most records that a batch may hold in a query that starts there."""
+        self.outgrown = False
+        try:
+            average = self._average(positions)
+        except SemelError as error:  # the query will meet the same error and be retried
+            log.info("the size of the records is not known: %s", error)
+            return self._most
+        fitting = fits(self._room, len(positions), average, self._most)
+        self._smallest = fitting <= len(positions)
+        if fitting < self._most:
+            log.info("records of %d bytes: %d of them in each batch", average, fitting)
+        return fitting
+
+    def note(self, size: int) -> None:
+        """Note the bytes of a partition's part of a batch."""
+        self.outgrown |= size > _SLACK * self._room and not self._smallest
+
+    def _average(self, positions: Mapping[TopicPartition, int]) -> int:
+        run = self._run
+        latest = run.cluster.latest(positions)
+        ends = {tp: min(latest[tp], at + _LOOKS) for tp, at in positions.items()}
+        if not any(positions[tp] < end for tp, end in ends.items()):
+            return 0
+        read = sampler.read(run.connector, positions, ends, _BYTES)
+        values = [table.column("value") for table in read.tables.values()]
+        if not values:  # the first one is too large
+            return self._room if read.cut else 0
+        size = sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in values)
+        return int(size // sum(map(len, values)))
+
+
+def fits(room: int, partitions: int, average: int, most: int) -> int:
+    """How many records of this size ``partitions`` times ``room`` bytes hold: at least one for each
+    partition, at most ``most``."""
+    return min(most, max(partitions, partitions * room // max(1, average)))

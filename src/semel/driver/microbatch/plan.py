@@ -1,11 +1,12 @@
-"""A DataFrame transform applied to one topic's part of a micro-batch."""
+"""What a micro-batch is made of: its offset ranges and their Spark partitions, the topics as its
+driver knows them, and a DataFrame transform applied to one topic's part."""
 
 from __future__ import annotations
 
 import pickle
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,24 +15,29 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.config import ConnectorConfig
+from semel.core import failpoints
 from semel.core.delivery import Mechanism
 from semel.core.errors import ConfigError, SemelError
-from semel.core.ledger import OffsetRange, TopicPartition
+from semel.core.ledger import LedgerEntry, OffsetRange, TopicPartition
 from semel.core.quoting import named
-from semel.core.records import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.core.records import HEADERS, METADATA, OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.driver import sample
 from semel.driver.base import Run
-from semel.driver.microbatch.lineage import BatchSource, is_one_to_one
-from semel.driver.microbatch.topics import KnownTopics
 from semel.tasks.batch import Refused
+from semel.tasks.control import Address
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch import task as microtask
-from semel.tasks.microbatch.commit import SideOutput
-from semel.tasks.microbatch.logs import Pinned
+from semel.tasks.microbatch.commit import SideOutput, widened
+from semel.tasks.microbatch.logs import KnownLogs, Pinned
 from semel.tasks.microbatch.task import COMMIT, MicroSpec, Reading
+from semel.tasks.ranges import entering
+from semel.tasks.workers import new_run
 from semel.transforms import known_chain
 
 FrameTransform = Callable[[DataFrame], DataFrame]
 """A transform of the micro-batch engine: the records of one topic in, rows of its target out."""
+_STREAM, _PART = "DataSourceRDD", "KafkaSourceRDD"
+"""The node at the root of a streaming query's batch, and of a batch query."""
 
 
 class SideOutputs:
@@ -264,3 +270,182 @@ def _committing(spec: MicroSpec, reading: Reading) -> _Body:
 def first_line(error: Exception) -> str:
     """The line that says what happened."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+class BatchSource:
+    """One micro-batch as an RDD whose partition ``i`` holds the records of ``ranges[i]``.
+
+    Spark hands ``foreachBatch`` a DataFrame without its offsets, and a task sees only the rows that
+    survive filters. The ranges are in the partitions of the RDD at the root of the batch, which the
+    driver can reach; this class and :func:`is_one_to_one` are all that looks inside Spark.
+    """
+
+    def __init__(self, batch: DataFrame) -> None:
+        frame: Any = batch
+        self._spark: Any = batch.sparkSession
+        self._rdd: Any = frame._jdf.queryExecution().toRdd()
+        self._schema: Any = frame._jdf.schema()
+        self.ranges = _ranges(self._rdd)
+
+    @property
+    def spark(self) -> SparkSession:
+        session: SparkSession = self._spark
+        return session
+
+    def frame(self, indices: Sequence[int]) -> tuple[DataFrame, int]:
+        """The records of some of the ranges, in that order, and the id of the RDD they are in."""
+        rdd = self._rdd
+        if len(indices) < len(self.ranges):
+            jvm = self._spark._jvm
+            chosen = jvm.java.util.HashSet()
+            for index in indices:
+                chosen.add(index)
+            # A Scala set is also the predicate that tests for its elements.
+            wanted = jvm.scala.jdk.javaapi.CollectionConverters.asScala(chosen).toSet()
+            rdd = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(rdd, wanted)
+        frame = self._spark._jsparkSession.internalCreateDataFrame(rdd, self._schema, False)
+        return DataFrame(frame, self._spark), rdd.id()
+
+
+def is_one_to_one(result: DataFrame, source: int) -> bool:
+    """Whether partition ``i`` of ``result`` is made of partition ``i`` of the RDD ``source`` alone.
+
+    Starts no job: a plan with an exchange, or one that Spark adapts while it runs, is not looked
+    into further.
+    """
+    frame: Any = result
+    execution = frame._jdf.queryExecution()
+    if _exchanges(execution.executedPlan()):
+        return False
+    rdd = execution.toRdd()
+    while rdd.id() != source:
+        dependencies = rdd.dependencies()
+        if dependencies.size() != 1:
+            return False
+        dependency = dependencies.apply(0)
+        if dependency.getClass().getSimpleName() != "OneToOneDependency":
+            return False
+        rdd = dependency.rdd()
+    return True
+
+
+def _exchanges(plan: Any) -> bool:
+    name = plan.getClass().getSimpleName()
+    if "Exchange" in name or name == "AdaptiveSparkPlanExec":
+        return True
+    children = plan.children()
+    return any(_exchanges(children.apply(i)) for i in range(children.size()))
+
+
+def _ranges(rdd: Any) -> list[OffsetRange]:
+    while (kind := rdd.getClass().getSimpleName()) not in (_STREAM, _PART):
+        rdd = rdd.dependencies().apply(0).rdd()
+    found = []
+    for partition in rdd.partitions():
+        offsets = (
+            partition.inputPartitions().apply(0) if kind == _STREAM else partition
+        ).offsetRange()
+        tp = offsets.topicPartition()
+        found.append(
+            OffsetRange(tp.topic(), tp.partition(), offsets.fromOffset(), offsets.untilOffset())
+        )
+    return found
+
+
+class KnownTopics:
+    """The topics of a run, as its driver knows them: partitions entered, schemas found. Grows while
+    the connector runs; ``spec`` is the part that tasks get.
+
+    With ``frames``, schemas are those of decoded rows with their metadata. A DataFrame has fixed
+    columns, so a field that nobody has seen before widens the schema, and its batch is planned
+    again.
+    """
+
+    def __init__(self, run: Run, *, frames: bool, control: Address | None = None) -> None:
+        self._run = run
+        self._partitions: set[TopicPartition] = set()
+        self._prepared: set[str] = set()
+        self._sampled: set[str] = set()
+        self._schemas: dict[str, pa.Schema] = {}
+        self._logs = KnownLogs(run.cluster)
+        self.spec = MicroSpec(
+            run=new_run(),
+            connector=run.connector,
+            environment=failpoints.environment(),
+            guarantee=run.guarantee,
+            frames=frames,
+            control=control,
+        )
+
+    def begin_again(self) -> None:
+        """Make worker processes recreate what they keep for the run."""
+        self.spec = replace(self.spec, run=new_run())
+
+    def schema(self, topic: str) -> pa.Schema | None:
+        """The known columns of a topic's decoded rows."""
+        return self._schemas.get(topic)
+
+    def enter(self, entries: Iterable[LedgerEntry]) -> None:
+        """The ledger's entries, of topics whose targets have been checked."""
+        entries = list(entries)
+        self._logs.expect(entries)
+        self._partitions |= {e.topic_partition for e in entries}
+        self._prepared |= {tp.topic for tp in self._partitions}
+
+    def enter_new(self, ranges: Sequence[OffsetRange]) -> Pinned:
+        """Enter partitions that appeared while the connector runs, where Spark reads them from,
+        and look at a sample of each topic that is met for the first time. Returns the logs that
+        the ranges are about to be read from.
+
+        Raises:
+            ConfigError: a new topic's target is missing and may not be created.
+            LogChanged: the ranges are not of the logs that the ledger knows.
+        """
+        run = self._run
+        starts = {r.topic_partition: r.from_offset for r in ranges}
+        new = {tp: at for tp, at in starts.items() if tp not in self._partitions}
+        if new:
+            topics = {tp.topic for tp in new} - self._prepared
+            if topics:
+                run.sink.prepare(topics)
+            entries = entering(run.sink, run.cluster, new, self._prepared)
+            self._prepared |= topics
+            run.sink.start(entries)
+            stored = {e.topic_partition: e for e in run.sink.entries()}
+            self._logs.add([stored.get(e.topic_partition, e) for e in entries])
+            self._partitions |= {e.topic_partition for e in entries}
+        pinned = self._logs.pin(ranges)
+        self._sample(starts)
+        return pinned
+
+    def _sample(self, starts: Mapping[TopicPartition, int]) -> None:
+        run = self._run
+        unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
+        if not unseen:
+            return
+        facts = (run.connector, run.sink, run.cluster)
+        if self.spec.frames:
+            found = sample.row_schemas(*facts, unseen)
+        else:
+            found = sample.schemas(*facts, None, unseen)
+        self._sampled |= {tp.topic for tp in unseen}
+        for topic, schema in found.items():
+            self.learn(topic, schema)
+
+    def learn(self, topic: str, schema: pa.Schema) -> None:
+        """Add fields that have been found.
+
+        Raises:
+            ConfigError: they contradict what is known.
+        """
+        known = self._schemas.get(topic)
+        if known is not None:
+            schema = widened(topic, known, schema)
+        if schema == known:
+            return
+        self._schemas[topic] = schema
+        values = {
+            name: pa.schema([f for f in fields if f.name not in METADATA])
+            for name, fields in self._schemas.items()
+        }
+        self.spec = replace(self.spec, version=self.spec.version + 1, schemas=values)

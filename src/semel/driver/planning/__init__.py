@@ -8,8 +8,9 @@ from typing import Any
 
 from semel.config import load, with_brokers
 from semel.core.errors import misconfigured
-from semel.driver.planning.sink import Plan, plan
-from semel.driver.planning.source import SourcePlan, plan_source, source_of
+from semel.driver.planning import source as sources
+from semel.driver.planning.sink import Plan, plan_sink
+from semel.driver.planning.source import SourcePlan, source_of
 from semel.sources import is_source
 
 __all__ = [
@@ -25,9 +26,11 @@ __all__ = [
 
 AnyPlan = Plan | SourcePlan
 
+Given = str | Path | Mapping[str, Any]
+
 
 def plan_any(
-    source: str | Path | Mapping[str, Any],
+    source: Given,
     transform: Callable[..., Any] | None = None,
     *,
     elsewhere: bool = False,
@@ -36,15 +39,14 @@ def plan_any(
 ) -> AnyPlan:
     """The plan of a sink connector or of a source connector, whichever it is.
 
-    Args are those of :func:`semel.driver.planning.sink.plan`.
+    Args are those of :func:`plan`.
 
     Raises:
         ConfigError: names each field, its value and what to set.
     """
-    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
-    raw = with_brokers(load(source) | given)
+    raw = _loaded(source, overrides)
     if not is_source(raw.get("connector.class", "").strip()):
-        return plan(raw, transform, elsewhere=elsewhere, resolves=resolves)
+        return plan_sink(raw, transform, elsewhere=elsewhere, resolves=resolves)
     if transform is not None:
         raise misconfigured(
             "connector.class",
@@ -52,4 +54,42 @@ def plan_any(
             f"source ({raw['connector.class']}). Remove it",
             raw["connector.class"],
         )
-    return plan_source(raw, elsewhere=elsewhere, resolves=resolves)
+    return sources.plan_source(raw, elsewhere=elsewhere, resolves=resolves)
+
+
+def plan(
+    source: Given,
+    transform: Callable[..., Any] | None = None,
+    *,
+    elsewhere: bool = False,
+    resolves: bool = True,
+    **overrides: str,
+) -> Plan:
+    """Check a sink connector's configuration and decide its guarantee and its engine.
+
+    Args:
+        source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
+        transform: see :func:`semel.run`.
+        elsewhere: the connector will run on another machine: references to files and variables
+            that this one lacks become warnings, and so do missing packages.
+        resolves: whether references are resolved, and stores of certificates are read. Otherwise
+            what they hide is not judged.
+        overrides: keys that win over the file's, with ``_`` for ``.``.
+
+    Raises:
+        ConfigError: names each field, its value and what to set.
+        Unresolvable: nothing is wrong, but references hide what is to be planned, or packages are
+            missing.
+    """
+    raw = _loaded(source, overrides)
+    return plan_sink(raw, transform, elsewhere=elsewhere, resolves=resolves)
+
+
+def plan_source(source: Given) -> SourcePlan:
+    """The same for a source connector."""
+    return sources.plan_source(_loaded(source, {}))
+
+
+def _loaded(source: Given, overrides: Mapping[str, str]) -> dict[str, str]:
+    given = {k.replace("_", "."): v for k, v in overrides.items() if v}
+    return with_brokers(load(source) | given)

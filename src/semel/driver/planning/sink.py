@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from semel import converters, transforms
@@ -14,23 +13,20 @@ from semel.config import (
     Resolved,
     check_converter_keys,
     check_keys,
-    load,
     read,
     resolved,
     title,
     under,
     unresolved,
-    with_brokers,
 )
+from semel.config.checks import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
 from semel.core.delivery import Guarantee
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
-from semel.driver.planning.base import BasePlan
-from semel.driver.planning.converters import warnings_of, with_assumed
-from semel.driver.planning.refusal import refusal
+from semel.driver.planning.base import BasePlan, refusal
 from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
@@ -40,6 +36,32 @@ from semel.sinks.staging import StagingSink
 from semel.sources import is_source
 from semel.transforms import Chain
 from semel.transforms.unseen import Known, unseen
+
+_MISSPELT = 0.85
+"""How similar to one of ours a key must be to be reported while the sink is not known."""
+_TRIGGERED = frozenset({"bounded", "micro-batch"})
+_OF_ENGINES = {
+    "processingTime": _TRIGGERED,
+    "maxOffsetsPerTrigger": _TRIGGERED,
+    "failOnDataLoss": frozenset({"micro-batch"}),
+    "poll.linger.ms": frozenset({"direct"}),
+}
+"""Keys that only some engines use."""
+_UNKNOWN = {
+    None: "stop the connector where values have a schema; otherwise their values are counted",
+    "stop": "stop the connector",
+    "warn": "their values are left out and counted",
+    "ignore": "their values are left out",
+}
+"""What becomes of fields for which the target has no column."""
+_JSON = "org.apache.kafka.connect.json.JsonConverter"
+_OPENERS = tuple(
+    f"{name}$Key"
+    for name in ("ExtractField", "Flatten", "InsertField", "MaskField", "ReplaceField")
+)
+"""Transforms that take fields of keys."""
+_MAKERS = ("ValueToKey", "HoistField$Key")
+"""Transforms after which keys have fields, whatever they were."""
 
 
 @dataclass(frozen=True)
@@ -94,34 +116,16 @@ class Plan(BasePlan):
         self.sink.close()
 
 
-def plan(
-    source: str | Path | Mapping[str, Any],
+def plan_sink(
+    raw: Mapping[str, str],
     transform: Callable[..., Any] | None = None,
     *,
     elsewhere: bool = False,
     resolves: bool = True,
-    **overrides: str,
 ) -> Plan:
-    """Check a configuration and decide the guarantee and the engine.
-
-    Args:
-        source: a file (Connect's JSON, flat JSON, ``.properties``) or a mapping.
-        transform: see :func:`semel.run`.
-        elsewhere: the connector will run on another machine: references to files and variables
-            that this one lacks become warnings, and so do missing packages.
-        resolves: whether references are resolved, and stores of certificates are read. Otherwise
-            what they hide is not judged.
-        overrides: keys that win over the file's, with ``_`` for ``.``.
-
-    Raises:
-        ConfigError: names each field, its value and what to set.
-        Unresolvable: nothing is wrong, but references hide what is to be planned, or packages are
-            missing.
-    """
+    """Plan a sink connector; see :func:`semel.driver.planning.plan`."""
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
-    given_keys = {k.replace("_", "."): v for k, v in overrides.items() if v}
-    raw = with_brokers(load(source) | given_keys)
     with gathering(reads=resolves) as problems:
         given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
         planned = _gathered(given, transform, problems, reads=resolves)
@@ -324,18 +328,6 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
             )
 
 
-_MISSPELT = 0.85
-"""How similar to one of ours a key must be to be reported while the sink is not known."""
-_TRIGGERED = frozenset({"bounded", "micro-batch"})
-_OF_ENGINES = {
-    "processingTime": _TRIGGERED,
-    "maxOffsetsPerTrigger": _TRIGGERED,
-    "failOnDataLoss": frozenset({"micro-batch"}),
-    "poll.linger.ms": frozenset({"direct"}),
-}
-"""Keys that only some engines use."""
-
-
 def _without_effect(connector: ConnectorConfig, engine: str) -> list[str]:
     """Warnings for keys that the engine does not use, and for dead letters that this configuration
     will not write."""
@@ -430,10 +422,35 @@ def _bad_records(connector: ConnectorConfig, guarantee: Guarantee, sink: Sink) -
     return "bad records are counted and dropped (errors.tolerance=all without dead letters)"
 
 
-_UNKNOWN = {
-    None: "stop the connector where values have a schema; otherwise their values are counted",
-    "stop": "stop the connector",
-    "warn": "their values are left out and counted",
-    "ignore": "their values are left out",
-}
-"""What becomes of fields for which the target has no column."""
+def with_assumed(connector: ConnectorConfig, sink: type[Sink] | None) -> ConnectorConfig:
+    """A sink connector with the key converter that is assumed if it names none: JSON if fields of
+    keys are taken."""
+    raw = connector.originals
+    if "key.converter" in raw:
+        return connector
+    takes = _chain_takes_fields(raw)
+    if takes is None:
+        takes = sink is not None and sink.takes_key_fields(raw)
+    return replace(connector, key_converter=_JSON) if takes else connector
+
+
+def _chain_takes_fields(raw: Mapping[str, str]) -> bool | None:
+    """Whether transforms take fields of keys; None if they leave keys as they come."""
+    for alias in (part.strip() for part in raw.get("transforms", "").split(",")):
+        given = raw.get(f"transforms.{alias}.type", "").strip()
+        if given.endswith(_MAKERS):
+            return False
+        if given.endswith(_OPENERS):
+            return True
+    return None
+
+
+def warnings_of(connector: ConnectorConfig, *, uses_key: bool) -> list[str]:
+    """Warnings of the converters that a sink's configuration does not name."""
+    raw = connector.originals
+    warnings = [] if "value.converter" in raw else [VALUE_CONVERTER]
+    if uses_key and "key.converter" not in raw:
+        kind = "JSON" if connector.assumes_keys else "text"
+        default = "Kafka Connect's worker may have another default; set key.converter to it"
+        warnings.append(f"key.converter is not set: keys are {kind} here. {default}")
+    return warnings

@@ -16,13 +16,11 @@ from semel.config import (
     check_converter_keys,
     check_keys,
     definitions,
-    load,
     read,
     resolved,
     title,
     under,
     unresolved,
-    with_brokers,
 )
 from semel.config.checks import VALUE_CONVERTER
 from semel.config.source_connector import OFFSETS_FILE, OFFSETS_URLS, offsets_on_one_machine
@@ -31,8 +29,7 @@ from semel.core import delivery
 from semel.core.delivery import Delivery, Guarantee, Mechanism, Support
 from semel.core.errors import ConfigError, Problem
 from semel.core.problems import Problems, gathering
-from semel.driver.planning.base import BasePlan
-from semel.driver.planning.refusal import refusal
+from semel.driver.planning.base import BasePlan, refusal
 from semel.kafka.clients import check_clients
 from semel.sinks.sql.files import normalized
 from semel.sources import full_name, is_source, source_class
@@ -113,18 +110,9 @@ def source_of(raw: Mapping[str, str]) -> type[Source] | None:
 
 
 def plan_source(
-    raw: Mapping[str, Any], *, elsewhere: bool = False, resolves: bool = True
+    raw: Mapping[str, str], *, elsewhere: bool = False, resolves: bool = True
 ) -> SourcePlan:
-    """Check a source connector's configuration and decide its guarantee.
-
-    Args:
-        elsewhere, resolves: see :func:`semel.driver.planning.sink.plan`.
-
-    Raises:
-        ConfigError: names each field, its value and what to set.
-        Unresolvable: nothing is wrong, but references hide what is to be planned.
-    """
-    raw = with_brokers(load(raw))
+    """Plan a source connector; see :func:`semel.driver.planning.plan`."""
     with gathering(reads=resolves) as problems:
         given = resolved(raw, elsewhere=elsewhere) if resolves else unresolved(raw)
         planned = _gathered(given, problems, reads=resolves)

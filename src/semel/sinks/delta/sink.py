@@ -14,12 +14,20 @@ from semel.config import ConnectorConfig, absolute, read
 from semel.core.delivery import Delivery, Mechanism, Support
 from semel.core.errors import ConfigError, Problem, TargetChanged, misconfigured
 from semel.core.failpoints import hit
-from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.ledger import (
+    SKIPPED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    Target,
+    TopicPartition,
+)
 from semel.core.patterns import compiled
 from semel.core.problems import together
 from semel.core.quoting import PATH, named
 from semel.core.records import TIMESTAMP, Records
-from semel.core.targets import Target
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities

@@ -21,6 +21,7 @@ from semel.core.ledger import (
     LedgerEntry,
     Outcome,
     Rebase,
+    Target,
     TopicPartition,
     forgotten,
     holes_of,
@@ -33,8 +34,7 @@ from semel.core.ledger import (
 from semel.core.problems import together
 from semel.core.quoting import named
 from semel.core.records import HEADERS, TIMESTAMP, Commit, RowsRejected
-from semel.core.targets import Target
-from semel.kafka.contact import wait_for_brokers
+from semel.kafka.cluster import wait_for_brokers
 from semel.kafka.groups import Groups
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions

@@ -10,8 +10,7 @@ from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
-from semel.kafka.presence import check_replicas
-from semel.kafka.retention import create_dead_letter_topic, like, of_copy
+from semel.kafka.topics import check_replicas, create_dead_letter_topic, like, of_copy
 from semel.sinks.kafka.config import KEEP, KafkaConfig
 
 log = logging.getLogger(__name__)

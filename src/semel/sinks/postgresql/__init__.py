@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from semel.core.ledger import SKIPPED, LedgerEntry, Outcome
+from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target
 from semel.core.records import Commit, DeadLetter, Rejected
-from semel.core.targets import Target
 from semel.sinks.postgresql import dead_letters, tables
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
 from semel.sinks.postgresql.connection import LockTimeout

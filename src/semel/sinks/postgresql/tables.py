@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from semel.converters.semantic import Described
-from semel.core.targets import Target
+from semel.core.ledger import Target
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.types import column, sql_type
 from semel.sinks.sql.columns import Table

@@ -20,7 +20,16 @@ from semel.core import watchdog
 from semel.core.delivery import Delivery, Mechanism, Support
 from semel.core.errors import ConfigError, TransientError
 from semel.core.failpoints import hit
-from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.ledger import (
+    SKIPPED,
+    Advance,
+    Hole,
+    LedgerEntry,
+    Outcome,
+    Rebase,
+    Target,
+    TopicPartition,
+)
 from semel.core.problems import refuse, together
 from semel.core.quoting import named, one_line
 from semel.core.records import (
@@ -33,7 +42,6 @@ from semel.core.records import (
     Rejected,
     RowsRejected,
 )
-from semel.core.targets import Target
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.protocols import Named, settled

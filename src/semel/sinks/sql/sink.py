@@ -9,9 +9,8 @@ from functools import partial
 from typing import ClassVar
 
 from semel.core.errors import TransientError
-from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, TopicPartition
+from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target, TopicPartition
 from semel.core.records import Commit, DeadLetter, Rejected
-from semel.core.targets import Target
 from semel.sinks.rereading import View
 from semel.sinks.sql import dead_letters
 from semel.sinks.sql.base import DatabaseSink

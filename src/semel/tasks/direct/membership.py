@@ -1,4 +1,5 @@
-"""A task's place in its consumer group, and whether another run has taken it.
+"""A task's place in its consumer group, and whether another run has taken it; partitions of the
+group that nobody reads.
 
 A fence does not prove it. Positions that were on their way to the group when the session ended are
 sent without a member id, and Kafka answers that another instance has taken this one's place. A
@@ -14,15 +15,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from confluent_kafka import ConsumerGroupState
 
 from semel.config import ConnectorConfig
+from semel.core.abandoned import BackgroundCall
 from semel.core.errors import Displaced, Fenced, SemelError, TransientError
+from semel.core.ledger import TopicPartition
 from semel.kafka.clients import SESSION, client_config
-from semel.kafka.groups import Groups
+from semel.kafka.cluster import Cluster
+from semel.kafka.groups import Groups, assigned_to
+from semel.tasks.control import STOP_DELAY
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +36,13 @@ _OWN_DOING = 30.0
 mistake it for one of another run."""
 _LOOK = 0.5
 """Seconds between checks of the group."""
+_RETRY = 0.5
+"""Seconds until a task whose session has ended asks again whether it may join."""
 _SESSIONS = 2
 """How many sessions another member must stay to be taken for another run."""
+_FIRST_LOOK, _SELDOM = 1.0, 600.0
+"""Seconds until the first look (an earlier one would delay the first records), and between looks
+once nothing was missing (a broker may learn of new partitions late)."""
 
 
 class StaticMembership:
@@ -59,6 +69,8 @@ class StaticMembership:
         self._wait = wait
         self._own: set[str] = set()
         self._lost_at = self._joining_until = float("-inf")
+        self._due = float("inf")
+        self._asking: BackgroundCall[bool | None] | None = None
 
     def note_id(self, member_id: str) -> bool:
         """Note an id of the task as a member; returns whether it is new."""
@@ -74,6 +86,7 @@ class StaticMembership:
     def note_loss(self) -> None:
         """Note that the session has ended."""
         self._lost_at = time.monotonic()
+        self._due = self._lost_at + STOP_DELAY
 
     def note_rejoin(self) -> None:
         """Note that the task joins again: an earlier request may yet be answered after this one."""
@@ -87,6 +100,36 @@ class StaticMembership:
         """
         other, _ = self._look()
         return None if other is None else other != ""
+
+    def is_free(self) -> bool | None:
+        """Whether the task may join again, once its session has ended; None until Kafka has
+        answered. Asks in the background."""
+        if self._asking is None:
+            if time.monotonic() >= self._due:
+                self._asking = BackgroundCall("the place in the group", self._seems_taken)
+            return None
+        if not self._asking.ended(0):
+            return None
+        taken, self._asking = self._asking.result(), None
+        if taken is None:
+            self._due = time.monotonic() + _RETRY
+            return None
+        return not taken
+
+    def ask_again(self) -> None:
+        """Give up an answer that does not come."""
+        if self._asking is not None:
+            self._asking.abandon()
+            self._asking = None
+
+    def _seems_taken(self) -> bool | None:
+        try:
+            return self.is_taken()
+        except SemelError as error:
+            # The consumer may be allowed to join all the same: admin.override may name another
+            # user.
+            log.warning("%s", error)
+            return False
 
     def false_fence_reason(self, fence: Fenced) -> str | None:
         """Why a fence does not end the run; None if it does.
@@ -147,3 +190,61 @@ class StaticMembership:
         here = (m.member_id for m in found.members if m.group_instance_id == self._instance)
         other = next((member_id for member_id in here if member_id not in self._own), "")
         return other, found.state == ConsumerGroupState.STABLE
+
+
+class Unassigned:
+    """Looks for partitions that the group has assigned to no member, once a task has become one.
+
+    A static member that returns within its session timeout gets its old partitions back without a
+    rebalance, and is not told if it leads the group (KIP-345; KIP-814 fixed Java's clients). So
+    nobody assigns partitions that were added in the meantime, until the leader joins again, which
+    causes a rebalance. When partitions are added later on, librdkafka's members join again by
+    themselves.
+
+    While some are found, or the group gives no answer, each pause is twice as long as the one
+    before: a leader that is not semel's may never assign them.
+    """
+
+    def __init__(self, admin: Mapping[str, Any], group: str) -> None:
+        self._admin = admin
+        self._group = group
+        self._pause = _FIRST_LOOK
+        self._due = float("inf")
+        self._looking: BackgroundCall[frozenset[TopicPartition] | None] | None = None
+
+    def assigned(self, *, new_member: bool) -> None:
+        """The group has just assigned partitions: an answer that is under way is outdated. Look
+        soon for a new member."""
+        self._looking = None
+        if new_member:
+            self._pause = _FIRST_LOOK
+            self._due = time.monotonic() + _FIRST_LOOK
+
+    def look(self, topics: Collection[str]) -> frozenset[TopicPartition]:
+        """The unassigned partitions of these topics, if an answer has just come."""
+        if self._looking is None:
+            if time.monotonic() >= self._due:
+                asked = sorted(topics)
+                self._looking = BackgroundCall("unassigned partitions", lambda: self._ask(asked))
+            return frozenset()
+        if not self._looking.ended(0):
+            return frozenset()
+        found, self._looking = self._looking.result(), None
+        is_well = found is not None and not found
+        self._pause = _SELDOM if is_well else min(2 * self._pause, _SELDOM)
+        self._due = time.monotonic() + self._pause
+        return found or frozenset()
+
+    def _ask(self, topics: Collection[str]) -> frozenset[TopicPartition] | None:
+        """None without an answer, or while the group is not stable. Never raises: a traceback would
+        keep the clients alive."""
+        try:
+            counts = Cluster(self._admin).topics()
+            found = Groups(self._admin).describe(self._group)
+        except Exception as error:  # the task continues without the answer
+            log.info("%s", error)
+            return None
+        if found is None or found.state != ConsumerGroupState.STABLE:
+            return None
+        existing = {TopicPartition(t, p) for t in topics for p in range(counts.get(t, 0))}
+        return frozenset(existing - assigned_to(found.members))

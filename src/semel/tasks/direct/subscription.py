@@ -15,24 +15,20 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
-from semel.core.abandoned import BackgroundCall
 from semel.core.errors import SemelError, TransientError
 from semel.core.ledger import TopicPartition
 from semel.kafka.clients import HEARTBEAT, SESSION, client_config
-from semel.kafka.closing import close
 from semel.kafka.cluster import Cluster
-from semel.kafka.consumer import METADATA_AGE, consumer_config, fenced
-from semel.kafka.consumerlog import logged_consumer
+from semel.kafka.consumer import METADATA_AGE, close, consumer_config, fenced, logged_consumer
 from semel.sinks.protocols import Membership
-from semel.tasks.control import STOP_DELAY
-from semel.tasks.direct.liveness import Liveness
-from semel.tasks.direct.membership import StaticMembership
-from semel.tasks.direct.unassigned import Unassigned
+from semel.tasks.commit import Committer
+from semel.tasks.direct.membership import StaticMembership, Unassigned
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +39,13 @@ librdkafka sends other requests to other brokers."""
 _CONNECTS_IN = 1.0
 _LOOK = 1.0
 """About how many seconds partitions without a leader may keep the others from being read."""
-_RETRY = 0.5
-"""Seconds until a task whose session has ended asks again whether it may join."""
 _NAMED = 5
 """How many partitions a line in the log names."""
+_OUT = 30.0
+"""A consumer gets at least this many seconds to reconnect to Kafka by itself."""
+_CHECK_INTERVAL = 5.0
+"""If two polls are further apart than this many seconds and than a session, silence says nothing:
+the task was busy, or frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,9 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The group has revoked these partitions. ``trouble`` is the error of the open commit."""
+    """The group has revoked these partitions."""
 
     partitions: frozenset[TopicPartition]
-    trouble: SemelError | None = None
 
 
 class Lost(Revoked):
@@ -73,50 +71,62 @@ class Lost(Revoked):
 Event = Assigned | Revoked
 
 
+class State(Enum):
+    """How a task stands in its consumer group."""
+
+    JOINING = auto()
+    """It waits for the group's answer to its subscription."""
+    MEMBER = auto()
+    """The group has assigned partitions to it."""
+    OUTDATED = auto()
+    """The group has assigned partitions of topics that it no longer wants: it subscribes again."""
+    OUT = auto()
+    """Its session has ended, and it does not know yet whether it may join again."""
+    CLOSING = auto()
+    CLOSED = auto()
+
+
 class Subscription:
     """Subscribes to topics, and keeps the group's events.
 
     After the end of a session it asks Kafka before it joins again: another run may have its place
     by then, and must not be displaced in turn.
 
-    ``let_go`` is called while the consumer is polled, before partitions are given up. ``tell`` and
-    ``wait`` are those of :class:`~semel.tasks.direct.membership.StaticMembership`.
+    The commit in progress ends while the consumer is polled, before partitions are given up; the
+    task asks the ``committer`` how. ``tell`` and ``wait`` are those of
+    :class:`~semel.tasks.direct.membership.StaticMembership`.
     """
 
     def __init__(
         self,
         connector: ConnectorConfig,
         index: int,
+        committer: Committer,
         tell: Callable[[str], None],
-        let_go: Callable[[], None],
         wait: Callable[[float], bool],
     ) -> None:
         self._connector = connector
         self.index = index
+        self._committer = committer
         self._tell = tell
-        self._let_go = let_go
-        self.member: Membership | None = None
-        """The task as a member of the group; None while it has no place there."""
-        self._events: list[Event] = []
-        self._returns_at: float | None = None
-        """When to ask whether it may join again; None unless its session has ended."""
-        self._asking: BackgroundCall[bool | None] | None = None
-        self._admin = client_config(connector, "admin")
-        self.cluster = Cluster(self._admin)
-        self.config = config = consumer_config(connector, index, _WAIT)
-        self.consumer, self.consumer_log = logged_consumer(config, log)
         self._wait = wait
-        self.membership = StaticMembership(connector, index, config, tell, wait)
-        self.heartbeats = 2 * float(config[HEARTBEAT]) / 1000
-        """Seconds in which every task finds out that its place in the group was taken."""
-        self._metadata_age = float(config[METADATA_AGE]) / 1000
-        self._unassigned = Unassigned(self._admin, connector.group_id)
-        self._liveness = Liveness(float(config[SESSION]) / 1000)
-        self._has_place = False
+        self._state = State.JOINING
+        self.member: Membership | None = None
+        """The task as a member of the group; None while it has no partitions there."""
+        self._events: list[Event] = []
         self._topics: list[str] = []
         self._looked = 0.0
-        self._outdated = False
-        self._closing = self._closed = False
+        self.cluster = Cluster(client_config(connector, "admin"))
+        self.config = config = consumer_config(connector, index, _WAIT)
+        self.consumer, self.consumer_log = logged_consumer(config, log)
+        self.membership = StaticMembership(connector, index, config, tell, wait)
+        self._unassigned = Unassigned(self.cluster.config, connector.group_id)
+        self._liveness = Liveness(float(config[SESSION]) / 1000)
+
+    @property
+    def heartbeats(self) -> float:
+        """Seconds in which every task finds out that its place in the group was taken."""
+        return 2 * float(self.config[HEARTBEAT]) / 1000
 
     def connect(self) -> None:
         """Connect to Kafka while the driver prepares the run: the first requests take longest."""
@@ -134,6 +144,10 @@ class Subscription:
         may join the group, and so give them up, before it says so: no commit may begin."""
         return self.member is not None and not self._has_place
 
+    @property
+    def _has_place(self) -> bool:
+        return self._state in (State.MEMBER, State.OUTDATED)
+
     def take_events(self) -> list[Event]:
         """The group's events since the last call, in order."""
         events, self._events = self._events, []
@@ -147,7 +161,7 @@ class Subscription:
             return
         self._topics = sorted(topics)
         if self._topics:
-            self._set_place(False)
+            self._enter(State.JOINING)
             self.consumer.subscribe(
                 self._topics,
                 on_assign=self._assigned,
@@ -158,15 +172,16 @@ class Subscription:
     def refresh(self) -> None:
         """From time to time, subscribe to the topics that match ``topics.regex`` now. Join the
         group again if it has left partitions unassigned."""
-        if self._returns_at is not None:
+        if self._state is State.OUT:
             return
-        if self._connector.topics_regex and time.monotonic() - self._looked > self._metadata_age:
+        age = float(self.config[METADATA_AGE]) / 1000
+        if self._connector.topics_regex and time.monotonic() - self._looked > age:
             try:
                 self.subscribe({*self.cluster.matching(self._connector)})
             except TransientError as error:
                 self._looked = time.monotonic()
                 log.info("%s", error)
-        if self.member is None or self.rejoins:
+        if not self._has_place:
             return
         if found := self._unassigned.look(self._topics):
             names = ", ".join(map(str, sorted(found)[:_NAMED])) + ", ..." * (len(found) > _NAMED)
@@ -180,40 +195,18 @@ class Subscription:
         Raises:
             Displaced: another consumer has it.
         """
-        if self._returns_at is not None:
-            if not self._wait(0.0):
-                self._return(self._returns_at)
-        elif self._outdated:
-            self._outdated = False
+        if self._state is State.OUTDATED:
             self.consumer.unsubscribe()
             self._resubscribe()
-
-    def _return(self, due: float) -> None:
-        if self._asking is None:
-            if time.monotonic() >= due:
-                self._asking = BackgroundCall("the place in the group", self._is_taken)
-            return
-        if not self._asking.ended(0):
-            return
-        taken, self._asking = self._asking.result(), None
-        if taken:
-            raise fenced(self._connector, self.index, "its session has ended")
-        if taken is None:
-            self._returns_at = time.monotonic() + _RETRY
-            return
-        self._returns_at = None
-        self._outdated = False
-        self.membership.note_rejoin()
-        self._resubscribe()
-
-    def _is_taken(self) -> bool | None:
-        try:
-            return self.membership.is_taken()
-        except SemelError as error:
-            # The consumer may be allowed to join all the same: admin.override may name another
-            # user.
-            log.warning("%s", error)
-            return False
+        elif self._state is State.OUT and not self._wait(0.0):
+            is_free = self.membership.is_free()
+            if is_free is None:
+                return
+            if not is_free:
+                raise fenced(self._connector, self.index, "its session has ended")
+            self.membership.note_rejoin()
+            self._enter(State.JOINING)
+            self._resubscribe()
 
     def reconnect_if_stalled(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reconnect if Kafka answers other clients but has long sent nothing to the consumer.
@@ -231,14 +224,12 @@ class Subscription:
         if not self._topics or not alive.is_doubtful:
             return
         group, waited = f"consumer group {self._connector.group_id}", f"{alive.silence:.0f} s"
-        if self._returns_at is not None:
+        if self._state is State.OUT:
             alive.asked()
             self._tell(
                 f"no reply from Kafka for {waited} about who has this task's place in {group}"
             )
-            if self._asking is not None:
-                self._asking.abandon()
-                self._asking = None
+            self.membership.ask_again()
             return
         try:
             if stands == "unconfirmed":
@@ -246,7 +237,7 @@ class Subscription:
             elif stands == "in":
                 trouble = self._stalled(positions)
             else:
-                Cluster(self._admin).topics()
+                Cluster(self.cluster.config).topics()
                 trouble = f"has not been a member of {group} for {waited}"
         except SemelError as error:
             alive.forget_positions()
@@ -272,7 +263,7 @@ class Subscription:
         self._give_up()
         old = self.consumer
         self.consumer, self.consumer_log = logged_consumer(self.config, log)
-        self._set_place(False)
+        self._enter(State.JOINING)
         close(old)  # before another one takes its place in the group, if it can be
         self.membership.note_rejoin()
         self._resubscribe()
@@ -283,10 +274,10 @@ class Subscription:
         Raises:
             KafkaException: as the consumer does.
         """
-        self._closing = True
+        self._enter(State.CLOSING)
         self.membership.note_id(str(self.consumer.memberid()))
         self.consumer.poll(0)  # an answer that is heard within close() may block it forever
-        self._closed = True
+        self._enter(State.CLOSED)
         close(self.consumer)
 
     def _resubscribe(self) -> None:
@@ -300,14 +291,14 @@ class Subscription:
         if not self._matters(consumer):
             return
         consumer.assign([])
-        if self._closing:
+        if self._state is State.CLOSING:
             return
-        self._set_place(True)
         me = str(consumer.memberid())
         self._unassigned.assigned(new_member=self.membership.note_assignment(me))
         given = {TopicPartition(p.topic, p.partition) for p in partitions}
         owned = frozenset(tp for tp in given if tp.topic in self._topics)
-        self._outdated = given != owned
+        if self._state is not State.OUT:
+            self._enter(State.MEMBER if given == owned else State.OUTDATED)
         self.member = Membership(me, owned, consumer.consumer_group_metadata())
         self._events.append(Assigned(self.member))
 
@@ -320,34 +311,30 @@ class Subscription:
         is_over = not consumer.memberid()
         if is_over:
             self.membership.note_loss()
-        if is_over or self._closing:
+        if is_over or self._state is State.CLOSING:
             self._stay_out()
         self._give_up(Lost if is_over else Revoked)
-        self._set_place(False)
+        stays = self._state in (State.OUT, State.CLOSING)
+        self._enter(self._state if stays else State.OUT if is_over else State.JOINING)
 
     def _matters(self, consumer: Consumer) -> bool:
         """Whether an answer still matters. Within close() it does not, and requests to the group
         may never be answered: librdkafka drops them once the group's part has ended, and the call
         waits forever while it holds the GIL."""
-        return consumer is self.consumer and not self._closed
+        return consumer is self.consumer and self._state is not State.CLOSED
 
     def _give_up(self, kind: type[Revoked] = Revoked) -> None:
         """Discard an assignment that the task has not taken yet."""
-        trouble = None
-        try:
-            self._let_go()
-        except SemelError as error:  # not through librdkafka: the task raises it
-            trouble = error
+        self._committer.settle()
         held = frozenset() if self.member is None else self.member.partitions
         self.member = None
         earlier = [event for event in self._events if not isinstance(event, Assigned)]
-        self._events = [*earlier, kind(held, trouble)]
+        self._events = [*earlier, kind(held)]
         self.consumer.unassign()
 
     def _stay_out(self) -> None:
         """Do not join the group again before it is known that this displaces nobody. librdkafka
         would do so as a new member, and a static member's place belongs to the newest one."""
-        self._returns_at = time.monotonic() + STOP_DELAY
         with suppress(KafkaException):  # a consumer that closes does not join any more
             self.consumer.unsubscribe()
 
@@ -355,6 +342,71 @@ class Subscription:
         """Forget which partitions stood still: the positions have been read from the ledger."""
         self._liveness.forget_positions()
 
-    def _set_place(self, has_place: bool) -> None:
-        self._has_place = has_place
+    def _enter(self, state: State) -> None:
+        self._state = state
         self._liveness.restart()
+
+
+class Liveness:
+    """Whether a consumer whose session lasts ``session`` seconds still hears from Kafka, judged by
+    time and by what it has read.
+
+    It waits twice as long before each replacement of the consumer as before the last one, without a
+    limit, until partitions have moved again: a fetch may simply take long.
+    """
+
+    def __init__(self, session: float) -> None:
+        self._session = session
+        self._patience = 1.0
+        self._stands = ""
+        self._since = self._asked = self._awake = time.monotonic()
+        self._looks: dict[TopicPartition, tuple[int, int]] = {}
+
+    def polls(self, stands: str) -> None:
+        """Note that the task is about to poll, and how it stands in the group."""
+        now = time.monotonic()
+        gap, self._awake = now - self._awake, now
+        if stands != self._stands or gap > max(_CHECK_INTERVAL, self._session):
+            self._stands = stands
+            self.restart()
+
+    def restart(self) -> None:
+        """Restart the count of silent seconds."""
+        self._since = self._awake = time.monotonic()
+        self._looks = {}
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the count was restarted."""
+        return time.monotonic() - self._since
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether to ask other clients now, because nothing was heard for a long time."""
+        most = self._patience * max(_OUT, 3 * self._session)
+        return time.monotonic() - max(self._since, self._asked) >= most
+
+    def asked(self) -> None:
+        """Note an answer, or that there was none, which may have taken long."""
+        self._asked = self._awake = time.monotonic()
+
+    def standing_still(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> list[TopicPartition]:
+        """The partitions that have not moved since the last look although records were waiting,
+        if all others have reached the end that they had then."""
+        before = self._looks
+        self._looks = {tp: (at, ends[tp]) for tp, at in positions.items()}
+        behind = {tp: at for tp, (at, end) in before.items() if positions.get(tp, end) < end}
+        still = sorted(tp for tp, at in behind.items() if positions[tp] == at)
+        if before and not behind:
+            self._patience = 1.0
+        return still if len(still) == len(behind) else []
+
+    def forget_positions(self) -> None:
+        """Forget which partitions stood still."""
+        self._looks = {}
+
+    def replaced(self) -> None:
+        """The consumer is replaced: its successor gets more time."""
+        self._patience *= 2

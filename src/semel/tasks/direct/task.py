@@ -35,16 +35,14 @@ from semel.tasks.attempt import TaskSpec
 from semel.tasks.batch import Batch, Batcher, bad_record, passing_over
 from semel.tasks.commit import Committer
 from semel.tasks.control import ControlLine
-from semel.tasks.direct.conflicts import Conflicts
-from semel.tasks.direct.reader import Polled, Reader
+from semel.tasks.direct.reader import Conflicts, Polled, Reader
 from semel.tasks.direct.subscription import Assigned, Event, Lost, Revoked, Subscription
 from semel.tasks.direct.watch import Check, Recreated
-from semel.tasks.overdue import Overdue
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.publish import copies, mark
 from semel.tasks.reporter import Reporter
-from semel.tasks.retry import Retries
-from semel.tasks.rowtransform import Transform
+from semel.tasks.retry import Overdue, Retries
+from semel.tasks.transform import Transform
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +91,7 @@ class Task:
             lacking=lambda topic, fields: committer.ask(lambda: sink.lacking(topic, fields)),
         )
         self._batcher = Batcher(connector, self._pipeline)
-        self._subscription = Subscription(connector, index, tell, self._let_go, line.stop.wait)
+        self._subscription = Subscription(connector, index, committer, tell, line.stop.wait)
         self.heartbeats = self._subscription.heartbeats
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
         self._reader = Reader(
@@ -106,7 +104,7 @@ class Task:
             line,
         )
         self._retries = Retries(connector, tell, waits)
-        self._overdue = Overdue(tell, self._doing)
+        self._overdue = Overdue(tell, committer.doing)
         self._garbage = memory.Garbage()
         self._abandoned = 0
 
@@ -228,11 +226,11 @@ class Task:
                 self._idle(event.quiet)
 
     def _forget(self, event: Revoked) -> None:
-        """Forget the positions of partitions that are no longer the task's. Raises the error of the
-        commit that was open."""
+        """Forget the positions of partitions that are no longer the task's. The commit that was
+        open has ended before they were given up."""
         self._reader.given_up(event.partitions)
-        if event.trouble is not None:
-            raise event.trouble
+        self._overdue.end()
+        self._settle()
 
     def _idle(self, quiet: bool) -> None:
         """No records arrived: do what would otherwise have to wait for the next ones."""
@@ -336,11 +334,6 @@ class Task:
             raise error
         self._line.stop.wait(self._retries.failed(error))
 
-    def _let_go(self) -> None:
-        """End the commit in progress, because another task is about to get the partitions."""
-        self._overdue.end()
-        self._settle()
-
     def _synchronise(self) -> None:
         """Drop the batches in hand and continue from the ledger's positions."""
         self._settle()
@@ -359,14 +352,12 @@ class Task:
         except Recreated as other:
             self._reader.note(other)
 
-    def _doing(self) -> str:
-        """What the task is doing with the records in hand, for the log."""
-        under_way = self._committer.under_way
-        doing = "their commit is in progress" if under_way else "the task is converting them"
-        return self._committer.trouble or doing
-
     def _publish(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Copy positions to the consumer group, for lag tools; never read back."""
+        """Copy positions to the consumer group, for lag tools; never read back. Whoever gets
+        partitions that the task has given up copies theirs."""
+        member = self._subscription.member
+        owned = frozenset() if member is None else member.partitions
+        positions = {tp: at for tp, at in positions.items() if tp in owned}
         try:
             if positions and not self._sink.capabilities.ledger_in_group:
                 offsets = copies(self._mark, positions)

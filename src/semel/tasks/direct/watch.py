@@ -2,7 +2,7 @@
 
 The consumer reports no error: it continues at the same offset of the new topic, if there is one. So
 two checks precede each commit. The consumer's log says which topic id it fetches
-(:mod:`semel.kafka.consumerlog`). And a broker is asked, after the records have come, which topic
+(:mod:`semel.kafka.consumer`). And a broker is asked, after the records have come, which topic
 the name stands for now: this also covers brokers that are not asked for records by id. The answer
 comes while the batch is converted and the one before it is committed. A broker is also asked from
 time to time, without waiting, because a consumer may simply fall silent.
@@ -22,10 +22,10 @@ from confluent_kafka import KafkaException
 from semel.core.errors import ServiceError, Unavailable
 from semel.core.ledger import LedgerEntry, LogId
 from semel.core.quoting import all_named, named
+from semel.kafka.answers import Asked
 from semel.kafka.cluster import Cluster
 from semel.kafka.consumer import OutOfOrder
 from semel.kafka.errors import failure
-from semel.kafka.logids import Asked
 
 log = logging.getLogger(__name__)
 

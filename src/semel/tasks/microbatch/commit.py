@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from semel.core.errors import BadRecord, ConfigError
+from semel.core.errors import BadRecord, ConfigError, Failure
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.core.quoting import named
 from semel.core.records import (
@@ -27,7 +27,6 @@ from semel.core.records import (
     RowsRejected,
 )
 from semel.tasks.batch import Batch, count_failed
-from semel.tasks.failure import Failure
 from semel.tasks.microbatch import frames
 from semel.tasks.poll import advances
 

@@ -18,7 +18,7 @@ from semel.core.ledger import UNKNOWN_LOG, LedgerEntry, LogId, OffsetRange, Topi
 from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
 from semel.tasks.batch import Batch
-from semel.tasks.epochs import diverged
+from semel.tasks.ranges import divergences
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,5 +122,5 @@ def _check_kept(
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> None:
     """Check that the logs still have what was read."""
-    if cut := diverged(cluster, reached, ends):
+    if cut := divergences(cluster, reached, ends):
         raise LogChanged(f"the log of {', '.join(map(str, sorted(cut)))} was truncated")

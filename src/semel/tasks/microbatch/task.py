@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
 from semel.core.delivery import Guarantee
-from semel.core.errors import LogChanged, SemelError, ServiceError, TransientError
+from semel.core.errors import Failure, LogChanged, SemelError, ServiceError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import OffsetRange, TopicPartition
 from semel.core.records import Rejected, RowsRejected
@@ -33,7 +33,6 @@ from semel.kafka.cluster import Cluster
 from semel.tasks import memory
 from semel.tasks.batch import Refused, left_out, with_unplaced
 from semel.tasks.commit import Committer
-from semel.tasks.failure import Failure
 from semel.tasks.microbatch import frames
 from semel.tasks.microbatch.commit import (
     Result,

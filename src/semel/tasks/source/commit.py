@@ -20,7 +20,7 @@ from semel.kafka.transactions import PlainProducer, RecordsRefused, Report, Tran
 from semel.sources.offsets.outside import Record
 from semel.sources.offsets.store import SourceOffsets
 from semel.tasks.commit import CommitCounter
-from semel.tasks.source.skipped import Skipped
+from semel.tasks.source.encoder import Skipped
 
 Reached = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A source partition, and an offset that was reached in it."""

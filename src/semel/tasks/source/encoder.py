@@ -1,22 +1,25 @@
-"""Turns what a source has read into messages for Kafka, in columns."""
+"""From what a source has read to messages for Kafka, in columns: transforms, converters, and the
+records that ``errors.tolerance=all`` leaves out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel import converters
+from semel import converters, transforms
 from semel.config import SourceConnectorConfig, under
 from semel.converters import Converter, Unwritable
 from semel.converters.base import Writers
 from semel.core.errors import BadRecord, ConfigError
 from semel.core.quoting import named
-from semel.core.records import HEADERS, PARTITION, ConnectRecords
+from semel.core.records import HEADERS, HEADERS_TYPE, PARTITION, ConnectRecords
 from semel.kafka.messages import ANY, Messages, headers, timestamps
-from semel.tasks.source.skipped import Contents, Skipped
+from semel.sources.base import Unread
+from semel.tasks.transform import by_topic, chained
 
 _UNWRITTEN = (ConfigError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 """What a converter raises for what it cannot write."""
@@ -138,3 +141,116 @@ def _partitions(origin: pa.Table) -> Sequence[int] | None:
 def _converter(connector: SourceConnectorConfig, where: str, name: str) -> Converter:
     below = under(connector.originals, f"{where}.")
     return converters.create(name, below, is_key=where == "key.converter", where=where)
+
+
+class SourceChain:
+    """Applies the transforms of one connector to what its source has read."""
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._name = connector.name
+        self._chain = transforms.chain_of(connector.originals)
+        self._skips = connector.errors_tolerance == "all"
+        self._contents = Contents(connector)
+
+    def unread(self, records: Sequence[Unread]) -> list[Skipped]:
+        """What the source could not read, as left out.
+
+        Raises:
+            BadRecord: there is some, with ``errors.tolerance=none``.
+        """
+        if records and not self._skips:
+            raise BadRecord(
+                f"connector {self._name}: a record for topic {named(records[0].topic)}: "
+                f"{records[0].message}, or set errors.tolerance=all to leave such records out"
+            )
+        return [Skipped(r.topic, "TASK_POLL", r.message, place=r.place) for r in records]
+
+    def applied(self, records: ConnectRecords, skipped: list[Skipped]) -> list[ConnectRecords]:
+        """The records grouped by the topic they go to, without those that transforms drop. Those
+        that transforms refuse are added to ``skipped``.
+
+        Raises:
+            BadRecord: a transform refuses one, with ``errors.tolerance=none``.
+        """
+        if not self._chain or not len(records):
+            return [records]
+        if records.headers is None and self._chain.needs_headers:
+            none = pa.array([[]] * len(records), HEADERS_TYPE)
+            records = replace(records, headers=none)
+        index = np.arange(len(records))
+        made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
+        if refused and self._skips:
+            skipped += [
+                Skipped(
+                    records.topic, f.stage, f.message, self._contents.of(records.values, f.index)
+                )
+                for f in refused
+            ]
+        elif refused:
+            first = min(refused, key=lambda f: f.index)
+            raise BadRecord(
+                f"connector {self._name}: a record for topic {named(records.topic)} failed in "
+                f"{first.stage}: {first.message}. Everything before it is committed"
+            )
+        if topics is None:
+            topics = pa.repeat(pa.scalar(self._chain.route(records.topic)), len(made))
+        return by_topic(made, topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record that the source, a transform or a converter refuses. ``stage`` is Kafka Connect's
+    name for it; ``content`` is what the transforms or the converter were given, if it is logged.
+    ``of_type`` says that every record of this type is refused; ``place`` is where the source found
+    it."""
+
+    topic: str
+    stage: str
+    message: str
+    content: str = ""
+    of_type: bool = False
+    place: str = ""
+
+    def described(self) -> str:
+        """The record and its error in one log line."""
+        shown = f": {self.content}" if self.content else ""
+        return f"bad record for topic {named(self.topic)} ({self.stage}): {self.message}{shown}"
+
+
+class Contents:
+    """What the log shows of skipped records: nothing, unless the connector wants it."""
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._shows = connector.errors_log and connector.errors_log_messages
+
+    def of(self, column: pa.Array, row: int) -> str:
+        """One value as text."""
+        if not self._shows:
+            return ""
+        try:
+            return repr(column[row].as_py())
+        except (ValueError, OverflowError, LookupError):  # Python has no such time or time zone
+            return " ".join(str(column.slice(row, 1)).split())
+
+
+class SkipLog:
+    """What one task logs about skipped records."""
+
+    def __init__(self, connector: SourceConnectorConfig) -> None:
+        self._each = connector.errors_log
+        self._told: set[tuple[str, str, str]] = set()
+
+    def lines(self, skipped: Sequence[Skipped]) -> Iterator[str]:
+        """One for each record with ``errors.log.enable``; else one for each topic and error that
+        keeps all records of a type out, because a topic may then get none at all, and one for each
+        place of a source."""
+        for record in skipped:
+            error = (record.topic, record.stage, record.place or record.message)
+            if self._each:
+                yield record.described()
+            elif (record.of_type or record.place) and error not in self._told:
+                self._told.add(error)
+                yield (
+                    f"errors.tolerance=all: skipping all records like this one: "
+                    f"{record.described()}"
+                )

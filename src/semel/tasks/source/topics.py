@@ -12,7 +12,7 @@ from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
-from semel.kafka.presence import check_replicas, description
+from semel.kafka.topics import check_replicas, description
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 from semel.config.cluster import ClusterConfig
 from semel.core.errors import SemelError, TransientError
-from semel.driver.connector import ConnectorStatus
-from semel.driver.runtime import Runtime
+from semel.driver.runtime import ConnectorStatus, Runtime
 from semel.driver.states import State, Status
 from semel.worker.cluster.hosted import HostedConnector, Wanted
 from semel.worker.cluster.membership import Membership

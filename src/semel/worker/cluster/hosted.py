@@ -12,8 +12,7 @@ from semel.config.cluster import ClusterConfig
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, about
 from semel.core.redact import redacted
-from semel.driver.connector import Connector, ConnectorStatus
-from semel.driver.runtime import Runtime
+from semel.driver.runtime import Connector, ConnectorStatus, Runtime
 from semel.driver.states import State, Status
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from semel.config import load
 from semel.core.errors import ConfigError
 from semel_lab.drill.cluster.faults import ClusterInjector
 from semel_lab.drill.cluster.stage import ClusterStage
-from semel_lab.drill.plan import OF_CLUSTERS, Kind, plan
-from semel_lab.drill.processes import DrillFailed, located, workplace
-from semel_lab.drill.report import RECORDS_PER_FAULT, Audited, DrillReport, FaultResult, Observer
-from semel_lab.drill.run import traffic_of
+from semel_lab.drill.plan import OF_CLUSTERS, Fault, Kind, plan
+from semel_lab.drill.processes import DrillFailed, inject_all, located, workplace
+from semel_lab.drill.report import Audited, DrillReport, FaultResult, Observer
+from semel_lab.drill.run import report_of, traffic_of
 from semel_lab.drill.stage import BUILT_IN
 
 
@@ -67,34 +67,33 @@ def drill_cluster(
 def _drilled(
     stage: ClusterStage, faults: int, seed: int, kinds: Collection[Kind], observe: Observer
 ) -> DrillReport:
-    planned = stage.planned
-    report = DrillReport(
-        planned.connector.name, str(planned.guarantee), planned.connector.provenance, seed
-    )
-    with located(stage, "while the cluster started"):
+    report, where = report_of(stage, seed), stage.directory
+    with located(where, "while the cluster started"):
         stage.open()
     with traffic_of(stage, seed) as traffic:
         injector = ClusterInjector(stage, traffic, seed)
-        with located(stage, "before the first fault"):
+        with located(where, "before the first fault"):
             injector.wait_for_progress()
-        for fault in plan(faults, seed, planned.guarantee, kinds):
-            observe(fault, None)
-            traffic.allow(RECORDS_PER_FAULT)
-            where = f"fault {fault.number} of {faults} ({fault.kind.value}; seed {seed})"
-            with located(stage, where):
-                seconds = injector.inject(fault)
-                with injector.settled():
-                    found = _audited(stage)
-            report.results.append(
-                FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
-            )
-            observe(fault, report.results[-1])
-        observe(None, None)
+        report.results = inject_all(
+            plan(faults, seed, stage.planned.guarantee, kinds),
+            seed,
+            lambda fault: _one(stage, injector, fault),
+            allow=traffic.allow,
+            directory=where,
+            observe=observe,
+        )
         if not traffic.stop():
             raise DrillFailed(f"records could not be sent: {traffic.trouble}")
-        with located(stage, f"after all faults (seed {seed})"), injector.settled():
+        with located(where, f"after all faults (seed {seed})"), injector.settled():
             report.final = _audited(stage)
     return report
+
+
+def _one(stage: ClusterStage, injector: ClusterInjector, fault: Fault) -> FaultResult:
+    seconds = injector.inject(fault)
+    with injector.settled():
+        found = _audited(stage)
+    return FaultResult(fault, seconds, found.records, found.lost, found.duplicated, found.kept)
 
 
 def _audited(stage: ClusterStage) -> Audited:

@@ -17,7 +17,7 @@ from semel.core.delivery import Delivery, Guarantee
 from semel_lab.drill.peer.checker import Checker, Findings
 from semel_lab.drill.peer.systems import TOPIC, Instance, KafkaConnect, Semel, System, connector
 from semel_lab.drill.plan import Fault, Kind, plan
-from semel_lab.drill.processes import DrillFailed
+from semel_lab.drill.processes import DrillFailed, inject_all, located
 from semel_lab.drill.stores import SESSION
 from semel_lab.drill.traffic import Shape, Traffic
 from semel_lab.embedded import Kafka, Postgres
@@ -35,7 +35,6 @@ KINDS = (
 """Faults that any connector can be put under."""
 
 PARTITIONS = 4
-_RECORDS = 2000
 _PATIENCE = 300.0
 _MOST = 100
 """Manual restarts after which a system counts as broken."""
@@ -144,25 +143,36 @@ class _Trial:
         began = time.monotonic()
         self._traffic.start()
         self._start()
-        with self._settled("the start"):
+        with located(self._directory, f"at the start (seed {self._seed})"), self._settled():
             pass
+
+        def tell(fault: Fault | None, found: Findings | None) -> None:
+            if fault is not None and found is not None:
+                observe(self._system.name, self._mode, fault, found)
+
         weakest = Guarantee(Delivery.AT_LEAST_ONCE, None, "")  # for the plan's moments
-        found = Findings(0, 0, 0, 0)
-        for fault in plan(faults, self._seed, weakest, KINDS):
-            self._traffic.allow(_RECORDS)
-            self._traffic.kick()
-            time.sleep(0.5 + self._dice.uniform(0, 1.5))
-            _STRIKES[fault.kind](self, fault)
-            with self._settled(f"fault {fault.number} ({fault.kind.value})"):
-                found = self._checker.compare()
-            observe(self._system.name, self._mode, fault, found)
+        results = inject_all(
+            plan(faults, self._seed, weakest, KINDS),
+            self._seed,
+            self._one,
+            allow=self._traffic.allow,
+            directory=self._directory,
+            observe=tell,
+        )
         seconds = time.monotonic() - began
         return PeerResult(
-            self._system.name, self._mode, faults, self._seed, found, self._restarted, seconds
+            self._system.name, self._mode, faults, self._seed, results[-1], self._restarted, seconds
         )
 
+    def _one(self, fault: Fault) -> Findings:
+        self._traffic.kick()
+        time.sleep(0.5 + self._dice.uniform(0, 1.5))
+        _STRIKES[fault.kind](self, fault)
+        with self._settled():
+            return self._checker.compare()
+
     @contextmanager
-    def _settled(self, when: str) -> Iterator[None]:
+    def _settled(self) -> Iterator[None]:
         """Hold the traffic back and wait until everything that was sent has arrived."""
         self._traffic.hold(True)
         try:
@@ -170,8 +180,8 @@ class _Trial:
             self._checker.read_new()
             if not comes_true(self._arrived, _PATIENCE, 0.2):
                 raise DrillFailed(
-                    f"{self._system.name}, {self._mode}, seed {self._seed}: some records are still "
-                    f"missing {_PATIENCE:.0f} s after {when}. All logs: {self._directory}"
+                    f"{self._system.name}, {self._mode}: some records are still missing after "
+                    f"{_PATIENCE:.0f} s"
                 )
             yield
         finally:
@@ -183,10 +193,7 @@ class _Trial:
         if not any(instance.alive for instance in self._instances):
             self._restarted += 1
             if self._restarted > _MOST:
-                raise DrillFailed(
-                    f"{self._system.name} ended {_MOST} times and was restarted. All logs: "
-                    f"{self._directory}"
-                )
+                raise DrillFailed(f"{self._system.name} ended {_MOST} times and was restarted")
             self._start()
         return self._checker.caught_up()
 

@@ -12,8 +12,8 @@ from semel.config import load
 from semel.core.delivery import Delivery
 from semel.core.failpoints import OF_SOURCES
 from semel_lab.drill.plan import Fault, Kind, plan
-from semel_lab.drill.processes import DrillFailed, located, workplace
-from semel_lab.drill.report import RECORDS_PER_FAULT, DrillReport, FaultResult, Observer
+from semel_lab.drill.processes import DrillFailed, inject_all, located, workplace
+from semel_lab.drill.report import DrillReport, FaultResult, Observer
 from semel_lab.drill.source.faults import SourceInjector
 from semel_lab.drill.source.stage import SourceStage
 
@@ -51,15 +51,15 @@ def drill_source(
                 common=[p for p in OF_SOURCES if transactions or p not in _OF_TRANSACTIONS],
             )
             try:
-                for fault in chosen:
-                    observe(fault, None)
-                    stage.writer.allow(RECORDS_PER_FAULT)
-                    where = f"{fault.kind.value}, {fault.place}; seed {seed}"
-                    with located(stage, f"fault {fault.number} of {faults} ({where})"):
-                        report.results.append(_one(stage, injector, fault))
-                    observe(fault, report.results[-1])
-                observe(None, None)
-                with located(stage, f"after all faults (seed {seed})"), injector.settled():
+                report.results = inject_all(
+                    chosen,
+                    seed,
+                    lambda fault: _one(stage, injector, fault),
+                    allow=stage.writer.allow,
+                    directory=place,
+                    observe=observe,
+                )
+                with located(place, f"after all faults (seed {seed})"), injector.settled():
                     report.final = stage.read_again()
             finally:
                 stage.writer.stop(timeout=5)
@@ -68,10 +68,6 @@ def drill_source(
 
 
 def _one(stage: SourceStage, injector: SourceInjector, fault: Fault) -> FaultResult:
-    if stage.process is None or fault.needs_executors != stage.on_executors:
-        before = injector.mark()
-        stage.switch(fault.needs_executors)
-        injector.wait_past(before)
     seconds = injector.inject(fault)
     with injector.settled():
         found = stage.findings()

@@ -8,10 +8,14 @@ staged but not committed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 from pyspark import SparkContext
 
@@ -24,29 +28,32 @@ from semel.core.errors import (
     TargetChanged,
     TransientError,
 )
-from semel.core.failpoints import hit
-from semel.core.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition, of_logs
+from semel.core.ledger import (
+    Advance,
+    LedgerEntry,
+    LogId,
+    OffsetRange,
+    Target,
+    TopicPartition,
+    of_logs,
+)
 from semel.core.records import DeadLetter
-from semel.core.targets import Target
 from semel.driver import sample, startup
 from semel.driver.base import Progress, Run, Stopped
-from semel.driver.bounded.job import Jobs
 from semel.driver.publisher import Publisher
 from semel.driver.states import State
 from semel.driver.triggers import before, bounded, seconds, shared
 from semel.kafka.damage import Damage
 from semel.sinks import protocols
 from semel.sinks.staging import Staged, StagingSink
-from semel.spark.job_errors import SparkGone
+from semel.spark.job_errors import SparkGone, first_error, not_shipped, spark_gone
 from semel.tasks import ranges
 from semel.tasks.batch import bad_record, passing_over
-from semel.tasks.bounded import BoundedSpec, TaskResult
+from semel.tasks.bounded import BoundedSpec, TaskResult, run_task
 from semel.tasks.commit import Committer
-from semel.tasks.control import Report
-from semel.tasks.epochs import diverged
-from semel.tasks.overdue import Overdue
-from semel.tasks.retry import Retries
-from semel.tasks.rowtransform import Transform
+from semel.tasks.control import FROZEN, Lines, Report
+from semel.tasks.retry import Overdue, Retries
+from semel.tasks.transform import Transform
 from semel.tasks.unplaced import Teller, sum_of
 from semel.tasks.workers import new_run
 
@@ -55,8 +62,10 @@ log = logging.getLogger(__name__)
 _INTERVAL = "10 seconds"
 """Unless processingTime or the sink sets another one: every commit makes files."""
 _LOOK = 0.2
-"""Seconds after which a paused run checks whether it may continue."""
+"""Seconds between two checks whether a paused run may continue, or a job has ended."""
 _KEPT = Target("")
+SETTLE = 20.0
+"""Seconds for a job to end once the run was asked to stop."""
 
 
 class BoundedEngine:
@@ -222,7 +231,9 @@ class BoundedEngine:
         there = [self._entries[r.topic_partition] for r in wanted if r.topic in found]
         if any(e.log.contradicts(found[e.topic]) for e in there):
             return True
-        return bool(diverged(cluster, there, cluster.ends([e.topic_partition for e in there])))
+        return bool(
+            ranges.divergences(cluster, there, cluster.ends([e.topic_partition for e in there]))
+        )
 
     def _pass_over(self, damage: Damage) -> None:
         """Record unreadable offsets as a hole and continue after them, or stop.
@@ -315,7 +326,7 @@ class BoundedEngine:
         until = {a.range.topic_partition: a.range.until_offset for a in advances}
         progress.positions |= until
         progress.tasks |= {r.index: Report("progress", r.index, 0) for r in results}
-        hit("task.before_publish")
+        failpoints.hit("task.before_publish")
         if self._publisher is not None:
             self._publisher.publish(self._kept(until))
         self._run.observe(progress)
@@ -390,3 +401,107 @@ def whole(wanted: Sequence[OffsetRange], parts: Sequence[Advance]) -> list[Advan
             )
         )
     return found
+
+
+class Jobs:
+    """The Spark jobs of one run, one at a time: each runs the tasks of a trigger and returns their
+    results to the driver.
+
+    ``look`` is called several times a second while a job is waited for; it returns whether the run
+    was asked to stop.
+    """
+
+    def __init__(
+        self, connector: str, spark: Callable[[], SparkContext], look: Callable[[], bool]
+    ) -> None:
+        self._connector = connector
+        self._spark = spark
+        self._look = look
+        self._lines = Lines()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="semel-job")
+
+    def close(self) -> None:
+        self._lines.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def results(
+        self,
+        spec: BoundedSpec,
+        parts: Sequence[Sequence[OffsetRange]],
+        logs: Sequence[Mapping[str, LogId]],
+    ) -> list[TaskResult]:
+        """Run a job whose task ``i`` stages ``parts[i]``, which are of ``logs[i]``.
+
+        Raises:
+            TransientError: the job has failed as a whole.
+            Stopped: the job does not end although the run was asked to stop.
+        """
+        self._lines.begin()
+        return self._watched(self._thread.submit(self._run, spec, parts, logs), spec)
+
+    def _watched(self, future: Future[list[TaskResult]], spec: BoundedSpec) -> list[TaskResult]:
+        """Wait for a job. Cancel it if one of its processes is frozen, so that Spark ends the
+        process, or if the job does not end soon after a stop."""
+        asked: float | None = None
+        frozen = ""
+        while not wait([future], timeout=_LOOK).done:
+            stopping, now = self._look(), time.monotonic()
+            if found := self._lines.frozen():
+                frozen = found
+                self._cancel(spec)
+            if asked is None:
+                if stopping:
+                    asked = now
+                    self._lines.stop()
+            elif now - asked > 2 * SETTLE:
+                log.warning("connector %s: its Spark job does not end", self._connector)
+                raise Stopped
+            elif now - asked > SETTLE:
+                self._cancel(spec)
+        try:
+            return future.result()
+        except TransientError:
+            if not frozen:
+                raise
+            raise TransientError(
+                f"connector {self._connector}: {frozen} has not reported for {FROZEN:.0f} s, and "
+                "was ended"
+            ) from None
+
+    def _cancel(self, spec: BoundedSpec) -> None:
+        with contextlib.suppress(Exception):  # Spark may have stopped
+            self._spark().cancelJobGroup(_group(spec))
+
+    def _run(
+        self,
+        spec: BoundedSpec,
+        parts: Sequence[Sequence[OffsetRange]],
+        logs: Sequence[Mapping[str, LogId]],
+    ) -> list[TaskResult]:
+        context = self._spark()
+        try:
+            told = replace(spec, control=self._lines.address(context))
+
+            def body(index: int, _rows: Iterable[int]) -> Iterator[bytes]:
+                yield pickle.dumps(run_task(told, index, parts[index], logs[index]))
+
+            context.setJobGroup(_group(spec), f"connector {self._connector}", True)
+            job = context.parallelize(range(len(parts)), len(parts))
+            answers: list[Any] = job.mapPartitionsWithIndex(body).collect()
+        except Exception as error:
+            text = str(error)
+            missing = not_shipped(spec.connector, text)
+            if missing is not None:
+                raise missing from None
+            gone = spark_gone(spec.connector, error)
+            if gone is not None:
+                raise gone from None
+            log.debug("the job failed: %s", text)
+            raise TransientError(
+                f"connector {self._connector}: the Spark job failed: {first_error(text)}"
+            ) from None
+        return [pickle.loads(answer) for answer in answers]
+
+
+def _group(spec: BoundedSpec) -> str:
+    return f"semel-{spec.run}"

@@ -1,0 +1,302 @@
+"""The direct engine's driver: long-running tasks move the records, each a Spark job of its own.
+
+Spark places the tasks; Kafka's group protocol spreads the partitions; the ledger says where each
+begins. The driver starts the tasks, listens to them and stops them. Nothing passes through it, and
+killing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from pyspark import SparkContext
+
+from semel.core import failpoints
+from semel.core.abandoned import Abandoned, BackgroundCall, within
+from semel.core.context import RUN, is_over, kept, this_run
+from semel.core.errors import Fenced, LedgerConflict, SemelError
+from semel.core.ledger import TopicPartition
+from semel.driver import sample, startup
+from semel.driver.base import MOST_FENCES, Progress, Run
+from semel.driver.supervisor import Supervisor
+from semel.kafka.clients import HEARTBEAT, SESSION, client_config
+from semel.kafka.consumer import consumer_config
+from semel.kafka.groups import Groups
+from semel.sinks.protocols import FencesByGroup
+from semel.tasks import ranges
+from semel.tasks.control import ControlServer, serving
+from semel.tasks.direct.task import DirectSpec
+from semel.tasks.publish import other_run
+from semel.tasks.transform import Transform
+from semel.tasks.unplaced import Teller
+
+log = logging.getLogger(__name__)
+
+_TRIES = 20
+"""How often a driver tries again after other workers' tasks have just moved positions."""
+_PLACEHOLDER_LOOK = 0.02
+_PATIENCE = 6.0
+"""Seconds that tasks wait for the placeholder at most."""
+_LATE = 0.5
+"""Seconds that the other tasks get after the first one has joined."""
+_STAYS = 60.0
+_SESSION = 6_000
+"""Milliseconds: Kafka's default ``group.min.session.timeout.ms``."""
+_LEAVES = 5.0
+
+
+class DirectEngine:
+    """One run of a connector."""
+
+    def __init__(
+        self, run: Run, spark: Callable[[], SparkContext], transform: Transform | None
+    ) -> None:
+        self._run = run
+        self._spark = spark
+        self._transform = transform
+        self._teller = Teller(run.connector, run.sink)
+        self._name = this_run()
+        self._supervisor = Supervisor(run.run_control, spark, fences=MOST_FENCES)
+
+    def run(self) -> Progress:
+        """Run the tasks until stopped, caught up, or an error ends the connector.
+
+        Raises:
+            SemelError: what ended it.
+        """
+        placeholder = Placeholder(self._run, self._name)
+        try:
+            return self._run_tasks(placeholder)
+        except Fenced as error:
+            if by := self._by():
+                raise Fenced(f"{str(error).rstrip('.')}. {by}") from None
+            raise
+        finally:
+            placeholder.close()
+
+    def _by(self) -> str:
+        """Who has started the run that has taken over, if that one says so soon."""
+        run = self._run
+        if run.run_control.assignment.moves:  # more likely, an older process on another worker
+            return ""
+        with suppress(SemelError):
+            if who := other_run(run.connector, run.topics, self._name, run.stop.wait, later=True):
+                return f"The other run was started by {who}"
+        return ""
+
+    def _run_tasks(self, placeholder: Placeholder) -> Progress:
+        run = self._run
+        with _Launch(run, self._spark, self._transform, self._supervisor, self._name) as launch:
+            schemas, targets = self._prepare() if run.assignment.is_whole else self._prepare_share()
+            server, spec = launch.result()
+        try:
+            placeholder.wait(run.stop)
+            run.cluster.disconnect()
+            return self._supervisor.supervise(
+                server, spec, run.connector.tasks_max, lambda p: self._over(p, targets), schemas
+            )
+        finally:
+            server.close()
+
+    def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
+        self._teller.tell(progress.unplaced)
+        return self._run.over(progress, targets)
+
+    def _prepare_share(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
+        """Prepare the run while other workers' tasks move the positions."""
+        for _ in range(_TRIES):
+            try:
+                return self._prepare()
+            except LedgerConflict as conflict:
+                log.info("%s; looking again", conflict)
+        return self._prepare()
+
+    def _prepare(self) -> tuple[dict[str, pa.Schema], dict[TopicPartition, int]]:
+        run = self._run
+        topics = run.topics
+        startup.enter(run)
+        partitions = ranges.partitions(topics)
+        positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
+        schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
+        # Also for tables that taking the sample has just created.
+        if run.assignment.has_first:
+            lenient = not run.assignment.is_whole
+            entries = run.sink.entries()
+            startup.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
+        self._supervisor.progress.positions = dict(positions)
+        return schemas, startup.targets(run)
+
+
+class _Launch:
+    """Starts the tasks, in a thread of its own, while the run is being prepared; an error meanwhile
+    ends them. Use it in a ``with`` statement."""
+
+    def __init__(
+        self,
+        run: Run,
+        spark: Callable[[], SparkContext],
+        transform: Transform | None,
+        supervisor: Supervisor,
+        name: str,
+    ) -> None:
+        self._run = run
+        self._name = name
+        self._spark = spark
+        self._transform = transform
+        self._supervisor = supervisor
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._server: ControlServer | None = None
+        self._started = BackgroundCall(
+            f"starting tasks of connector {run.connector.name}", self._work
+        )
+
+    def __enter__(self) -> _Launch:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_details: object) -> None:
+        if error is not None:
+            self._cancel()
+
+    def result(self) -> tuple[ControlServer, DirectSpec]:
+        """Wait until the tasks have been started."""
+        return self._started.wait()
+
+    def _cancel(self) -> None:
+        """End the tasks. Does not wait for Spark if that has not started yet."""
+        with self._lock:
+            self._cancelled = True
+            if self._server is not None:
+                self._supervisor.give_up(self._server)
+                self._server.close()
+
+    def _work(self) -> tuple[ControlServer, DirectSpec]:
+        context, run = self._spark(), self._run
+        with self._lock:
+            server, address = serving(context)
+            spec = DirectSpec(
+                connector=run.connector,
+                control=address,
+                environment={**failpoints.environment(), RUN: self._name},
+                guarantee=run.guarantee,
+                transform=self._transform,
+            )
+            if self._cancelled:
+                server.close()
+            else:
+                self._server = server
+                self._supervisor.begin(server, spec, run.connector.tasks_max)
+            return server, spec
+
+
+class Placeholder:
+    """A member that joins the connector's group while Spark starts, so that tasks need not wait. It
+    stays, in a thread of its own, until tasks have joined or it is closed.
+
+    Kafka gives the first member of an empty group its partitions only after
+    ``group.initial.rebalance.delay.ms``, 3 s by default, and waits that long again for each one
+    that joins meanwhile. The placeholder uses the time that Spark takes: tasks that start once it
+    is a member join a group that is no longer empty. It reads nothing and cannot displace anybody:
+    it has no ``group.instance.id``, it only joins a group without members, and it leaves as soon as
+    tasks have come.
+    """
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run = run
+        self._name = name
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(
+            target=kept(self._hold), daemon=True, name="semel-placeholder"
+        )
+        if run.topics:
+            self._thread.start()
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until tasks may join: the placeholder is a member, or is not needed."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._thread.is_alive() and not stop.is_set() and time.monotonic() < deadline:
+            if self._ready.wait(0.02):
+                return
+
+    def close(self) -> None:
+        """Leave the group, unless that has already happened."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _LEAVES)
+
+    def _hold(self) -> None:
+        try:
+            connector = self._run.connector
+            groups = Groups(client_config(connector, "admin"))
+            if not groups.is_idle(connector.group_id):
+                self._ready.set()  # tasks need not wait
+                self._introduce_itself()
+                return
+            if isinstance(self._run.sink, FencesByGroup):
+                return  # it treats each member as a task of another run
+            consumer = Consumer(placeholder_config(self._run), logger=log)
+            try:
+                consumer.subscribe(sorted(self._run.topics), on_assign=self._given)
+                self._wait(groups, consumer)
+            finally:
+                with suppress(Abandoned):
+                    within(_LEAVES, "the placeholder's consumer", consumer.close)
+        except Exception as error:  # it only saves time
+            log.debug("the placeholder could not join the group: %s", error)
+
+    def _introduce_itself(self) -> None:
+        """Say that this run takes the place of another one, or of one that has just died."""
+        run = self._run
+        if run.run_control.assignment.moves:
+            return
+        who = other_run(run.connector, run.topics, self._name, self._stop.wait, later=False)
+        log.log(
+            logging.INFO if is_over(who) else logging.WARNING,
+            "connector %s: consumer group %s still has members of another run%s. This run takes "
+            "their place; if the other one is alive, it stops",
+            *(run.connector.name, run.connector.group_id, f", started by {who}" if who else ""),
+        )
+
+    def _given(self, consumer: Consumer, _partitions: list[KafkaPartition]) -> None:
+        consumer.assign([])  # what is not assigned is not read
+        self._ready.set()
+
+    def _wait(self, groups: Groups, consumer: Consumer) -> None:
+        """Stay until the tasks have joined."""
+        began, came = time.monotonic(), None
+        while not self._stop.is_set() and (now := time.monotonic()) < began + _STAYS:
+            event = consumer.poll(_PLACEHOLDER_LOOK)
+            if event is not None and event.error():  # refused, or the coordinator cannot be reached
+                return
+            if not self._ready.is_set():
+                continue
+            found = groups.describe(self._run.connector.group_id)
+            tasks = [m for m in found.members if m.group_instance_id] if found else []
+            if tasks and came is None:
+                came = now
+            late = came is not None and now > came + _LATE
+            if late or len(tasks) >= self._run.connector.tasks_max:
+                return
+
+
+def placeholder_config(run: Run) -> dict[str, Any]:
+    """A task's configuration without ``group.instance.id``. If this process is killed, the group
+    waits for the placeholder's session to end, so the session is as short as brokers allow."""
+    config = consumer_config(run.connector, 0)
+    del config["group.instance.id"]
+    session = min(int(config[SESSION]), _SESSION)
+    return {
+        **config,
+        "client.id": f"semel-{run.connector.name}-placeholder",
+        SESSION: session,
+        HEARTBEAT: session // 3,
+    }

@@ -1,1 +1,0 @@
-"""The direct engine beside Spark: prepares long-running tasks; a supervisor takes over."""
