@@ -37,7 +37,6 @@ from semel.driver.planning import SourcePlan, plan_source
 from semel.driver.run_control import RunControl, TaskAssignment
 from semel.driver.runtime import Runtime
 from semel.driver.source import SourceEngine, SourceRun
-from semel.driver.source_positions import set_source_offsets
 from semel.driver.states import State
 from semel.kafka import transactions
 from semel.kafka.clients import client_config
@@ -1053,7 +1052,7 @@ def test_the_audit_of_a_source_finds_each_record_that_is_wrong(
     assert report.topics == [TopicAudit(topic, 31, 31, 0, 0, 0, 0, 6)]
     assert not report.broken
     skipped = {"position": len("".join(f"{line}\n" for line in [*lines(31), "line 7"]))}
-    set_source_offsets(plan_source(config), [({"filename": str(path)}, skipped)])
+    plan_source(config).offsets.set([({"filename": str(path)}, skipped)], "ann")
     report = audit_source(plan_source(config))
     assert report.topics == [TopicAudit(topic, 32, 31, 1, 0, 0, 0, 5)]
     assert report.broken

@@ -20,13 +20,13 @@ from semel.core.ledger import TopicPartition
 from semel.driver import run
 from semel.driver.base import Progress
 from semel.driver.connector import ConnectorStatus
+from semel.driver.offsets import Lag as SourceLag
+from semel.driver.offsets import StoredSourceOffsets
 from semel.driver.planning import SourcePlan, plan_any
 from semel.driver.run import Tally
 from semel.driver.runtime import Runtime
-from semel.driver.source_lag import PartitionLag, SourceLag
 from semel.driver.states import State, Status
 from semel.tasks.control import Deliveries, Report
-from semel.worker.metrics import lags
 from semel.worker.metrics.collector import ConnectorCollector, registry
 from semel.worker.metrics.lags import Lag, Lags, SourceLags
 from semel.worker.metrics.observed import Observed, of_runtime
@@ -55,7 +55,11 @@ SOURCE = {
 
 
 LEFT = SourceLag(
-    "bytes", [PartitionLag({"filename": "a"}, None, 4), PartitionLag({"filename": "b"}, None, 8)]
+    [
+        {"partition": {"filename": name}, "offset": None, "lag": lag}
+        for name, lag in (("a", 4), ("b", 8))
+    ],
+    "bytes",
 )
 
 
@@ -245,12 +249,12 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
     answers = threading.Event()
     asked = []
 
-    def source_lag(planned: SourcePlan) -> SourceLag:
-        asked.append(planned.source)
+    def lag(offsets: StoredSourceOffsets) -> SourceLag:
+        asked.append(offsets._source)
         assert answers.wait(PATIENCE)
         return LEFT
 
-    monkeypatch.setattr(lags, "source_lag", source_lag)
+    monkeypatch.setattr(StoredSourceOffsets, "lag", lag)
     source = observed(SOURCE)
     elsewhere = replace(observed({**SOURCE, "name": "others"}), is_counted=False)
     connectors = [source, elsewhere, observed()]
@@ -261,7 +265,7 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
     (own,) = asked
     assert isinstance(source.planned, SourcePlan)
     assert own is not source.planned.source, "the run's own is for one thread"
-    assert SourceLag("bytes", [*LEFT.partitions, PartitionLag({}, None, None)]).total is None
+    assert SourceLag([*LEFT.partitions, {"lag": None}], "bytes").total is None
 
 
 def test_a_run_serves_its_metrics(

@@ -28,7 +28,7 @@ from semel.config import BROKERS, load, with_brokers
 from semel.core.errors import ConfigError, SemelError, Unresolvable
 from semel.core.redact import plain
 from semel.driver import validation
-from semel.driver.planning import Plan, plan_any
+from semel.driver.planning import plan_any
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
 
@@ -210,11 +210,8 @@ def describe(
         list_keys(keys, as_json=as_json)
         return
     planned = plan_any(with_servers(file, bootstrap_server))
-    if isinstance(planned, Plan):
-        from semel.driver import sample
-
-        planned.warnings.extend(sample.warnings(planned.connector, planned.sink))
-        planned.close()
+    planned.sample()
+    planned.close()
     facts = plain(planned.facts())
     if as_json:
         print(json.dumps(facts))

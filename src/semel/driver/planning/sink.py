@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel import converters, transforms
 from semel.config import (
@@ -41,6 +41,9 @@ from semel.sources import is_source
 from semel.transforms import Chain
 from semel.transforms.unseen import Known, unseen
 
+if TYPE_CHECKING:
+    from semel.driver.offsets import Offsets
+
 
 @dataclass(frozen=True)
 class Plan(BasePlan):
@@ -71,6 +74,20 @@ class Plan(BasePlan):
             "tasks": connector.tasks_max,
             "warnings": self.warnings or ["none"],
         }
+
+    @property
+    def offsets(self) -> Offsets:
+        from semel.driver.offsets import LedgerPositions
+
+        return LedgerPositions(self.connector, self.sink)
+
+    def apart(self) -> Plan:
+        return replace(self, sink=type(self.sink)(self.connector))
+
+    def sample(self) -> None:
+        from semel.driver import sample
+
+        self.warnings.extend(sample.warnings(self.connector, self.sink))
 
     def _audited(self) -> str:
         if self.connector.provenance:

@@ -7,17 +7,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 from semel.core.ledger import TopicPartition
-from semel.driver.planning import SourcePlan
-from semel.driver.source_lag import SourceLag, source_lag
+from semel.driver.offsets import Lag as SourceLag
+from semel.driver.planning import AnyPlan
 from semel.driver.states import Awaited, Waiting, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.sources.base import Source
 from semel.worker.metrics.observed import Observed
 
 log = logging.getLogger(__name__)
@@ -130,16 +127,16 @@ class SourceLags(Answers[SourceLag]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._own: WeakKeyDictionary[Source, Source] = WeakKeyDictionary()
+        self._own: dict[str, tuple[AnyPlan, AnyPlan]] = {}
 
     def _answer(self, each: Observed) -> SourceLag | None:
-        if not isinstance(each.planned, SourcePlan) or not each.is_counted:
+        if not each.is_source or not each.is_counted:
             return None
-        theirs = each.planned.source  # which a run uses
-        own = self._own.get(theirs)
-        if own is None:
-            own = self._own[theirs] = type(theirs)(each.planned.connector)
+        of, own = self._own.get(each.name, (None, each.planned))
+        if of is not each.planned:
+            own = each.planned.apart()
+            self._own[each.name] = each.planned, own
         try:
-            return source_lag(replace(each.planned, source=own))
+            return own.offsets.lag()
         finally:
             own.close()
