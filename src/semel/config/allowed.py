@@ -12,9 +12,9 @@ from semel.config.references import refers, replaced
 from semel.core.errors import Problem
 from semel.core.redact import names_secret
 
-PATHS = "semel.workerors.allowed.paths"
-PLUGINS = "semel.workerors.allowed.plugins"
-TRUSTED = "semel.workerors.trusted.keys"
+PATHS = "semel.connectors.allowed.paths"
+PLUGINS = "semel.connectors.allowed.plugins"
+TRUSTED = "semel.connectors.trusted.keys"
 """The keys with references that a connector has from its worker."""
 
 _NAMES = frozenset(

@@ -18,7 +18,7 @@ PREFIXES = (
     "transforms.",
     "predicates.",
     "spark.",
-    "semel.workerors.",
+    "semel.connectors.",
     "topic.creation.enable",
     *("group.id", "offsets.storage.topic", "offset.storage.", "semel.python.modules"),
 )
