@@ -42,7 +42,7 @@ assert sys.modules["pyarrow.dataset"] is pyarrow.dataset is not known
 def test_a_module_that_is_used_meanwhile_is_imported() -> None:
     program = """
 import sys
-from semel.extras import deferred
+from semel.config.extras import deferred
 with deferred("pyarrow.dataset"):
     from pyarrow.dataset import dataset
 assert dataset is sys.modules["pyarrow.dataset"].dataset

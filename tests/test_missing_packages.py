@@ -161,7 +161,7 @@ class Without:
 
 sys.meta_path[:] = map(Without, sys.meta_path)
 from semel.cli import commands
-from semel.errors import ConfigError
+from semel.core.errors import ConfigError
 from semel_lab.cli import drill
 
 for module in ("cli.follow", "validation", "warmup", "connect.alone", "connect.cluster.worker"):

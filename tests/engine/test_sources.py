@@ -17,8 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from semel.audit import audit_source
-from semel.audit.source import _Auditor
-from semel.audit.source_report import TopicAudit
+from semel.audit.source import TopicAudit, _Auditor
 from semel.cli.commands import app
 from semel.config import SourceConnectorConfig
 from semel.core import failpoints

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.cli.metrics import served
+from semel.cli.connector import served
 from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition
 from semel.driver import run
@@ -27,10 +27,9 @@ from semel.driver.run import Tally
 from semel.driver.runtime import Runtime
 from semel.driver.states import State, Status
 from semel.tasks.control import Deliveries, Report
-from semel.worker.metrics.collector import ConnectorCollector, registry
+from semel.worker.metrics.collector import ConnectorCollector, Rates, registry
 from semel.worker.metrics.lags import Lag, Lags, SourceLags
 from semel.worker.metrics.observed import Observed, of_runtime
-from semel.worker.metrics.rates import Rates
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -225,7 +224,7 @@ def test_a_rate_is_what_was_added_since_the_scrapes_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("semel.worker.metrics.rates._now", lambda: now[0])
+    monkeypatch.setattr("semel.worker.metrics.collector._now", lambda: now[0])
     rates = Rates()
     told = []
     for second, total in ((0, 0), (15, 150), (30, 450), (60, 750), (90, 750), (120, 10)):

@@ -388,7 +388,7 @@ def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Pa
 
 COMMITTER = """
 import sys
-from semel.ledger import Outcome
+from semel.core.ledger import Outcome
 from semel.records import Commit
 from tests.sinks.target import Target, advance, records
 

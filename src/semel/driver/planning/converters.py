@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from semel.config import ConnectorConfig
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.sinks.base import Sink
 
 _JSON = "org.apache.kafka.connect.json.JsonConverter"

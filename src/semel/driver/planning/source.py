@@ -24,7 +24,7 @@ from semel.config import (
     unresolved,
     with_brokers,
 )
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.config.source_connector import OFFSETS_FILE, OFFSETS_URLS, offsets_on_one_machine
 from semel.converters import Converter
 from semel.core import delivery

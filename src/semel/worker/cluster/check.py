@@ -17,7 +17,6 @@ from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import failure
 from semel.kafka.followed import FollowedTopic
 from semel.worker.cluster.records import Configs
-from semel.worker.cluster.took_over import as_taken_over
 
 _ASKED_IN = 10.0
 
@@ -85,8 +84,7 @@ def check_alone(config: WorkerConfig, connectors: Sequence[Mapping[str, str]]) -
 
 
 def _verdict(name: str, configs: Configs, worker: ClusterConfig) -> Verdict:
-    run = as_taken_over(configs.connectors[name], configs.tasks.get(name))
-    return _judged(name, run, configs.target(name), worker)
+    return _judged(name, configs.run(name), configs.target(name), worker)
 
 
 def _judged(name: str, given: Mapping[str, str], state: State, worker: WorkerConfig) -> Verdict:

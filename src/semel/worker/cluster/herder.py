@@ -12,7 +12,7 @@ from semel.core.errors import LedgerConflict, TransientError
 from semel.driver.states import State
 from semel.worker.cluster import records
 from semel.worker.cluster.follower import Follower
-from semel.worker.cluster.leadership import Leadership
+from semel.worker.cluster.leader import Leadership
 from semel.worker.cluster.membership import Membership
 from semel.worker.cluster.records import Record, Restart, StateRecord
 from semel.worker.cluster.store import Store, known_tasks, stopped

@@ -21,6 +21,7 @@ from semel.core import formats
 from semel.core.errors import ServiceError
 from semel.core.quoting import named
 from semel.driver.states import Awaited, State, Waiting
+from semel.sources import is_source
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ _CONNECTOR, _TARGET, _TASK, _COMMIT = "connector-", "target-state-", "task-", "c
 _RESTART, _LOGGER = "restart-connector-", "logger-cluster-"
 _ASSIGNMENT = "semel-assignment"
 _SESSION_KEY = "session-key"
+_OF_CONNECT = "task.class"
+"""A key that Kafka Connect adds to the configurations of tasks."""
+_FIRST_POSITION = "first.position"
 _PEER = b"semel: a worker of the cluster"
 _OF_CONNECTOR, _OF_TASK, _OF_TOPIC = "status-connector-", "status-task-", "status-topic-"
 _READ_BY = ":connector-"
@@ -113,6 +117,15 @@ class Configs:
         """The version of a connector's configuration."""
         text = json.dumps(self.connectors.get(connector, {}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def run(self, connector: str) -> Mapping[str, str]:
+        """The configuration that a connector is started with. If Kafka Connect ran it until now, a
+        sink continues where that stopped, at its consumer group's offsets. Otherwise such offsets
+        are not trusted: they might be copies of a ledger that is gone."""
+        config, tasks = self.connectors[connector], self.tasks.get(connector)
+        taken_over = tasks is not None and _OF_CONNECT in tasks.config
+        is_sink = not is_source(config.get("connector.class", ""))
+        return {_FIRST_POSITION: "group", **config} if taken_over and is_sink else config
 
     def target(self, connector: str) -> State:
         """The state that a connector should have."""

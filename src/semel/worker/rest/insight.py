@@ -23,7 +23,7 @@ from semel.driver.states import Awaited, Waiting
 from semel.worker.audits import Audits
 from semel.worker.errors import BadRequest
 from semel.worker.herder import Herder
-from semel.worker.lines import RecentLines
+from semel.worker.loggers import RecentLines
 from semel.worker.rest.app import Config
 from semel.worker.rest.jersey import Name, Number
 from semel.worker.secrets import kept, shown
