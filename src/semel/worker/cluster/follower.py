@@ -292,10 +292,8 @@ class Follower:
                     yield task_stated(name, number, free)
 
     def _part(self, status: Status, version: str = "") -> StateRecord:
-        epoch = self._store.configs.assignment.epoch
-        state, worker = str(status.state), self._config.id
-        facts = (status.trace, version, status.executor, status.waiting)
-        return StateRecord(state, worker, epoch, *facts)
+        facts = str(status.state), self._config.id, status.trace, status.executor, status.waiting
+        return StateRecord(*facts, self._store.configs.assignment.epoch, version)
 
     def _is_member(self) -> bool:
         try:

@@ -22,6 +22,7 @@ from semel.core.errors import ServiceError
 from semel.core.quoting import named
 from semel.driver.states import Awaited, State, Waiting
 from semel.sources import is_source
+from semel.worker.herder import Part
 
 log = logging.getLogger(__name__)
 
@@ -233,19 +234,13 @@ def assigned(assignment: Assignment) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
-class StateRecord:
-    """What the status topic says of a connector or a task. ``worker`` is a worker's id,
-    ``generation`` the epoch of the assignment under which it runs, ``version`` that of its
-    configuration, where other workers need it, ``executor`` where in Spark a task runs, and
-    ``waiting`` what holds it up."""
+class StateRecord(Part):
+    """What the status topic says of a connector or a task. ``generation`` is the epoch of the
+    assignment under which it runs, ``version`` that of its configuration, where other workers need
+    it."""
 
-    state: str
-    worker: str
     generation: int = field(default=0, compare=False)
-    trace: str = ""
     version: str = ""
-    executor: str = ""
-    waiting: Waiting | None = None
 
     def value(self) -> dict[str, Any]:
         """Its value in the topic."""
@@ -333,10 +328,11 @@ def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _state(facts: Mapping[str, Any]) -> StateRecord:
-    trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
-    version, executor = (str(facts.get(name) or "") for name in ("configuration", "executor"))
-    state, worker = str(facts["state"]), str(facts["worker_id"])
-    return StateRecord(state, worker, generation, str(trace), version, executor, _waiting(facts))
+    trace, version, executor = (
+        str(facts.get(name) or "") for name in ("trace", "configuration", "executor")
+    )
+    part = str(facts["state"]), str(facts["worker_id"]), trace, executor, _waiting(facts)
+    return StateRecord(*part, int(facts.get("generation", 0)), version)
 
 
 def _waiting(facts: Mapping[str, Any]) -> Waiting | None:
