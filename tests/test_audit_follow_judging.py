@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semel.audit.follow.intervals import Mark, begun, broken_off, spelled, too_early
-from semel.audit.follow.loop import pause
-from semel.audit.follow.progress import Missing, PartitionProgress
+from semel.audit.follow.loop import Totals, pause
+from semel.audit.follow.progress import (
+    Mark,
+    Missing,
+    PartitionProgress,
+    begun,
+    broken_off,
+    spelled,
+    too_early,
+)
 from semel.audit.follow.report import Judged
 from semel.audit.follow.state import FollowState, default_path, load, save
-from semel.audit.follow.totals import Totals
 from semel.audit.referee import Interval, judge
 from semel.core.errors import ConfigError
 from semel.core.ledger import (

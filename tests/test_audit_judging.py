@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from semel.audit.auditor import Auditor
-from semel.audit.keys import LiveKeys, judge_number
 from semel.audit.offsets import (
     Seen,
     beyond_kafka,
@@ -21,6 +20,7 @@ from semel.audit.offsets import (
     overwritten,
     wants_times,
 )
+from semel.audit.replacing import LiveKeys, judge_number
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.core.ledger import (
     DAMAGED,

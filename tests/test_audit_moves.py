@@ -19,8 +19,8 @@ from semel.audit.follow.state import FollowState
 from semel.audit.workspace import Workspace
 from semel.core.errors import ConfigError, NotKnown, OffsetOutOfRange
 from semel.core.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition
+from semel.driver.offsets import Wanted
 from semel.driver.planning import Plan, plan
-from semel.driver.positions import reset_positions, set_positions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups, lag
@@ -59,16 +59,18 @@ class Case:
     def run(self, **keys: str) -> None:
         caught_up({**self.config, **{k.replace("_", "."): v for k, v in keys.items()}})
 
-    def change(self, call: Callable[[Plan], None]) -> None:
+    def change(self, call: Callable[[Plan], object]) -> None:
         planned = plan(self.config)
         with closing(planned.sink):
             once_let_go(lambda: call(planned))
 
     def set(self, position: int, *, force: bool = False) -> None:
-        self.change(lambda p: set_positions(p, {self.tp: position}, "ann", force=force))
+        where = {"kafka_topic": self.tp.topic, "kafka_partition": self.tp.partition}
+        wanted: list[Wanted] = [(where, {"kafka_offset": position})]
+        self.change(lambda p: p.offsets.set(wanted, "ann", force=force))
 
     def reset(self) -> None:
-        self.change(lambda p: reset_positions(p, "ann"))
+        self.change(lambda p: p.offsets.reset("ann"))
 
     def left(self) -> None:
         """Wait until the tasks' places in the group are free."""

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semel.audit.keys import KeyDifferences, LiveKeys
-from semel.audit.replacing import Replacing
+from semel.audit.replacing import KeyDifferences, LiveKeys, Replacing
 from semel.audit.workspace import Workspace
 from semel.core.ledger import TopicPartition
 from semel.core.records import OFFSET, PARTITION, Records

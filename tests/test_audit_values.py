@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from semel.audit import audit
 from semel.audit.hashes import ChangedRow
-from semel.cli import meter
+from semel.cli import proof
 from semel.cli.commands import app
 from semel.core.ledger import Advance, OffsetRange, TopicPartition, firsts
 from semel.core.records import Commit, RowsRejected
@@ -275,7 +275,7 @@ def test_the_command_names_changed_rows_and_says_how_far_it_is(
     written: Callable[[Config], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(meter, "_LINES", 0.0)
+    monkeypatch.setattr(proof, "_LINE_EVERY", 0.0)
     source = topic()
     produce(source, values(*range(5)))
     config = configure(source)

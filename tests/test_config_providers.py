@@ -21,7 +21,7 @@ from semel.core.errors import ConfigError, Unresolvable
 from semel.driver.planning import plan, plan_any
 from semel.driver.validation import validate
 from semel.spark.job_errors import not_shipped
-from semel.worker import insight, plugins
+from semel.worker import plugins
 from semel.worker.secrets import shown
 
 SECRET = "pa55-of-the-shop"

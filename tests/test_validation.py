@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan
 from semel.driver.validation import keys_of, validate

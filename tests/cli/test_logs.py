@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from py4j import java_gateway
 
-from semel.cli.logs import not_of_py4j
+from semel.cli.application import not_of_py4j
 from semel.core import context
 from semel.core.abandoned import BackgroundCall
 from semel.core.context import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.cli.several import are_several
-from semel.config.environment import of_environment
+from semel.config.loading import of_environment
 from semel.core.ledger import TopicPartition
 from semel.driver.runtime import Runtime
 from semel_lab.embedded import Kafka

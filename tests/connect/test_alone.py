@@ -10,13 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from semel.config import read
+from semel.config import ConnectorConfig, read
 from semel.config.worker import WorkerConfig
 from semel.driver import planning, run
 from semel.driver import runtime as running
+from semel.driver import runtime as runtimes
 from semel.driver.base import Progress
 from semel.driver.planning import sink
 from semel.driver.states import State, Status
+from semel.tasks import memory
 from semel.worker.alone import StandaloneHerder
 from tests.patience import PATIENCE
 
@@ -81,3 +83,16 @@ def test_a_configuration_is_read_once_where_it_runs(
         StandaloneHerder(runtime, worker).create("orders", config, State.RUNNING)
         assert runtime.connectors["orders"].wait(PATIENCE)
     assert (len(loaded), len(read_)) == (1, 1)
+
+
+def test_a_posted_configuration_is_read_once_to_judge_it_and_once_by_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_by: list[str] = []
+    monkeypatch.setattr(ConnectorConfig, "__post_init__", lambda made: read_by.append(made.name))
+    monkeypatch.setattr(memory, "is_guarded", lambda: True)  # so that it is judged in this process
+    config = CONFIG | {"file": str(tmp_path / "orders.txt")}
+    with runtimes.Runtime() as runtime:
+        herder = StandaloneHerder(runtime, read(WorkerConfig, {"bootstrap.servers": "127.0.0.1:1"}))
+        herder.create("orders", config, State.STOPPED)
+        assert read_by == 2 * ["orders"]

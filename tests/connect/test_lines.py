@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.worker import lines
-from semel.worker.lines import RecentLines
+from semel.worker import loggers
+from semel.worker.loggers import RecentLines
 
 log = logging.getLogger("semel.test_lines")
 
@@ -42,18 +42,18 @@ def test_lines_are_kept_by_connector_and_task_without_secrets(kept: RecentLines)
 
 
 def test_memory_is_bounded(kept: RecentLines, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(2 * lines._LINES):
+    for number in range(2 * loggers._LINES):
         log.warning("%d", number, extra={"connector": "many"})
     assert messages(kept.of("many", None, 10**6)) == [
-        str(n) for n in range(lines._LINES, 2 * lines._LINES)
+        str(n) for n in range(loggers._LINES, 2 * loggers._LINES)
     ]
     for _ in range(100):
         log.warning("x" * 10**6, extra={"connector": "long"})
-    assert 0 < sum(map(len, messages(kept.of("long", None, 100)))) <= lines._BYTES
-    for number in range(lines._CONNECTORS):
+    assert 0 < sum(map(len, messages(kept.of("long", None, 100)))) <= loggers._BYTES
+    for number in range(loggers._CONNECTORS):
         log.warning("one", extra={"connector": f"other-{number}"})
     assert kept.of("many", None, 1) == []
-    assert kept.of(f"other-{lines._CONNECTORS - 1}", None, 1)
+    assert kept.of(f"other-{loggers._CONNECTORS - 1}", None, 1)
 
 
 def test_a_trace_comes_with_its_line(kept: RecentLines) -> None:

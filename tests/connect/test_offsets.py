@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError
-from semel.core.ledger import TopicPartition
-from semel.driver.planning import plan_source
-from semel.worker.errors import BadRequest
-from semel.worker.offsets import parsed
+from semel.driver.offsets import Facts
+from semel.driver.planning import plan, plan_source
 
 FILE = {"connector.class": "FileStreamSource", "file": "/x", "topic": "t"}
 TABLES = {
@@ -24,14 +22,28 @@ QUERY = {**TABLES, "query": "SELECT 1 AS id"}
 TABLE = {"protocol": "1", "table": "t"}
 
 
+SINK = {
+    "name": "c",
+    "bootstrap.servers": "nowhere:1",
+    "connector.class": "FileStreamSink",
+    "topics": "t",
+    "file": "/x",
+}
+
+
 def of(partition: Any, offset: Any) -> list[dict[str, Any]]:
     where = {"kafka_topic": "t", "kafka_partition": partition}
     return [{"partition": where, "offset": {"kafka_offset": offset}}]
 
 
+def checked(entries: Any) -> list[tuple[Facts, Facts | None]]:
+    return list(plan(SINK).offsets.checked(entries))
+
+
 def test_numbers_are_read_as_java_reads_them() -> None:
     for zero, five in ((0, 5), ("0", "+5"), ("-0", "٥")):
-        assert parsed(of(zero, five)) == {TopicPartition("t", 0): 5}
+        where = {"kafka_topic": "t", "kafka_partition": 0}
+        assert checked(of(zero, five)) == [(where, {"kafka_offset": 5})]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +51,8 @@ def test_numbers_are_read_as_java_reads_them() -> None:
 )
 def test_what_is_no_partition_or_offset_is_refused(number: object) -> None:
     for entries in (of(number, 5), of(0, number)):
-        with pytest.raises(BadRequest, match=r"negative|need to be integers"):
-            parsed(entries)
+        with pytest.raises(ConfigError, match=r"negative|need to be integers"):
+            checked(entries)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from semel.audit import audit_source
-from semel.audit.source import _Auditor
-from semel.audit.source_report import TopicAudit
+from semel.audit.source import TopicAudit, _Auditor
 from semel.cli.commands import app
 from semel.config import SourceConnectorConfig
 from semel.core import failpoints
@@ -35,7 +34,6 @@ from semel.driver import run as runs
 from semel.driver import source as engine
 from semel.driver.base import RunControl, TaskAssignment
 from semel.driver.planning import SourcePlan, plan_source
-from semel.driver.positions import set_source_offsets
 from semel.driver.runtime import Runtime
 from semel.driver.source import SourceEngine, SourceRun
 from semel.driver.states import State
@@ -1053,7 +1051,7 @@ def test_the_audit_of_a_source_finds_each_record_that_is_wrong(
     assert report.topics == [TopicAudit(topic, 31, 31, 0, 0, 0, 0, 6)]
     assert not report.broken
     skipped = {"position": len("".join(f"{line}\n" for line in [*lines(31), "line 7"]))}
-    set_source_offsets(plan_source(config), [({"filename": str(path)}, skipped)])
+    plan_source(config).offsets.set([({"filename": str(path)}, skipped)], "ann")
     report = audit_source(plan_source(config))
     assert report.topics == [TopicAudit(topic, 32, 31, 1, 0, 0, 0, 5)]
     assert report.broken

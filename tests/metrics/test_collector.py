@@ -14,22 +14,21 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.cli.metrics import served
+from semel.cli.connector import served
 from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition
 from semel.driver import run
 from semel.driver.base import Progress
+from semel.driver.offsets import Lag as SourceLag
+from semel.driver.offsets import StoredSourceOffsets
 from semel.driver.planning import SourcePlan, plan_any
-from semel.driver.positions import PartitionLag, SourceLag
 from semel.driver.run import Tally
 from semel.driver.runtime import ConnectorStatus, Runtime
 from semel.driver.states import State, Status
 from semel.tasks.control import Deliveries, Report
-from semel.worker.metrics import lags
-from semel.worker.metrics.collector import ConnectorCollector, registry
+from semel.worker.metrics.collector import ConnectorCollector, Rates, registry
 from semel.worker.metrics.lags import Lag, Lags, SourceLags
 from semel.worker.metrics.observed import Observed, of_runtime
-from semel.worker.metrics.rates import Rates
 from tests.engine.harness import wait_until
 from tests.patience import PATIENCE
 
@@ -54,7 +53,11 @@ SOURCE = {
 
 
 LEFT = SourceLag(
-    "bytes", [PartitionLag({"filename": "a"}, None, 4), PartitionLag({"filename": "b"}, None, 8)]
+    [
+        {"partition": {"filename": name}, "offset": None, "lag": lag}
+        for name, lag in (("a", 4), ("b", 8))
+    ],
+    "bytes",
 )
 
 
@@ -220,7 +223,7 @@ def test_a_rate_is_what_was_added_since_the_scrapes_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("semel.worker.metrics.rates._now", lambda: now[0])
+    monkeypatch.setattr("semel.worker.metrics.collector._now", lambda: now[0])
     rates = Rates()
     told = []
     for second, total in ((0, 0), (15, 150), (30, 450), (60, 750), (90, 750), (120, 10)):
@@ -244,12 +247,12 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
     answers = threading.Event()
     asked = []
 
-    def source_lag(planned: SourcePlan) -> SourceLag:
-        asked.append(planned.source)
+    def lag(offsets: StoredSourceOffsets) -> SourceLag:
+        asked.append(offsets._source)
         assert answers.wait(PATIENCE)
         return LEFT
 
-    monkeypatch.setattr(lags, "source_lag", source_lag)
+    monkeypatch.setattr(StoredSourceOffsets, "lag", lag)
     source = observed(SOURCE)
     elsewhere = replace(observed({**SOURCE, "name": "others"}), is_counted=False)
     connectors = [source, elsewhere, observed()]
@@ -260,7 +263,7 @@ def test_a_scrape_is_told_what_a_source_had_left_and_does_not_wait_for_it(
     (own,) = asked
     assert isinstance(source.planned, SourcePlan)
     assert own is not source.planned.source, "the run's own is for one thread"
-    assert SourceLag("bytes", [*LEFT.partitions, PartitionLag({}, None, None)]).total is None
+    assert SourceLag([*LEFT.partitions, {"lag": None}], "bytes").total is None
 
 
 def test_a_run_serves_its_metrics(

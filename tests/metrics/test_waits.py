@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from semel.driver.states import Awaited, State, Waiting
-from semel.worker.metrics.lags import Lags
+from semel.worker.metrics.lags import Lags, waits
 from semel.worker.metrics.observed import Observed
-from semel.worker.metrics.waits import waits
 from tests.metrics.test_collector import SINK, SOURCE, TP, observed
 
 BEFORE = time.time() - 60

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.core.delivery import Delivery
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan, plan_any, plan_source

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from semel.audit.report import AuditReport, PartitionAudit
 from semel.audit.run import audit
-from semel.audit.source import audit_source
-from semel.audit.source_report import SourceAuditReport
+from semel.audit.source import SourceAuditReport, audit_source
 
 __all__ = ["AuditReport", "PartitionAudit", "SourceAuditReport", "audit", "audit_source"]

@@ -11,7 +11,6 @@ import numpy as np
 
 from semel.audit import holes
 from semel.audit.hashes import ChangedRow
-from semel.audit.keys import LiveKeys, judge_number
 from semel.audit.named import target_of
 from semel.audit.offsets import (
     Seen,
@@ -26,7 +25,7 @@ from semel.audit.offsets import (
     within,
 )
 from semel.audit.referee import Interval, judge
-from semel.audit.replacing import Replacing
+from semel.audit.replacing import LiveKeys, Replacing, judge_number
 from semel.audit.report import PartitionAudit
 from semel.audit.values import OnProgress, Values
 from semel.audit.workspace import Workspace

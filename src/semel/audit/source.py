@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semel.audit.source_report import SourceAuditReport, TopicAudit
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Delivery
 from semel.core.errors import NothingToAudit, NotJudged, TransientError
@@ -48,7 +47,6 @@ _HELD = 16
 """Batches to read before they are counted, because a source grows in the meantime."""
 _SHOWN = 5
 """Findings of each kind that are reported one by one."""
-
 _TABLE = """
 CREATE TABLE records (
     topic VARCHAR, key UBIGINT, hash UBIGINT, source TINYINT, kafka TINYINT, passing TINYINT,
@@ -60,7 +58,6 @@ stored offsets, ``behind`` to the number after them, and ``passing`` to the numb
 offsets that were stored first and last: records that are read from an offset on are subtracted from
 what was counted before. ``place`` is the source partition or the topic's partition; ``number`` is
 the record's number in the former, or its offset in the latter."""
-
 _COMPARED = """
 CREATE TABLE compared AS
 WITH counted AS (
@@ -116,6 +113,61 @@ SELECT topic, count(*) AS records FROM (
     FROM difference WHERE {revises} AND kafka > 0
 ) WHERE late GROUP BY topic
 """
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAudit:
+    """``source``: the records that the source holds before the stored offsets; ``kafka``: those
+    that a ``read_committed`` consumer sees; ``changed``: those that the source does not have, where
+    one with the same key is missing; ``disordered``: those that come after one that the source
+    has later; ``behind``: those that were not read yet; ``replaced``: earlier versions of records
+    that the source has revised."""
+
+    topic: str
+    source: int
+    kafka: int
+    lost: int
+    duplicated: int
+    changed: int
+    disordered: int
+    behind: int
+    replaced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAuditReport:
+    """The audit's verdict. ``broken`` tells whether it found what the declared guarantee rules
+    out; ``skipped`` counts the records before the stored offsets that ``errors.tolerance=all``
+    leaves out; ``findings`` say where the first wrong records are; ``not_judged`` lists
+    the topics that it could not judge, with the reasons."""
+
+    connector: str
+    delivery: str
+    topics: Sequence[TopicAudit]
+    broken: bool
+    skipped: int = 0
+    findings: Sequence[str] = ()
+    not_judged: Sequence[str] = ()
+
+    @property
+    def lost(self) -> int:
+        return sum(t.lost for t in self.topics)
+
+    @property
+    def duplicated(self) -> int:
+        return sum(t.duplicated for t in self.topics)
+
+    @property
+    def changed(self) -> int:
+        return sum(t.changed for t in self.topics)
+
+    @property
+    def disordered(self) -> int:
+        return sum(t.disordered for t in self.topics)
+
+    @property
+    def records(self) -> int:
+        return sum(t.kafka for t in self.topics)
 
 
 def audit_source(planned: SourcePlan) -> SourceAuditReport:

@@ -10,29 +10,53 @@ import os
 import sys
 import traceback
 import warnings
+from enum import StrEnum
 from importlib.metadata import EntryPoint, version
 from typing import Annotated, Any
 
 import typer
 import typer.core
+from rich.console import Console
+from rich.logging import RichHandler
 
 from semel.cli.console import console
-from semel.cli.logs import json_line
 from semel.config.extras import entries
-from semel.core.context import logs_json
+from semel.core.context import (
+    LINE,
+    LOG_FORMAT,
+    LOG_STARTED,
+    JsonFormatter,
+    TextFormatter,
+    logs_json,
+)
 from semel.core.errors import EXIT_CODES, INTERRUPTED, ConfigError, SemelError, ServiceError
 from semel.core.redact import redacted
 
 GROUP = "semel.commands"
 """The entry point group of commands that other packages add: name -> a function that adds it to a
 :class:`typer.Typer`. It is called when the command or the help is asked for."""
-
 _OF_THE_LAB = frozenset({"demo", "drill", "services"})
-
 _EXIT_CODES = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
-
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of all mistakes in a command line, which typer does not export."""
+_NO_LAB = "needs the package semel-lab: pip install 'semel[lab]' (in a clone: pip install ./lab)"
+
+
+class LogFormat(StrEnum):
+    """The format of log lines."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Format = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        envvar=LOG_FORMAT,
+        help="The log as text, or as a JSON object in each line.",
+    ),
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -77,9 +101,6 @@ def _added(name: str) -> Any:
         return typer.main.get_group(made).commands[name]
     except Exception as error:  # whatever another package raises: other commands must work
         return _unavailable(name, f"cannot load {entry}: {type(error).__name__}: {error}")
-
-
-_NO_LAB = "needs the package semel-lab: pip install 'semel[lab]' (in a clone: pip install ./lab)"
 
 
 def _unavailable(name: str, why: str) -> Any:
@@ -173,3 +194,37 @@ def _say(text: str, kind: str = "bold red]error") -> None:
     from rich.markup import escape
 
     console(stderr=True).print(f"[{kind}:[/] {escape(redacted(text))}")
+
+
+def json_line(level: int, message: str) -> str:
+    """A log line about the command itself, which may fail before there is a log."""
+    record = logging.getLogger("semel").makeRecord("semel", level, "", 0, message, (), None)
+    return JsonFormatter().format(record)
+
+
+def start_log(out: Console, form: LogFormat = LogFormat.TEXT) -> None:
+    """Log to standard error; a terminal gets colours."""
+    level = os.environ.get("SEMEL_LOG", "INFO").upper()
+    handler: logging.Handler
+    os.environ[LOG_FORMAT] = form.value  # for what this process starts, too
+    if form is LogFormat.JSON:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter())
+    elif out.is_terminal:
+        handler = RichHandler(
+            console=out, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
+        )
+        handler.setFormatter(TextFormatter("%(about)s%(message)s"))
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(TextFormatter(LINE))
+    handler.addFilter(not_of_py4j)
+    logging.basicConfig(level="WARNING", handlers=[handler])
+    logging.getLogger("semel").setLevel(level)
+    logging.getLogger("py4j").setLevel("CRITICAL")
+    LOG_STARTED.set()
+
+
+def not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J also logs to the root logger, with stack traces, what the engines report themselves."""
+    return record.name != "root" or f"{os.sep}py4j{os.sep}" not in record.pathname

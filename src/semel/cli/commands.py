@@ -1,11 +1,27 @@
 """All commands of ``semel`` itself."""
 
-from semel.cli import connector, connectors, offsets, proof, warmup, worker
+from semel.cli import connector, connectors, offsets, proof, worker
 from semel.cli.application import app, run
+from semel.cli.console import console
 
 connector.register(app)
 proof.register(app)
-warmup.register(app)
+
+
+@app.command(epilog="Example: semel warm-up")
+def warm_up() -> None:
+    """Create the class data archive that lets Spark's JVM start in half the time.
+
+    Otherwise the first run creates it in the background. Run this command when you build an image,
+    or after an upgrade of Java or Spark.
+    """
+    from semel.spark.warmup import warm_up_spark
+
+    made = warm_up_spark()
+    out = console(stderr=True)
+    out.print("another process is creating it" if made is None else f"{made} is ready", style="dim")
+
+
 worker.register(app)
 connectors.register(app)
 app.add_typer(offsets.app, name="offsets")

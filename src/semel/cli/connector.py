@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,22 +19,24 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
+from semel.cli.application import Format, LogFormat, start_log
 from semel.cli.console import console
-from semel.cli.keys import list_keys
-from semel.cli.logs import Format, LogFormat, start_log
-from semel.cli.metrics import MetricsPort, served
 from semel.config import BROKERS, load, with_brokers
-from semel.core.errors import ConfigError, SemelError, Unresolvable
+from semel.config.extras import require
+from semel.core.errors import ConfigError, SemelError, ServiceError, Unresolvable
 from semel.core.redact import plain
 from semel.driver import validation
-from semel.driver.planning import Plan, plan_any
+from semel.driver.planning import plan_any
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
 
 if TYPE_CHECKING:
     from semel.driver.base import Progress
+
+log = logging.getLogger("semel")
 
 _FILE = "Connector configuration: Connect's JSON, flat JSON or .properties."
 File = Annotated[Path, typer.Argument(help=_FILE)]
@@ -51,6 +54,14 @@ Environment = Annotated[
     typer.Option("--env", help="Take the worker's keys from CONNECT_* variables, too; they win."),
 ]
 _KEYS = "Keys that can be set: semel describe --keys CLASS"
+MetricsPort = Annotated[
+    str,
+    typer.Option(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics for Prometheus there; without a host, on this machine only.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -210,11 +221,8 @@ def describe(
         list_keys(keys, as_json=as_json)
         return
     planned = plan_any(with_servers(file, bootstrap_server))
-    if isinstance(planned, Plan):
-        from semel.driver import sample
-
-        planned.warnings.extend(sample.warnings(planned.connector, planned.sink))
-        planned.close()
+    planned.sample()
+    planned.close()
     facts = plain(planned.facts())
     if as_json:
         print(json.dumps(facts))
@@ -224,6 +232,26 @@ def describe(
         text = ", ".join(value) if isinstance(value, list) else str(value)
         table.add_row(f"[bold]{name}[/]", escape(text))
     console().print(table)
+
+
+def list_keys(name: str, *, as_json: bool) -> None:
+    """Print the keys of the class of a connector, a converter, a transform or a predicate; as JSON,
+    in the form of Kafka Connect's ``GET /connector-plugins/{plugin}/config``.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    keys = validation.keys_of(name)
+    if as_json:
+        print(json.dumps([asdict(key) for key in keys]))
+        return
+    out = console()
+    for key in keys:
+        default = f"default {key.default_value}" if key.default_value else "no default"
+        facts = (key.type, "required" if key.required else default, key.importance)
+        out.print(f"[bold]{key.name}[/]  {escape(', '.join(facts))}")
+        if key.documentation:
+            out.print(Padding(escape(key.documentation), (0, 0, 0, 4), expand=False))
 
 
 class Watcher:
@@ -281,3 +309,42 @@ class Watcher:
             f"{self._name}: {progress.records:,} records, {self._rate:,.0f} records/s, "
             f"{progress.commits:,} commits, {len(progress.tasks)} tasks{bad}"
         )
+
+
+@contextmanager
+def served(port: str, runtime: Runtime) -> Iterator[None]:
+    """Serve the metrics of a runtime's connectors within a ``with`` statement; nothing happens
+    without a port.
+
+    Raises:
+        ConfigError: it is not a port.
+        ServiceError: the port is taken.
+    """
+    if not port:
+        yield
+        return
+    host, number = _address(port)
+    require("--metrics-port", "metrics", {"prometheus_client": "prometheus-client"})
+    from prometheus_client import start_http_server
+
+    from semel.worker.metrics.collector import registry
+    from semel.worker.metrics.observed import of_runtime
+
+    try:
+        server, thread = start_http_server(number, host, registry(lambda: of_runtime(runtime)))
+    except OSError as error:
+        raise ServiceError(f"--metrics-port {port}: cannot listen there: {error}") from None
+    log.info("metrics are at http://%s:%d/metrics", host, server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _address(given: str) -> tuple[str, int]:
+    host, colon, port = given.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--metrics-port {given}: give PORT or HOST:PORT, such as 0.0.0.0:9400")
+    return (host.strip("[]") or "0.0.0.0") if colon else "127.0.0.1", int(port)

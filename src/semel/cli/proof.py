@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
+import time
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from semel.audit import AuditReport, SourceAuditReport, audit, audit_source
-from semel.cli.connector import AsJson, Bootstrap, File, with_servers
+from semel.audit.follow import Followed, Judged, follow
+from semel.audit.follow.progress import spelled
+from semel.cli.connector import AsJson, Bootstrap, File, setting, with_servers
 from semel.cli.console import console
 from semel.cli.ending import clean_up_on_signals
-from semel.cli.follow import follow_
-from semel.cli.meter import Meter
 from semel.cli.offsets import holes_table
 from semel.core.errors import BROKEN, ConfigError, NotJudged
-from semel.driver.planning import SourcePlan, plan, plan_any
+from semel.core.redact import redacted
+from semel.driver.planning import Plan, SourcePlan, plan, plan_any
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import wait_for_brokers
 from semel.kafka.groups import lag
+
+_LINE_EVERY = 10.0
+_UPDATE_EVERY = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -264,3 +272,92 @@ def lag_(
         numbers = (str(p.partition), f"{p.position:,}", f"{p.end:,}", f"{p.lag:,}")
         table.add_row(p.connector, p.topic, *numbers)
     console().print(table if found else "no connector has published positions in this cluster")
+
+
+def follow_(
+    planned: Plan, *, values: bool, interval: float, state: Path | None, as_json: bool
+) -> tuple[bool, bool]:
+    """Follow a connector until a signal arrives, and print the findings. Returns whether the
+    guarantee is broken, and whether everything was judged."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, setting(stop)) for number in numbers]
+    try:
+        ended = follow(
+            planned,
+            values=values,
+            path=state,
+            interval=interval,
+            stop=stop,
+            tell=lambda line: _say(line, to_stderr=as_json),
+            judged=_print_judged if as_json else lambda _judged: None,
+        )
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    if as_json:
+        print(json.dumps({**asdict(ended), "complete": ended.complete}), flush=True)
+    else:
+        _sum_up(ended)
+    return ended.broken, ended.complete
+
+
+def _say(line: str, *, to_stderr: bool) -> None:
+    at = datetime.now().astimezone().strftime("%H:%M:%S")
+    out = console(stderr=to_stderr)
+    out.print(escape(f"{at} {redacted(line)}"), soft_wrap=True)
+
+
+def _print_judged(judged: Judged) -> None:
+    facts = asdict(judged)
+    for name in ("lost_offsets", "duplicated_offsets"):
+        facts[name] = spelled(facts[name], most=100)
+    print(json.dumps(facts), flush=True)
+
+
+def _sum_up(ended: Followed) -> None:
+    out = console()
+    how = "record by record" if ended.exact else "by counts"
+    out.print(
+        f"{ended.records:,} records judged {how}: {ended.lost:,} lost, {ended.duplicated:,} "
+        f"duplicated{f', {ended.changed:,} changed' if ended.changed else ''} ({ended.delivery})"
+    )
+    unjudged = list(ended.not_judged)
+    if ended.unknown:
+        unjudged.append(f"{ended.unknown:,} records or rows")
+    if ended.expired:
+        unjudged.append(f"rows of {ended.expired:,} offsets that Kafka no longer has")
+    for line in unjudged:
+        out.print(f"[yellow]not judged:[/] {escape(line)}", soft_wrap=True)
+
+
+class Meter:
+    """Overwrites one line on a terminal; elsewhere prints a new line every ten seconds."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._over = self._stream.isatty()
+        self._every = _UPDATE_EVERY if self._over else _LINE_EVERY
+        self._said = time.monotonic()
+        self._shown = 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said < self._every:
+            return
+        self._said = now
+        of = f" of {max(done, total):,}" if total else ""
+        line = f"audited {done:,}{of} {what}"
+        if self._over:
+            self._stream.write(f"\r{line.ljust(self._shown)}")
+            self._shown = len(line)
+        else:
+            self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leave a clean line."""
+        if self._shown:
+            self._stream.write(f"\r{' ' * self._shown}\r")
+            self._stream.flush()
+            self._shown = 0

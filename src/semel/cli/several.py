@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from semel.cli.connector import Watcher, setting, summary_of, with_servers
-from semel.cli.metrics import served
+from semel.cli.connector import Watcher, served, setting, summary_of, with_servers
 from semel.cli.worker import IGNORED, PACKAGES, PASSED_ON, listening, met
 from semel.config import check_keys, load, read, resolved
-from semel.config.environment import of_environment
 from semel.config.extras import require
+from semel.config.loading import of_environment
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import AnyPlan, plan_any

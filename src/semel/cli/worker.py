@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from semel.cli.check import check_worker
+from semel.cli.application import Format, LogFormat, start_log
 from semel.cli.connector import AsJson, Environment, setting
 from semel.cli.console import console
-from semel.cli.logs import Format, LogFormat, start_log
 from semel.config import check_keys, load, read, resolved, under
 from semel.config.cluster import ClusterConfig
-from semel.config.environment import of_environment
 from semel.config.extras import require
+from semel.config.loading import of_environment
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError
 from semel.kafka.clients import NETWORK
@@ -31,6 +35,67 @@ if TYPE_CHECKING:
     from semel.worker.herder import Herder
 
 log = logging.getLogger("semel")
+
+_GROUP = "group.id"
+PACKAGES = {
+    "fastapi": "fastapi",
+    "httpx": "httpx",
+    "prometheus_client": "prometheus-client",
+    "uvicorn": "uvicorn",
+}
+PASSED_ON = (
+    *("security.", "sasl.", "ssl.", *NETWORK),
+    *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
+    *("listeners.https.", "admin.listeners.https."),
+    "config.providers",
+)
+"""Prefixes of the keys that are for connectors, clients or Spark."""
+_NO_JAVA = "the client is librdkafka, which has no such setting"
+IGNORED = {
+    **dict.fromkeys(
+        ("plugin.path", "plugin.discovery"), "plugins are Python packages, found by entry point"
+    ),
+    "offset.storage.file.filename": "source offsets are in offsets.storage.topic, so that they are "
+    "committed with the records. To continue from this file, see docs/sources.md#offsets-in-a-file",
+    **dict.fromkeys(
+        ("offset.flush.interval.ms", "offset.flush.timeout.ms"),
+        "positions are in the ledgers, and move with the results",
+    ),
+    "header.converter": "headers are carried as they are, and transforms write text, as "
+    "SimpleHeaderConverter does",
+    "exactly.once.source.support": "sources are exactly-once unless their delivery says otherwise",
+    **dict.fromkeys(
+        (
+            *(f"inter.worker.key.{name}" for name in ("generation.algorithm", "size", "ttl.ms")),
+            *("inter.worker.signature.algorithm", "inter.worker.verification.algorithms"),
+        ),
+        "workers pass requests on as they come, with the credentials of whoever has sent them",
+    ),
+    **dict.fromkeys(
+        ("metric.reporters", "metrics.num.samples", "metrics.recording.level"),
+        "metrics are at /metrics",
+    ),
+    "metrics.sample.window.ms": "rates are averages over 30 seconds",
+    **dict.fromkeys(
+        ("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
+        "the client keeps all brokers that it has heard of",
+    ),
+    **dict.fromkeys(
+        ("request.timeout.ms", "socket.connection.setup.timeout.max.ms"),
+        "each request of a worker has a limit of its own",
+    ),
+    **dict.fromkeys(
+        (f"{kind}.converter.plugin.version" for kind in ("key", "value", "header")),
+        "there is one version of each converter",
+    ),
+    "client.id": "brokers know a worker by its URL",
+    **dict.fromkeys(WITHOUT_EFFECT - {"ssl.enabled.protocols", "ssl.client.auth"}, _NO_JAVA),
+    **dict.fromkeys(
+        ("connect.protocol", "worker.sync.timeout.ms", "worker.unsync.backoff.ms"),
+        "workers agree with the protocol of consumer groups",
+    ),
+}
+"""Kafka Connect's keys that have no effect, with the reason."""
 
 
 def register(app: typer.Typer) -> None:
@@ -167,65 +232,45 @@ def listening(
         yield
 
 
-_GROUP = "group.id"
-PACKAGES = {
-    "fastapi": "fastapi",
-    "httpx": "httpx",
-    "prometheus_client": "prometheus-client",
-    "uvicorn": "uvicorn",
-}
+def check_worker(
+    config: WorkerConfig, connectors: Sequence[Mapping[str, str]], *, as_json: bool
+) -> None:
+    """Print a verdict on each connector; the exit code is 2 if one cannot run."""
+    from semel.config.cluster import ClusterConfig
+    from semel.kafka.clients import worker_client
+    from semel.worker.cluster.check import check, check_alone
 
-PASSED_ON = (
-    *("security.", "sasl.", "ssl.", *NETWORK),
-    *("consumer.", "producer.", "admin.", "key.converter.", "value.converter.", "spark."),
-    *("listeners.https.", "admin.listeners.https."),
-    "config.providers",
-)
-"""Prefixes of the keys that are for connectors, clients or Spark."""
-
-_NO_JAVA = "the client is librdkafka, which has no such setting"
-IGNORED = {
-    **dict.fromkeys(
-        ("plugin.path", "plugin.discovery"), "plugins are Python packages, found by entry point"
-    ),
-    "offset.storage.file.filename": "source offsets are in offsets.storage.topic, so that they are "
-    "committed with the records. To continue from this file, see docs/sources.md#offsets-in-a-file",
-    **dict.fromkeys(
-        ("offset.flush.interval.ms", "offset.flush.timeout.ms"),
-        "positions are in the ledgers, and move with the results",
-    ),
-    "header.converter": "headers are carried as they are, and transforms write text, as "
-    "SimpleHeaderConverter does",
-    "exactly.once.source.support": "sources are exactly-once unless their delivery says otherwise",
-    **dict.fromkeys(
-        (
-            *(f"inter.worker.key.{name}" for name in ("generation.algorithm", "size", "ttl.ms")),
-            *("inter.worker.signature.algorithm", "inter.worker.verification.algorithms"),
-        ),
-        "workers pass requests on as they come, with the credentials of whoever has sent them",
-    ),
-    **dict.fromkeys(
-        ("metric.reporters", "metrics.num.samples", "metrics.recording.level"),
-        "metrics are at /metrics",
-    ),
-    "metrics.sample.window.ms": "rates are averages over 30 seconds",
-    **dict.fromkeys(
-        ("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
-        "the client keeps all brokers that it has heard of",
-    ),
-    **dict.fromkeys(
-        ("request.timeout.ms", "socket.connection.setup.timeout.max.ms"),
-        "each request of a worker has a limit of its own",
-    ),
-    **dict.fromkeys(
-        (f"{kind}.converter.plugin.version" for kind in ("key", "value", "header")),
-        "there is one version of each converter",
-    ),
-    "client.id": "brokers know a worker by its URL",
-    **dict.fromkeys(WITHOUT_EFFECT - {"ssl.enabled.protocols", "ssl.client.auth"}, _NO_JAVA),
-    **dict.fromkeys(
-        ("connect.protocol", "worker.sync.timeout.ms", "worker.unsync.backoff.ms"),
-        "workers agree with the protocol of consumer groups",
-    ),
-}
-"""Kafka Connect's keys that have no effect, with the reason."""
+    if isinstance(config, ClusterConfig):
+        found = check(config, worker_client(config))
+    else:
+        found = check_alone(config, connectors)
+    if as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        out = console()
+        for verdict in found.connectors:
+            table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+            table.add_row("[bold]connector[/]", f"[bold]{escape(verdict.name)}[/]")
+            facts = {
+                "class": verdict.connector_class,
+                "state": verdict.state,
+                "delivery": verdict.guarantee,
+                "continues at": verdict.begins,
+                "fails": verdict.problem,
+            }
+            for name, fact in facts.items():
+                if fact:
+                    table.add_row(name, escape(fact))
+            for warning in verdict.warnings:
+                table.add_row("[yellow]warning[/]", escape(warning))
+            out.print(table)
+            out.print()
+        bad = sum(1 for verdict in found.connectors if verdict.problem)
+        out.print(f"{len(found.connectors)} connectors, {bad} of which cannot run here")
+        if found.members:
+            out.print(
+                f"[yellow]group {escape(config.originals['group.id'])} has members now[/]: "
+                f"{escape(', '.join(found.members))}. Stop those of Kafka Connect first"
+            )
+    if any(verdict.problem for verdict in found.connectors):
+        sys.exit(ConfigError.exit_code)

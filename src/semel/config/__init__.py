@@ -4,7 +4,6 @@ A section of configuration is a frozen dataclass whose fields are declared with 
 :func:`read` turns the user's strings into an instance and reports every mistake at once.
 """
 
-from semel.config.checks import check_converter_keys, check_keys
 from semel.config.common import CommonConfig, connector_class_key
 from semel.config.connector import GROUPS, ConnectorConfig, connector_of, group_of
 from semel.config.definition import (
@@ -19,11 +18,18 @@ from semel.config.definition import (
     names,
 )
 from semel.config.loading import BROKERS, absolute, load, under, with_brokers
-from semel.config.prefixed import NoKeys, below, section_of
 from semel.config.providers import Resolved, resolved, unresolved
-from semel.config.reading import read, title, whole
-from semel.config.source_connector import SourceConnectorConfig
-from semel.config.topic_creation import TopicCreation, TopicGroup
+from semel.config.reading import (
+    NoKeys,
+    below,
+    check_converter_keys,
+    check_keys,
+    read,
+    section_of,
+    title,
+    whole,
+)
+from semel.config.source_connector import SourceConnectorConfig, TopicCreation, TopicGroup
 
 __all__ = [
     "BROKERS",

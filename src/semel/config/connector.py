@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.config.common import STRING, CommonConfig
+from semel.config.common import STRING, CommonConfig, DeadLetterConfig
 from semel.config.definition import HIGH, LOW, Type, key
-from semel.config.error_handling import DeadLetterConfig
 from semel.core.delivery import Delivery, Mechanism
 from semel.core.errors import ConfigError, Problem
 from semel.core.patterns import check, compiled
@@ -28,7 +27,6 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "Topics to read, separated by commas.",
         importance=HIGH,
         group="Common",
-        display="Topics",
     )
     topics_regex: str = key(
         "topics.regex",

@@ -19,6 +19,9 @@ _SERVERS = (
     *("bootstrap.servers", "kafka.bootstrap.servers"),
     *("consumer.override.bootstrap.servers", "producer.override.bootstrap.servers"),
 )
+_PREFIX = "CONNECT_"
+_OF_THE_IMAGE = ("CONNECT_LOG4J_", "CONNECT_CUB_", "CONNECT_KAFKA_", "CONNECT_JMX_")
+"""Variables of the image itself, not of the worker."""
 
 
 def load(source: str | Path | Mapping[str, Any]) -> dict[str, str]:
@@ -123,3 +126,26 @@ def absolute(raw: Mapping[str, str], name: str) -> dict[str, str]:
 def under(raw: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The keys below ``prefix``, without it."""
     return {k[len(prefix) :]: v for k, v in raw.items() if k.startswith(prefix)}
+
+
+def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The keys that ``CONNECT_*`` variables set: ``CONNECT_GROUP_ID`` is ``group.id``. Two
+    underscores stand for one, three for a hyphen.
+
+    Raises:
+        ConfigError: a variable is not UTF-8.
+    """
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_PREFIX) and not name.startswith(_OF_THE_IMAGE)
+    }
+    for name, value in found.items():
+        check_pair(name, value)
+    return {_key(name.removeprefix(_PREFIX)): value for name, value in found.items()}
+
+
+def _key(name: str) -> str:
+    for written, meant in (("___", "-"), ("__", "\0"), ("_", "."), ("\0", "_")):
+        name = name.replace(written, meant)
+    return name.lower()

@@ -7,7 +7,8 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -21,13 +22,48 @@ from semel.config.definition import (
     without_none,
 )
 from semel.config.providers import Resolved, resolved, shown
-from semel.core.errors import ConfigError, Problem, Unresolvable
-from semel.core.problems import Problems, current
+from semel.core.errors import ConfigError, Problem, Unresolvable, prefixed
+from semel.core.problems import Problems, current, gathering
 
 T = TypeVar("T")
-
 _BLANKS = "".join(map(chr, range(33)))
 """What Java's ``trim`` removes."""
+PREFIXES = (
+    "key.converter.",
+    "value.converter.",
+    "consumer.override.",
+    "producer.override.",
+    "admin.override.",
+    "storage.options.",
+    "config.providers",
+    "transforms.",
+    "predicates.",
+    "spark.",
+    "semel.connectors.",
+    "topic.creation.enable",
+    *("group.id", "offsets.storage.topic", "offset.storage.", "semel.python.modules"),
+)
+"""Keys under these belong to a converter, a Kafka client, a store, Spark, a config provider or the
+worker, and pass through."""
+
+IGNORED = {
+    "config.action.reload": "semel reads a configuration once, at start",
+    "errors.retry.timeout": "conversion is deterministic; the store is retried by max.retries",
+    "errors.retry.delay.max.ms": "conversion is deterministic; see retry.backoff.ms",
+    "tasks.max.enforce": "no more than tasks.max tasks ever run",
+    "header.converter": "headers are carried as they are, and transforms write text, as "
+    "SimpleHeaderConverter does",
+}
+"""Kafka Connect's keys that have no effect here, with the reason."""
+
+_HINTS, _LONGEST = 50, 200
+"""Among how many warnings near keys are looked for, and for keys of which length: it is slow."""
+
+VALUE_CONVERTER = (
+    "value.converter is not set: values are JSON here. Kafka Connect's worker may have another "
+    "default; set value.converter to it"
+)
+"""A warning."""
 
 
 def read(section: type[T], raw: Mapping[str, str]) -> T:
@@ -226,3 +262,69 @@ def _choice(text: str, definition: Definition) -> str:
         reason = definition.documentation[:1].lower() + definition.documentation[1:]
         raise ValueError(f"must be {choices[0]}: {reason}")
     raise ValueError(f"must be one of {', '.join(filter(None, choices))}")
+
+
+@dataclass(frozen=True)
+class NoKeys:
+    """The section of a converter, a transform or a predicate without keys."""
+
+
+def below(prefix: str, group: str | None, *sections: type) -> Iterator[Definition]:
+    """The keys of sections, by their full names; in their own groups if ``group`` is None."""
+    for section in sections:
+        for each in definitions(section):
+            whole, *aliases = (prefix + name for name in each.names)
+            heading = group or each.group
+            yield replace(each, name=whole, aliases=tuple(aliases), group=heading)
+
+
+def section_of(section: type, given: Mapping[str, str], prefix: str, *, otherwise: str) -> Any:
+    """A section, read from the keys below ``prefix``, which are given without it.
+
+    Args:
+        otherwise: the key of problems that name none.
+
+    Raises:
+        ConfigError: every missing key and every value that cannot be used, by its whole name.
+    """
+    with gathering() as problems:
+        made: Any = read(section, given)
+    if problems.found:
+        raise prefixed(problems.found, prefix, otherwise=otherwise)
+    return made
+
+
+def check_keys(
+    raw: Mapping[str, str],
+    sections: Iterable[type],
+    ignored: Mapping[str, str],
+    prefixes: tuple[str, ...] = (),
+    cutoff: float = 0.6,
+) -> list[str]:
+    """Warnings for keys that no section knows (with the nearest known one) or that are ignored."""
+    known = {n for section in sections for n in names(section)}
+    ignored = {**IGNORED, **ignored}
+    warnings: list[str] = []
+    for name in raw:
+        if name in ignored and name not in known:
+            warnings.append(f"{name} has no effect: {ignored[name]}")
+            continue
+        if name in known or name.startswith(PREFIXES + prefixes):
+            continue
+        may_hint = len(warnings) < _HINTS and len(name) < _LONGEST
+        near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff) if may_hint else ()
+        hint = f"; did you mean {near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {name}{hint}")
+    return warnings
+
+
+def check_converter_keys(given: Mapping[str, str], section: type, where: str) -> list[str]:
+    """Warnings for keys below ``where`` that its converter's section does not declare."""
+    without_effect = {"replace.null.with.default", "schemas.cache.size"}
+    warnings = []
+    known = set(names(section))
+    for name in sorted(set(given) - known - without_effect):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {where}.{near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {where}.{name}{hint}")
+    return warnings

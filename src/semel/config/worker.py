@@ -13,7 +13,7 @@ from semel.config.definition import HIGH, LOW, Type, key
 from semel.config.loading import under
 from semel.config.providers import PROVIDERS, Resolved
 from semel.config.rest import RestConfig
-from semel.config.topic_creation import PREFIX as TOPIC_CREATION
+from semel.config.source_connector import TOPIC_CREATION
 from semel.core.errors import ConfigError, Problem
 
 POLICY = "connector.client.config.override.policy"

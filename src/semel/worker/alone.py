@@ -70,8 +70,7 @@ class StandaloneHerder(Herder):
 
     def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
         try:
-            run = self._worker.inherited(self._worker.permitted(config))
-            self._runtime.start(run, initial_state=state)
+            self._runtime.start(self._worker.inherited(config), initial_state=state)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         self._given[name] = dict(config)

@@ -5,7 +5,6 @@ Answers have Kafka Connect's shape, and errors its wording, because tools read t
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -16,21 +15,13 @@ from typing import Any
 from semel.config.worker import WorkerConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import ConfigError, Unresolvable
-from semel.driver.planning import AnyPlan, SourcePlan, plan_any
+from semel.driver.offsets import Offsets
+from semel.driver.planning import AnyPlan, plan_any
 from semel.driver.planning.base import without_references
-from semel.driver.positions import (
-    first_positions,
-    reset_positions,
-    reset_source_offsets,
-    set_positions,
-    set_source_offsets,
-    source_offsets,
-)
 from semel.driver.states import State, Waiting
 from semel.sources import is_source
 from semel.worker import plugins
 from semel.worker.errors import BadRequest, Forbidden, NotFound, Unanswered
-from semel.worker.offsets import as_answer, of_source, parsed, parsed_of_source
 
 log = logging.getLogger(__name__)
 
@@ -305,14 +296,8 @@ class Herder(ABC):
 
     def offsets(self, name: str) -> Answer:
         """``GET /connectors/{name}/offsets``: what the ledger holds (KIP-875)."""
-
-        def held(planned: AnyPlan) -> Answer:
-            if isinstance(planned, SourcePlan):
-                return of_source(source_offsets(planned))
-            return as_answer({e.topic_partition: e.position for e in planned.sink.entries()})
-
-        found: Answer = self._with_plan(name, held)
-        return found
+        offsets: Answer = self.look(name, lambda planned: {"offsets": _pairs(planned.offsets)})
+        return offsets
 
     def alter_offsets(self, name: str, body: Mapping[str, Any], by: str) -> Answer:
         """``PATCH /connectors/{name}/offsets``, of a stopped connector: rewrites its ledger. ``by``
@@ -324,16 +309,10 @@ class Herder(ABC):
         self._check_stopped(name)
 
         def alter(planned: AnyPlan) -> None:
-            if isinstance(planned, SourcePlan):
-                offsets = parsed_of_source(body["offsets"])
-                set_source_offsets(planned, offsets)
-                self._log_offsets(name, {json.dumps(p): json.dumps(o) for p, o in offsets})
-                return
-            wanted = parsed(body["offsets"])
-            given = {tp: at for tp, at in wanted.items() if at is not None}
-            found = given | first_positions(planned, wanted.keys() - given.keys())
-            set_positions(planned, found, by)
-            self._log_offsets(name, found)
+            offsets = planned.offsets
+            told = map(offsets.text, offsets.set(offsets.checked(body["offsets"]), by))
+            text = ", ".join(f"{where}={at}" for where, at in told)
+            log.info("connector %s: offsets set: %s", name, text)
 
         self._with_plan(name, alter, changes=True)
         return {"message": "The offsets for this connector have been altered successfully"}
@@ -343,19 +322,9 @@ class Herder(ABC):
         names who asks for it."""
         self._check_stopped(name)
 
-        def reset(planned: AnyPlan) -> None:
-            if isinstance(planned, SourcePlan):
-                reset_source_offsets(planned)
-            else:
-                reset_positions(planned, by)
-
-        self._with_plan(name, reset, changes=True)
+        self._with_plan(name, lambda planned: planned.offsets.reset(by), changes=True)
         log.info("connector %s: offsets reset", name)
         return {"message": "The offsets for this connector have been reset successfully"}
-
-    def _log_offsets(self, name: str, offsets: Mapping[Any, Any]) -> None:
-        texts = ", ".join(f"{where}={at}" for where, at in offsets.items())
-        log.info("connector %s: offsets set: %s", name, texts)
 
     def _check_stopped(self, name: str) -> None:
         self.config(name)
@@ -405,6 +374,10 @@ class Herder(ABC):
                 f"connector {name}: no answer from where it keeps its offsets within {bound:.0f} s"
                 + (outcome if changes else "")
             ) from None
+
+
+def _pairs(offsets: Offsets) -> list[Answer]:
+    return [{"partition": dict(p), "offset": dict(o)} for p, o in offsets.read()]
 
 
 def _type(config: Mapping[str, str]) -> str:

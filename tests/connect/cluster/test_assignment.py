@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.worker.cluster.assignment import assign
+from semel.worker.cluster.leader import assign
 
 shares = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(1, 5))
 workers = st.sets(st.sampled_from(["A", "B", "C", "D"]))

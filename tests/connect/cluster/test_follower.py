@@ -129,7 +129,7 @@ def test_the_last_report_is_written_once_kafka_can_be_reached() -> None:
 
 def test_a_worker_that_is_back_releases_what_it_does_not_run_any_more() -> None:
     stage = Stage()
-    own = StateRecord("RUNNING", "a:8083", 1, "", "", "")
+    own = StateRecord("RUNNING", "a:8083", generation=1)
     for record in (task_stated("orders", 0, own), stated("orders", own)):
         stage.statuses.apply(*record)
     stage.membership.group = Group()
@@ -149,7 +149,7 @@ def test_a_worker_that_is_back_releases_what_it_does_not_run_any_more() -> None:
 
 def test_a_task_without_a_state_is_unassigned_and_stays_listed() -> None:
     stage = Stage()
-    own = StateRecord("RUNNING", "a:8083", 1, "", "", "")
+    own = StateRecord("RUNNING", "a:8083", generation=1)
     stage.statuses.apply(*task_stated("orders", 0, own))
     assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
     stage.following.look()
@@ -164,7 +164,7 @@ def test_a_connector_that_stops_leaves_no_task_behind_at_workers_that_are_gone()
     stage.configs.assignment = Assignment(1, {"orders": (URL, "http://b:8083")})
     stage.configs.targets["orders"] = State.STOPPED
     stage.state = State.STOPPED
-    free = StateRecord("UNASSIGNED", "b:8083", 1, "", "", "")
+    free = StateRecord("UNASSIGNED", "b:8083", generation=1)
     stage.statuses.apply(*task_stated("orders", 1, free))
     assert comes_true(lambda: stage.looked({"orders"}), PATIENCE)
     stage.following.look()
@@ -177,7 +177,7 @@ def test_tasks_that_no_worker_has_reported_are_listed_as_unassigned() -> None:
     owners = (URL, "http://b:8083", URL)
     stage.configs.assignment = Assignment(1, {"orders": owners})
     store: Any = SimpleNamespace(configs=stage.configs, statuses=stage.statuses)
-    own = StateRecord("RUNNING", "a:8083", 1, "", "", "")
+    own = StateRecord("RUNNING", "a:8083", generation=1)
     stage.statuses.apply(*task_stated("orders", 0, own))
     unassigned = StateRecord("UNASSIGNED", "b:8083")
     assert known_tasks(store, "orders") == {
@@ -198,7 +198,7 @@ def test_tasks_of_a_connector_that_a_worker_cannot_start_are_failed(
 ) -> None:
     stage = Stage()
     stage.configs.assignment = Assignment(1, {"orders": ("http://b:8083", URL)})
-    first = StateRecord("RUNNING", "b:8083", 1, "", stage.configs.version("orders"), "")
+    first = StateRecord("RUNNING", "b:8083", version=stage.configs.version("orders"))
     stage.statuses.apply(*task_stated("orders", 0, first))
     stage.membership.group = Group(frozenset({URL, "http://b:8083"}))
 

@@ -87,7 +87,9 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_states_are_written_as_kafka_connect_writes_them() -> None:
-    key, value = records.task_stated("a-b", 3, StateRecord("FAILED", "w:1", 7, "because"))
+    key, value = records.task_stated(
+        "a-b", 3, StateRecord("FAILED", "w:1", "because", generation=7)
+    )
     assert key == b"status-task-a-b-3"
     assert json.loads(value or b"") == {
         "state": "FAILED",
@@ -109,7 +111,7 @@ def test_an_assignment_of_a_later_version_gives_no_work_and_is_named(
 
 def test_states_are_read_and_forgotten() -> None:
     statuses = Statuses()
-    running = StateRecord("RUNNING", "w:1", 7)
+    running = StateRecord("RUNNING", "w:1", generation=7)
     for record in [
         records.stated("a", running),
         records.task_stated("a", 0, running),

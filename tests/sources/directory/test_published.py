@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan_source
 from semel.sources.directory import filepulse

@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from semel.cli.console import console
 from semel.cli.ending import clean_up_on_signals
 from semel.core.errors import ServiceError
 from semel.spark.jars import is_resolved, resolve
-from semel_lab.cli.demo_source import bars
 from semel_lab.embedded.services import Services, ServicesStatus
 from semel_lab.jars import KAFKA, KAFKA_VERSION
 
@@ -154,3 +154,14 @@ def _reporting_errors() -> Iterator[None]:
     except ServiceError as failure:
         typer.echo(f"Error: {failure}", err=True)
         raise typer.Exit(failure.exit_code) from failure
+
+
+def bars(console: Console) -> Progress:
+    """A bar for each thing that grows."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )

@@ -10,25 +10,39 @@ from dataclasses import replace
 import numpy as np
 
 from semel.audit import holes
-from semel.audit.follow.intervals import begun, broken_off, rowless, too_early
-from semel.audit.follow.logs import check_logs
-from semel.audit.follow.look import Look, Spans, ledger_only, look
-from semel.audit.follow.progress import Missing, PartitionProgress
-from semel.audit.follow.reading import dead_letters, interval, read, values_of
+from semel.audit.follow.look import (
+    Look,
+    Spans,
+    dead_letters,
+    interval,
+    ledger_only,
+    look,
+    read,
+    values_of,
+)
+from semel.audit.follow.progress import (
+    Missing,
+    PartitionProgress,
+    begun,
+    broken_off,
+    rowless,
+    too_early,
+)
 from semel.audit.follow.report import Judged
-from semel.audit.follow.rowcounts import RowCounts, of_topic
 from semel.audit.follow.settling import SHARE, Settling
 from semel.audit.follow.state import FollowState
+from semel.audit.holes import by_number
 from semel.audit.named import target_of
 from semel.audit.offsets import NONE, Seen
 from semel.audit.referee import Findings, judge
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
+from semel.audit.run import check_not_recreated
 from semel.audit.values import ValuesFound
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Mechanism
-from semel.core.errors import OffsetOutOfRange, TransientError
-from semel.core.ledger import LedgerEntry, TopicPartition
+from semel.core.errors import NothingToAudit, OffsetOutOfRange, TransientError
+from semel.core.ledger import UNKNOWN_LOG, LedgerEntry, TopicPartition
 from semel.core.quoting import named
 from semel.driver.planning import Plan
 from semel.kafka.cluster import Cluster
@@ -401,3 +415,109 @@ class Follower:
 
 def _place(judged: Judged) -> TopicPartition:
     return TopicPartition(judged.topic, judged.partition)
+
+
+class RowCounts:
+    """Remembers the ``surplus`` of each topic: how many more rows it has than the ledger counts, as
+    far as it is known why. ``tell`` gets lines for the user."""
+
+    def __init__(self, surplus: Mapping[str, int], tell: Callable[[str], None]) -> None:
+        self.surplus = dict(surplus)
+        self._tell = tell
+        self._again: dict[str, int] = {}
+        """Topics that are judged again because their number of rows changed, with the surplus that
+        they had then."""
+
+    def clear(self) -> None:
+        """Forget everything: the ledger was restored, or set by hand."""
+        self.surplus.clear()
+        self._again.clear()
+
+    def changed(self, seen: Look) -> list[str]:
+        """The topics whose number of rows changed by itself. They must be judged again."""
+        found = []
+        for topic, by in seen.surplus(by_target=False).items():
+            known = self.surplus.setdefault(topic, by)
+            if by != known and topic not in self._again and of_topic(topic, seen.entries):
+                self._tell(f"{topic}: {_described(by - known)}: judging all of it again")
+                self._again[topic] = by
+                found.append(topic)
+        return found
+
+    def unexplained(
+        self, seen: Look, is_behind: Callable[[Mapping[TopicPartition, LedgerEntry]], bool]
+    ) -> list[str]:
+        """What judging topics again has left unexplained."""
+        found = []
+        known = {tp.topic for tp in seen.entries}
+        for topic in [t for t in self._again if t in known]:
+            if not is_behind(of_topic(topic, seen.entries)):
+                now = self._again.pop(topic)
+                change = _described(now - self.surplus.get(topic, now))
+                self.surplus[topic] = now
+                found.append(
+                    f"{topic}: {change}, and none of them belong to records that Kafka has below "
+                    "the position; semel audit without --follow can tell more"
+                )
+        return found
+
+    def odd(self, seen: Look) -> list[Judged]:
+        """The targets whose number of rows is not the ledger's, each with its first partition."""
+        found = []
+        for target, by in sorted(seen.surplus(by_target=True).items()):
+            topics = {t for t, name in seen.snapshot.targets.items() if name == target}
+            mine = sorted(tp for tp in seen.entries if tp.topic in topics)
+            if by and mine:
+                at = seen.entries[mine[0]].position
+                entries = [seen.entries[tp] for tp in mine]
+                lost, duplicated, _ = by_number(entries, seen.snapshot.holes, by)
+                found.append(Judged(*mine[0], at, at, at, 0, 0, lost=lost, duplicated=duplicated))
+        return found
+
+
+def of_topic(
+    topic: str, entries: Mapping[TopicPartition, LedgerEntry]
+) -> dict[TopicPartition, LedgerEntry]:
+    """The ledger's entries of one topic."""
+    return {tp: e for tp, e in entries.items() if tp.topic == topic}
+
+
+def _described(by: int) -> str:
+    rows = f"{abs(by):,} row{'s' if abs(by) > 1 else ''}"
+    return f"{rows} more than the ledger accounts for" if by > 0 else f"{rows} fewer than before"
+
+
+def check_logs(
+    planned: Plan,
+    cluster: Cluster,
+    entries: Mapping[TopicPartition, LedgerEntry],
+    topics: Mapping[str, int],
+) -> None:
+    """Check that the ledger has entries, and that Kafka has what they point at.
+
+    Raises:
+        NothingToAudit: the ledger does not know the connector.
+        OffsetOutOfRange: a topic was created again or ends before the position.
+        TransientError: a topic was created again, and the connector will continue with it.
+    """
+    name = planned.connector.name
+    if not entries:
+        raise NothingToAudit(
+            f"the ledger holds nothing of connector {name} and its topics, so there is "
+            "nothing to compare. Has it run under this name and into this target?"
+        )
+    logs = cluster.logs({tp.topic for tp in entries})
+    for tp, entry in entries.items():
+        log = logs.get(tp.topic, UNKNOWN_LOG)
+        if not entry.log.contradicts(log):
+            continue
+        text = (
+            f"connector {name}: topic {named(tp.topic)} was created again, or its cluster "
+            f"replaced: the ledger knows topic id {entry.topic_id} in cluster {entry.cluster_id}, "
+            f"Kafka has {log.topic_id} in {log.cluster_id}. There is nothing to compare the rows "
+            "with"
+        )
+        if planned.connector.topic_recreated == "earliest":
+            raise TransientError(f"{text} until the connector continues with the new one")
+        raise OffsetOutOfRange(text)
+    check_not_recreated(name, list(entries.values()), topics, cluster)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ from semel.audit.follow.follower import Follower
 from semel.audit.follow.report import Followed, Judged
 from semel.audit.follow.settling import SHARE
 from semel.audit.follow.state import default_path, load, save
-from semel.audit.follow.totals import Totals
 from semel.audit.named import not_found, splitter
 from semel.audit.values import audited
 from semel.audit.workspace import Workspace
 from semel.core.errors import ConfigError, SemelError, TransientError
+from semel.core.ledger import TopicPartition
 from semel.driver.planning import Plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sinks.rereading import ShowsRows
 from semel.tasks.pipeline import Pipeline
 
+_Counts = tuple[int, int, int]
+"""Records lost, rows duplicated and rows changed."""
+_NOTHING: _Counts = (0, 0, 0)
 _CATCHING_UP = 0.5
 """The share of the time that the store may be busy while there is much to judge."""
 _SHORTEST, _LONGEST = 0.5, 30.0
@@ -180,3 +184,47 @@ def pause(interval: float, seconds: float, *, behind: bool) -> float:
     share = _CATCHING_UP if behind else SHARE
     rest = seconds * (1 - share) / share
     return rest if behind else max(interval, rest)
+
+
+@dataclass(slots=True)
+class _Passes:
+    """The findings in one topic-partition: in this pass over its offsets, and the most in any."""
+
+    at: int = 0
+    now: _Counts = _NOTHING
+    most: _Counts = _NOTHING
+
+
+@dataclass(slots=True)
+class Totals:
+    """The findings of all intervals so far."""
+
+    _found: dict[TopicPartition, _Passes] = field(default_factory=dict)
+
+    def add(self, judged: Judged) -> bool:
+        """Add an interval; returns whether it holds more than was found before."""
+        mine = self._found.setdefault(TopicPartition(judged.topic, judged.partition), _Passes())
+        if judged.from_offset < mine.at:
+            mine.now = _NOTHING
+        mine.at = judged.until_offset
+        here = (judged.lost, judged.duplicated, judged.changed)
+        mine.now = _each(mine.now, here, sum)
+        before, mine.most = mine.most, _each(mine.most, mine.now, max)
+        return mine.most != before
+
+    @property
+    def lost(self) -> int:
+        return sum(p.most[0] for p in self._found.values())
+
+    @property
+    def duplicated(self) -> int:
+        return sum(p.most[1] for p in self._found.values())
+
+    @property
+    def changed(self) -> int:
+        return sum(p.most[2] for p in self._found.values())
+
+
+def _each(one: _Counts, other: _Counts, combined: Callable[[tuple[int, int]], int]) -> _Counts:
+    lost, duplicated, changed = map(combined, zip(one, other, strict=True))
+    return lost, duplicated, changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.audit.follow.intervals import spelled
+from semel.audit.follow.progress import spelled
 from semel.audit.hashes import ChangedRow
 from semel.core.quoting import all_named
 

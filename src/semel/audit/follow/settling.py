@@ -8,9 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from semel.audit.auditor import Auditor
-from semel.audit.follow.look import Look
+from semel.audit.follow.look import Look, dead_letters
 from semel.audit.follow.progress import PartitionProgress
-from semel.audit.follow.reading import dead_letters
 from semel.audit.follow.report import Judged
 from semel.audit.holes import by_reading
 from semel.audit.offsets import NONE

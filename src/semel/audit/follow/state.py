@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from semel.audit.follow.intervals import Mark
+from semel.audit.follow.progress import Mark
 from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition
 

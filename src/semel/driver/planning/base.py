@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from semel.config import CommonConfig, Resolved, definitions, title
 from semel.config.reading import given_names
@@ -15,6 +15,9 @@ from semel.core.delivery import Guarantee
 from semel.core.errors import ConfigError, Unresolvable
 from semel.core.problems import Problems, located
 from semel.core.redact import without_pieces
+
+if TYPE_CHECKING:
+    from semel.driver.offsets import Offsets
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,18 @@ class BasePlan(ABC):
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
         """What the connector does, which guarantee holds, and why: for people, by name."""
+
+    @property
+    @abstractmethod
+    def offsets(self) -> Offsets:
+        """The stored offsets of the connector."""
+
+    @abstractmethod
+    def apart(self) -> Self:
+        """The same plan with a sink or a source of its own: those of this one belong to its run."""
+
+    def sample(self) -> None:  # noqa: B027
+        """Add the warnings that the first records give reason for, if they can be read."""
 
     def check_runnable(self, transform: Callable[..., Any] | None) -> None:  # noqa: B027
         """Raises ConfigError: it cannot run with this transform."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel import converters, transforms
 from semel.config import (
@@ -19,7 +19,7 @@ from semel.config import (
     under,
     unresolved,
 )
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
 from semel.core.delivery import Guarantee
@@ -62,6 +62,8 @@ _OPENERS = tuple(
 """Transforms that take fields of keys."""
 _MAKERS = ("ValueToKey", "HoistField$Key")
 """Transforms after which keys have fields, whatever they were."""
+if TYPE_CHECKING:
+    from semel.driver.offsets import Offsets
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,20 @@ class Plan(BasePlan):
             "tasks": connector.tasks_max,
             "warnings": self.warnings or ["none"],
         }
+
+    @property
+    def offsets(self) -> Offsets:
+        from semel.driver.offsets import LedgerPositions
+
+        return LedgerPositions(self.connector, self.sink)
+
+    def apart(self) -> Plan:
+        return replace(self, sink=type(self.sink)(self.connector))
+
+    def sample(self) -> None:
+        from semel.driver import sample
+
+        self.warnings.extend(sample.warnings(self.connector, self.sink))
 
     def _audited(self) -> str:
         if self.connector.provenance:

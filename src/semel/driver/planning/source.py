@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from semel import converters, transforms
 from semel.config import (
@@ -22,7 +22,7 @@ from semel.config import (
     under,
     unresolved,
 )
-from semel.config.checks import VALUE_CONVERTER
+from semel.config.reading import VALUE_CONVERTER
 from semel.config.source_connector import OFFSETS_FILE, OFFSETS_URLS, offsets_on_one_machine
 from semel.converters import Converter
 from semel.core import delivery
@@ -37,6 +37,9 @@ from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of
 from semel.sources.offsets.store import where as where_stored
 from semel.transforms.unseen import Known, unseen
+
+if TYPE_CHECKING:
+    from semel.driver.offsets import Offsets
 
 _TOPICS = "topic.creation."
 _OF_WORKERS = {
@@ -96,6 +99,15 @@ class SourcePlan(BasePlan):
             "tasks": connector.tasks_max,
             "warnings": self.warnings or ["none"],
         }
+
+    @property
+    def offsets(self) -> Offsets:
+        from semel.driver.offsets import StoredSourceOffsets
+
+        return StoredSourceOffsets(self.connector, self.source)
+
+    def apart(self) -> SourcePlan:
+        return replace(self, source=type(self.source)(self.connector))
 
     def close(self) -> None:
         self.source.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable
 
 from semel.config import SourceConnectorConfig
 from semel.config.common import TOPIC_NAME
-from semel.config.topic_creation import TopicGroup
+from semel.config.source_connector import TopicGroup
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import named

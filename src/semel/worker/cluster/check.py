@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,12 @@ from confluent_kafka import KafkaException
 from semel.config.cluster import ClusterConfig
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, SemelError
-from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
-from semel.driver.positions import source_offsets
+from semel.driver.planning import plan_any
 from semel.driver.states import State
-from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.errors import failure
 from semel.kafka.followed import FollowedTopic
-from semel.kafka.groups import Groups
-from semel.tasks.ranges import partitions
 from semel.worker.cluster.records import Configs
-from semel.worker.cluster.took_over import as_taken_over
 
 _ASKED_IN = 10.0
 
@@ -89,8 +84,7 @@ def check_alone(config: WorkerConfig, connectors: Sequence[Mapping[str, str]]) -
 
 
 def _verdict(name: str, configs: Configs, worker: ClusterConfig) -> Verdict:
-    run = as_taken_over(configs.connectors[name], configs.tasks.get(name))
-    return _judged(name, run, configs.target(name), worker)
+    return _judged(name, configs.run(name), configs.target(name), worker)
 
 
 def _judged(name: str, given: Mapping[str, str], state: State, worker: WorkerConfig) -> Verdict:
@@ -100,44 +94,9 @@ def _judged(name: str, given: Mapping[str, str], state: State, worker: WorkerCon
     except ConfigError as error:
         return Verdict(*facts, problem=str(error))
     try:
-        begins, problem = _begins(planned), ""
+        begins, problem = planned.offsets.begins(), ""
     except SemelError as error:
         begins, problem = "", str(error)
     finally:
         planned.close()
     return Verdict(*facts, str(planned.guarantee), begins, tuple(planned.warnings), problem)
-
-
-def _begins(planned: AnyPlan) -> str:
-    if isinstance(planned, SourcePlan):
-        found = source_offsets(planned)
-        offsets = (f"{_text(p)} at {_text(o)}" for p, o in found)
-        return _said("source offsets", offsets) or "at the beginning of the source"
-    entries = planned.sink.entries()
-    if entries:
-        positions = (f"{e.topic_partition} at {e.position}" for e in entries)
-        return _said("its ledger", positions)
-    return _first(planned)
-
-
-def _first(planned: Plan) -> str:
-    connector = planned.connector
-    reset = f"auto.offset.reset={connector.offset_reset}"
-    cluster = Cluster(client_config(connector, "admin"))
-    topics = cluster.matching(connector)
-    if not topics:
-        return f"{reset}, once its topics exist"
-    found, _ = Groups(cluster.config).offsets(connector.group_id, partitions(topics))
-    positions = (f"{tp} at {at}" for tp, (at, _) in sorted(found.items()))
-    if connector.first_position == "reset":
-        return reset
-    return _said(f"consumer group {connector.group_id}", positions) or reset
-
-
-def _said(where: str, positions: Iterable[str]) -> str:
-    text = ", ".join(positions)
-    return f"{where}: {text}" if text else ""
-
-
-def _text(facts: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{name}={value}" for name, value in (facts or {}).items())

@@ -24,7 +24,6 @@ from semel.worker.cluster.records import (
     topic_used,
 )
 from semel.worker.cluster.store import Store
-from semel.worker.cluster.took_over import as_taken_over
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +171,7 @@ class Follower:
             )
             if hosted is None and not tasks:
                 return None
-        run = as_taken_over(config, configs.tasks.get(name))
-        return Wanted(config, configs.target(name), run, tasks, configs.version(name))
+        return Wanted(config, configs.target(name), configs.run(name), tasks, configs.version(name))
 
     def _is_prepared(self, name: str, members: Collection[str]) -> bool:
         """Whether the first task has been started with the current configuration, or its worker is
@@ -215,7 +213,7 @@ class Follower:
             statuses = self._store.statuses
             connector = statuses.connectors.get(name)
             used = set(statuses.topics.get(name, ()))
-        if wanted.tasks is None or 0 in wanted.tasks:
+        if wanted.has(0):
             now = self._part(status.connector)
             if connector != now:
                 yield stated(name, now)
@@ -231,31 +229,45 @@ class Follower:
     def _tasks_changed(
         self, hosted: HostedConnector, status: ConnectorStatus, wanted: Wanted
     ) -> Iterator[Record]:
-        name, mine = hosted.name, wanted.tasks
+        """What the status topic must say of tasks, where it says something else.
+
+        ================================================  ===========================
+        a task                                            its record
+        ================================================  ===========================
+        of this worker, which it runs                     the task's state
+        of this worker, once all that exist are known     none: the task has gone
+        of this worker, before that                       UNASSIGNED
+        of another one, but beyond the connector's tasks  none, from the first task's
+        of another one that has stopped it                none, from the first task's
+        of another one, once it has ended here            UNASSIGNED
+        of another one                                    as it is
+        ================================================  ===========================
+        """
+        name = hosted.name
         with self._store.changed:
-            tasks = dict(self._store.statuses.tasks.get(name, {}))
+            records = dict(self._store.statuses.tasks.get(name, {}))
             shares = len(self._store.configs.assignment.workers.get(name, ()))
         members = _ids(self._membership.group.members)
         is_stopped = wanted.state is State.STOPPED
         by_state = {State.STOPPED: is_stopped, State.FAILED: True}
         are_all = by_state.get(status.connector.state, hosted.has_begun)
         free = self._part(_FREE)
-        for number, task in status.tasks.items():
-            if mine is None or number in mine:
-                part = self._part(task, "" if number else hosted.version)
-                if tasks.pop(number, None) != part:
-                    yield task_stated(name, number, part)
-        for number, record in tasks.items():
-            if mine is None or number in mine:
-                # Without a state yet, or any more, it may still be one of the connector's.
-                if are_all or record != free:
-                    yield task_stated(name, number, None if are_all else free)
-            elif 0 in mine and (
-                number >= shares or (is_stopped and self._is_free(record, members))
-            ):
-                yield task_stated(name, number, None)
-            elif self._is_left(hosted, number, record):
-                yield task_stated(name, number, free)
+        for number in {*status.tasks, *records}:
+            task, record = status.tasks.get(number), records.get(number)
+            told = record
+            if wanted.has(number):
+                if task is not None:
+                    told = self._part(task, "" if number else hosted.version)
+                else:  # without a state yet, or any more, it may still be one of the connector's
+                    told = None if are_all else free
+            elif record is not None:
+                stopped = is_stopped and self._is_free(record, members)
+                if wanted.has(0) and (number >= shares or stopped):
+                    told = None
+                elif self._is_left(hosted, number, record):
+                    told = free
+            if told != record:
+                yield task_stated(name, number, told)
 
     def _is_left(self, hosted: HostedConnector, task: int, record: StateRecord) -> bool:
         """Whether a task ran here and the status topic does not yet say that it no longer does."""
@@ -279,10 +291,8 @@ class Follower:
                     yield task_stated(name, number, free)
 
     def _part(self, status: Status, version: str = "") -> StateRecord:
-        epoch = self._store.configs.assignment.epoch
-        state, worker = str(status.state), self._config.id
-        facts = (status.trace, version, status.executor, status.waiting)
-        return StateRecord(state, worker, epoch, *facts)
+        facts = str(status.state), self._config.id, status.trace, status.executor, status.waiting
+        return StateRecord(*facts, self._store.configs.assignment.epoch, version)
 
     def _is_member(self) -> bool:
         try:

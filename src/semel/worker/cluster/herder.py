@@ -12,12 +12,12 @@ from semel.core.errors import LedgerConflict, TransientError
 from semel.driver.states import State
 from semel.worker.cluster import records
 from semel.worker.cluster.follower import Follower
-from semel.worker.cluster.leadership import Leadership
+from semel.worker.cluster.leader import Leadership
 from semel.worker.cluster.membership import Membership
-from semel.worker.cluster.records import Record, Restart, StateRecord
+from semel.worker.cluster.records import Record, Restart
 from semel.worker.cluster.store import Store, known_tasks, stopped
 from semel.worker.errors import Conflict, Elsewhere, Nobody, NotFound
-from semel.worker.herder import Answer, Herder, Part, Parts
+from semel.worker.herder import Answer, Herder, Parts
 
 _LEADER_IN = 10.0
 """Seconds that a request waits for a leader: the first worker of a group takes three to join."""
@@ -151,7 +151,7 @@ class ClusterHerder(Herder):
             tasks = known_tasks(self._store, name)
         if connector is None:
             return None
-        return Parts(_part(connector), {number: _part(task) for number, task in tasks.items()})
+        return Parts(connector, tasks)
 
     def _tasks(self, name: str) -> Sequence[int]:
         with self._store.changed:
@@ -217,7 +217,3 @@ class ClusterHerder(Herder):
             while not (done := true()) and (left := deadline - time.monotonic()) > 0:
                 self._store.changed.wait(left)
         return done
-
-
-def _part(record: StateRecord) -> Part:
-    return Part(record.state, record.worker, record.trace, record.executor, record.waiting)

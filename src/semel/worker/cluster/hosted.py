@@ -30,6 +30,10 @@ class Wanted:
     """those that run here; None for all"""
     version: str = field(default="", compare=False)
 
+    def has(self, task: int) -> bool:
+        """Whether a task runs here."""
+        return self.tasks is None or task in self.tasks
+
     def __str__(self) -> str:
         """For the log."""
         if self.tasks is None:
@@ -105,9 +109,8 @@ class HostedConnector:
 
     def holds(self, task: int) -> bool:
         """Whether a task runs here, or may start any moment."""
-        for wanted in (self._has, self._wants):
-            if wanted is not None and (wanted.tasks is None or task in wanted.tasks):
-                return True
+        if any(wanted is not None and wanted.has(task) for wanted in (self._has, self._wants)):
+            return True
         connector = self._connector
         return connector is not None and connector.holds(task)
 

@@ -1,22 +1,29 @@
-"""What the leader does by itself: it assigns connectors and tasks to workers."""
+"""The leader: its right to write the config topic, and how it assigns connectors and tasks to
+workers, evenly and with as few moves as possible."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from semel.config.cluster import ClusterConfig
 from semel.core.errors import LedgerConflict, SemelError
 from semel.driver.planning import plan_any
-from semel.worker.cluster.assignment import assign
-from semel.worker.cluster.leadership import Leadership
+from semel.kafka.followed import FollowedTopic
+from semel.kafka.transactions import Transactions
 from semel.worker.cluster.membership import Group, Membership
-from semel.worker.cluster.records import Assignment, assigned, session_key
+from semel.worker.cluster.records import Assignment, Record, assigned, session_key
 from semel.worker.cluster.store import Store
 
 log = logging.getLogger(__name__)
 
+Owners = Mapping[str, Sequence[str]]
+"""The worker of each share of each connector. A share is a task, or the connector as a whole."""
+_Share = tuple[str, int]
 _DIVISIBLE = ("direct", "source")
 """The engines whose tasks do not need a common driver."""
 
@@ -154,3 +161,141 @@ class Leader:
             gone = self._store.statuses.known() - set(self._store.configs.connectors)
             records = [r for name in gone for r in self._store.statuses.forgetting(name)]
         self._store.report(records)
+
+
+class Leadership:
+    """The right to write the config topic: a transactional producer that fences the leader before
+    it. Held from :meth:`take` until another worker takes it. Its ``transactional.id`` is that of
+    Kafka Connect's leaders."""
+
+    def __init__(self, group: str, client: Mapping[str, Any], configs: FollowedTopic) -> None:
+        self._id = f"connect-cluster-{group}"
+        self._configs = configs
+        self._lock = threading.Lock()
+        self._transactions = Transactions(f"group {group}", client)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this worker leads, as far as it knows."""
+        return self._transactions.is_open
+
+    def take(self) -> None:
+        """Fence the previous leader, then read all that it has written."""
+        with self._lock:
+            self._transactions.open(self._id)
+            try:
+                self._configs.catch_up(committed=False)
+            except SemelError:
+                self._transactions.drop()
+                raise
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records, all or none, and wait until this worker has read them.
+
+        Raises:
+            LedgerConflict: another worker leads.
+            TransientError: it is unknown whether they were written.
+        """
+
+        def send(producer: Any, failed: Any) -> None:
+            for key, value in records:
+                producer.produce(self._configs.name, value, key, 0, on_delivery=failed)
+
+        with self._lock:
+            try:
+                self._transactions.run(send, [], None)
+            except LedgerConflict:
+                self._transactions.drop()
+                raise
+            self._configs.catch_up(committed=False)
+
+    def give_up(self) -> None:
+        """Stop writing."""
+        with self._lock:
+            self._transactions.drop()
+
+
+def assign(
+    shares: Mapping[str, int],
+    workers: Collection[str],
+    before: Owners,
+    awaited: Collection[str] = (),
+) -> dict[str, tuple[str, ...]]:
+    """Assign each share of each connector to a worker.
+
+    A share stays where it is, unless its worker is gone or has two more shares than another worker.
+    First tasks are spread evenly, because their workers answer for the connectors; so are all
+    shares together, and those of each connector where possible. A worker that is ``awaited``
+    because it shut down cleanly keeps its shares; meanwhile they run nowhere.
+
+    Args:
+        shares: connectors, and how many shares each has.
+        workers: the workers that are there. Nothing is assigned if there are none.
+        before: the assignment until now.
+        awaited: workers that are expected back.
+    """
+    if not workers:
+        return {}
+    keeping = {*workers, *awaited}
+    firsts = [(name, 0) for name in sorted(shares)]
+    others = [(name, n) for name in sorted(shares) for n in range(1, shares[name])]
+    kept = {(name, n): w for name, owners in before.items() for n, w in enumerate(owners)}
+    found = {share: kept[share] for share in firsts + others if kept.get(share) in keeping}
+    loads = _Loads(workers)
+    for share in firsts:
+        if share in found:
+            loads.add(share, found[share])
+    _level(firsts, found, loads)
+    for share in others:
+        if share in found:
+            loads.add(share, found[share])
+    _level(others, found, loads)
+    return {name: tuple(found[name, n] for n in range(shares[name])) for name in sorted(shares)}
+
+
+def _level(shares: Sequence[_Share], found: dict[_Share, str], loads: _Loads) -> None:
+    """Place the shares that have no worker, then move shares until no worker has two more than
+    another: from the worker with the most, and there from the connector with the most."""
+    for share in shares:
+        if share not in found:
+            found[share] = loads.least(share[0])
+            loads.add(share, found[share])
+    while loads.are_uneven():
+        worker = loads.most()
+        here = (share for share in shares if found[share] == worker)
+        share = max(here, key=lambda share: loads.of(share[0], worker))
+        found[share] = loads.least(share[0])
+        loads.move(share, worker, found[share])
+
+
+class _Loads:
+    """How many shares each worker has: in all, and of each connector."""
+
+    def __init__(self, workers: Iterable[str]) -> None:
+        self._all = Counter(dict.fromkeys(workers, 0))
+        self._of: Counter[tuple[str, str]] = Counter()
+
+    def of(self, connector: str, worker: str) -> int:
+        return self._of[connector, worker]
+
+    def are_uneven(self) -> bool:
+        return max(self._all.values()) > min(self._all.values()) + 1
+
+    def add(self, share: _Share, worker: str) -> None:
+        if worker in self._all:
+            self._all[worker] += 1
+            self._of[share[0], worker] += 1
+
+    def move(self, share: _Share, worker: str, to: str) -> None:
+        self._all[worker] -= 1
+        self._of[share[0], worker] -= 1
+        self.add(share, to)
+
+    def least(self, connector: str) -> str:
+        """The worker with the fewest shares; among equals, the one with the fewest of this
+        connector."""
+        return min(sorted(self._all), key=lambda w: (self._all[w], self._of[connector, w]))
+
+    def most(self) -> str:
+        """The worker with the most shares."""
+        return max(sorted(self._all), key=self._all.__getitem__)

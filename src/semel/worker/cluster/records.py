@@ -21,6 +21,8 @@ from semel.core import formats
 from semel.core.errors import ServiceError
 from semel.core.quoting import named
 from semel.driver.states import Awaited, State, Waiting
+from semel.sources import is_source
+from semel.worker.herder import Part
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ _CONNECTOR, _TARGET, _TASK, _COMMIT = "connector-", "target-state-", "task-", "c
 _RESTART, _LOGGER = "restart-connector-", "logger-cluster-"
 _ASSIGNMENT = "semel-assignment"
 _SESSION_KEY = "session-key"
+_OF_CONNECT = "task.class"
+"""A key that Kafka Connect adds to the configurations of tasks."""
+_FIRST_POSITION = "first.position"
 _PEER = b"semel: a worker of the cluster"
 _OF_CONNECTOR, _OF_TASK, _OF_TOPIC = "status-connector-", "status-task-", "status-topic-"
 _READ_BY = ":connector-"
@@ -113,6 +118,15 @@ class Configs:
         """The version of a connector's configuration."""
         text = json.dumps(self.connectors.get(connector, {}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def run(self, connector: str) -> Mapping[str, str]:
+        """The configuration that a connector is started with. If Kafka Connect ran it until now, a
+        sink continues where that stopped, at its consumer group's offsets. Otherwise such offsets
+        are not trusted: they might be copies of a ledger that is gone."""
+        config, tasks = self.connectors[connector], self.tasks.get(connector)
+        taken_over = tasks is not None and _OF_CONNECT in tasks.config
+        is_sink = not is_source(config.get("connector.class", ""))
+        return {_FIRST_POSITION: "group", **config} if taken_over and is_sink else config
 
     def target(self, connector: str) -> State:
         """The state that a connector should have."""
@@ -220,19 +234,13 @@ def assigned(assignment: Assignment) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
-class StateRecord:
-    """What the status topic says of a connector or a task. ``worker`` is a worker's id,
-    ``generation`` the epoch of the assignment under which it runs, ``version`` that of its
-    configuration, where other workers need it, ``executor`` where in Spark a task runs, and
-    ``waiting`` what holds it up."""
+class StateRecord(Part):
+    """What the status topic says of a connector or a task. ``generation`` is the epoch of the
+    assignment under which it runs, ``version`` that of its configuration, where other workers need
+    it."""
 
-    state: str
-    worker: str
     generation: int = field(default=0, compare=False)
-    trace: str = ""
     version: str = ""
-    executor: str = ""
-    waiting: Waiting | None = None
 
     def value(self) -> dict[str, Any]:
         """Its value in the topic."""
@@ -320,10 +328,11 @@ def _properties(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _state(facts: Mapping[str, Any]) -> StateRecord:
-    trace, generation = facts.get("trace") or "", int(facts.get("generation", 0))
-    version, executor = (str(facts.get(name) or "") for name in ("configuration", "executor"))
-    state, worker = str(facts["state"]), str(facts["worker_id"])
-    return StateRecord(state, worker, generation, str(trace), version, executor, _waiting(facts))
+    trace, version, executor = (
+        str(facts.get(name) or "") for name in ("trace", "configuration", "executor")
+    )
+    part = str(facts["state"]), str(facts["worker_id"]), trace, executor, _waiting(facts)
+    return StateRecord(*part, int(facts.get("generation", 0)), version)
 
 
 def _waiting(facts: Mapping[str, Any]) -> Waiting | None:

@@ -13,8 +13,7 @@ from semel.core.errors import SemelError, TransientError
 from semel.driver.runtime import Runtime
 from semel.worker.cluster.follower import Follower
 from semel.worker.cluster.herder import ClusterHerder
-from semel.worker.cluster.leader import Leader
-from semel.worker.cluster.leadership import Leadership
+from semel.worker.cluster.leader import Leader, Leadership
 from semel.worker.cluster.membership import Membership
 from semel.worker.cluster.store import Store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -18,15 +18,13 @@ from prometheus_client.core import (
 )
 
 from semel.config.definition import text_of
-from semel.driver.positions import SourceLag
+from semel.driver.offsets import Lag as SourceLag
 from semel.driver.states import Waiting
 from semel.tasks.control import BUCKETS, Deliveries
 from semel.worker.metrics import names
-from semel.worker.metrics.lags import Lag, Lags, SourceLags
+from semel.worker.metrics.lags import Lag, Lags, SourceLags, waits
 from semel.worker.metrics.names import prometheus_name
 from semel.worker.metrics.observed import Observed
-from semel.worker.metrics.rates import Rates
-from semel.worker.metrics.waits import waits
 
 Observe = Callable[[], Sequence[Observed]]
 Audits = Callable[[], Mapping[str, Mapping[str, float]]]
@@ -44,6 +42,9 @@ _TOTALS: tuple[tuple[str, str, Callable[[Observed], float]], ...] = (
     ("semel_task_restarts", "Tasks that were started again.", lambda e: e.progress.restarts),
     ("semel_fences", "Fences by another run.", lambda each: each.tally.fences),
 )
+_WINDOW = 30.0
+"""Kafka's metrics are averages over this many seconds, too."""
+_now = time.monotonic
 
 
 def registry(
@@ -269,3 +270,22 @@ def _audited(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
 
 def _deliveries(each: Observed) -> Deliveries:
     return each.progress.deliveries
+
+
+class Rates:
+    """How fast totals grow, computed at each scrape."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[object, ...], deque[tuple[float, float]]] = {}
+
+    def of(self, key: tuple[object, ...], total: float) -> float:
+        """A total's growth per second, over the last half minute or since the scrape before that. A
+        total that has become smaller has restarted."""
+        now, told = _now(), self._told.setdefault(key, deque())
+        if told and total < told[-1][1]:
+            told.clear()
+        told.append((now, total))
+        while len(told) > 2 and told[1][0] <= now - _WINDOW:
+            told.popleft()
+        began, before = told[0]
+        return (total - before) / (now - began) if now > began else 0.0

@@ -7,23 +7,22 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 from semel.core.ledger import TopicPartition
-from semel.driver.planning import SourcePlan
-from semel.driver.positions import SourceLag, source_lag
-from semel.driver.states import Awaited, Waiting, waiting
+from semel.driver.offsets import Lag as SourceLag
+from semel.driver.planning import AnyPlan
+from semel.driver.states import Awaited, State, Waiting, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
-from semel.sources.base import Source
 from semel.worker.metrics.observed import Observed
 
 log = logging.getLogger(__name__)
 
 Lag = Mapping[TopicPartition, int]
 T = TypeVar("T")
+_RECENT = 10.0
+"""Seconds for which an answer from Kafka says that there is nothing to read."""
 
 
 class Answers(ABC, Generic[T]):
@@ -130,16 +129,43 @@ class SourceLags(Answers[SourceLag]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._own: WeakKeyDictionary[Source, Source] = WeakKeyDictionary()
+        self._own: dict[str, tuple[AnyPlan, AnyPlan]] = {}
 
     def _answer(self, each: Observed) -> SourceLag | None:
-        if not isinstance(each.planned, SourcePlan) or not each.is_counted:
+        if not each.is_source or not each.is_counted:
             return None
-        theirs = each.planned.source  # which a run uses
-        own = self._own.get(theirs)
-        if own is None:
-            own = self._own[theirs] = type(theirs)(each.planned.connector)
+        of, own = self._own.get(each.name, (None, each.planned))
+        if of is not each.planned:
+            own = each.planned.apart()
+            self._own[each.name] = each.planned, own
         try:
-            return source_lag(replace(each.planned, source=own))
+            return own.offsets.lag()
         finally:
             own.close()
+
+
+def waits(found: Sequence[Observed], lags: Lags) -> dict[str, Waiting]:
+    """What each connector waits for; those that work, or do not run, are left out. ``lags`` has
+    been asked about them."""
+    held_up = {each.name: _held_up(each, lags) for each in found if each.state == State.RUNNING}
+    return {name: waiting for name, waiting in held_up.items() if waiting is not None}
+
+
+def _held_up(each: Observed, lags: Lags) -> Waiting | None:
+    if each.waiting:
+        return min(each.waiting, key=lambda waiting: waiting.since)
+    reports = each.reports
+    if set(each.tasks.values()) != {State.RUNNING} or not reports:
+        return None
+    if each.is_source:
+        idles = len(reports) == len(each.tasks) and all(r.caught_up for r in reports.values())
+        why = "the source has nothing new"
+    else:
+        trouble = lags.trouble(each.name)
+        if trouble is not None and trouble.since >= each.moved:
+            return trouble
+        lag = lags.recent(each.name, _RECENT)
+        mine = [tp for report in reports.values() for tp in report.positions]
+        idles = bool(mine) and all(lag.get(tp) == 0 for tp in mine)
+        why = "all that Kafka holds is committed"
+    return Waiting(Awaited.RECORDS, why, each.moved) if idles else None

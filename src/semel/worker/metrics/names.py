@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from semel.driver.states import State
 from semel.tasks.control import Report
@@ -49,10 +50,6 @@ def _failed_share(report: Report) -> float:
     return _share(found.failures, found.failures + found.commits)
 
 
-def _commits(report: Report) -> int:
-    return report.commits
-
-
 def _slowest_ms(report: Report) -> float:
     return 1000 * report.deliveries.slowest
 
@@ -65,21 +62,8 @@ def _average_size(report: Report) -> float:
     return _share(report.records, report.commits)
 
 
-def _largest(report: Report) -> int:
-    return report.deliveries.largest
-
-
-def _records(report: Report) -> int:
-    return report.records
-
-
-def _rows(report: Report) -> int:
-    return report.rows
-
-
-def _failed(report: Report) -> int:
-    return report.failed
-
+_records, _rows, _failed, _commits = map(attrgetter, ("records", "rows", "failed", "commits"))
+_largest = attrgetter("deliveries.largest")
 
 OF_TASKS = (
     TaskMetric(TASK, "batch-size-max", "Records of the largest commit.", _largest),
@@ -105,7 +89,7 @@ OF_TASKS = (
         ERRORS,
         "total-retries",
         "Commits that failed and were tried again.",
-        lambda report: report.deliveries.failures,
+        attrgetter("deliveries.failures"),
     ),
 )
 OF_SINK_TASKS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import httpx
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -18,7 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from semel.config.characters import check_name, check_value
 from semel.config.definition import text_of
+from semel.config.rest import RestConfig
 from semel.config.worker import WorkerConfig
+from semel.core.answers import MOST, too_large
 from semel.core.context import CONNECTOR
 from semel.core.errors import SemelError, ServiceError, TransientError
 from semel.core.quoting import harmless
@@ -28,14 +32,18 @@ from semel.kafka.cluster import Cluster
 from semel.worker import loggers, plugins
 from semel.worker.errors import BadRequest, Elsewhere, NotFound, RequestError
 from semel.worker.herder import Herder
-from semel.worker.rest.forwarding import forwarded
 from semel.worker.rest.guard import USER
 from semel.worker.rest.jersey import Name, Number, Route
+from semel.worker.rest.tls import client_context
 from semel.worker.rest.users import Users
 from semel.worker.secrets import kept, shown
 
 VERSION = "4.3.1"
 """The version of Kafka Connect whose API this is: clients read it."""
+_TIMEOUT = 90.0
+_HOP = "forward"
+_REQUEST_HEADERS = ("accept", "authorization", "content-type")
+_ANSWER_HEADERS = ("content-type", "location")
 
 
 def _text(value: Any) -> Any:
@@ -161,6 +169,45 @@ def _errors(app: FastAPI, worker: WorkerConfig, users: Users) -> None:
     @app.exception_handler(Exception)
     def unforeseen(_request: Request, error: Exception) -> JSONResponse:
         return answer(500, redacted(f"{type(error).__name__}: {error}"))
+
+
+async def forwarded(
+    request: Request, error: Elsewhere, worker: RestConfig, users: Users
+) -> Response:
+    """The answer of the worker at ``error.url``; ``worker`` configures this one. A request is
+    forwarded at most twice, as in Kafka Connect, because leaders change. Workers that need
+    the default token may have different ones: they use the cluster's among themselves.
+
+    Raises:
+        Elsewhere: it has been forwarded twice.
+        RequestError: the worker does not answer.
+    """
+    hop = request.query_params.get(_HOP)
+    if hop == "false":
+        raise error
+    query = httpx.QueryParams(str(request.url.query)).remove(_HOP)
+    query = query.add(_HOP, "true" if hop is None else "false")
+    headers = {n: v for n, v in request.headers.items() if n in _REQUEST_HEADERS}
+    if users.default_token and (token := users.peer_token()):
+        headers["authorization"] = f"Bearer {token}"
+    try:
+        encrypted = error.url.startswith("https")
+        verify = client_context(worker) if encrypted else True
+        client = httpx.AsyncClient(timeout=_TIMEOUT, verify=verify, trust_env=False)
+        async with asyncio.timeout(_TIMEOUT), client:
+            body = await request.body()
+            url = error.url + request.scope["raw_path"].decode("ascii")
+            asked = client.stream(request.method, url, params=query, headers=headers, content=body)
+            content = bytearray()
+            async with asked as answer:
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > MOST:
+                        raise RequestError(str(too_large(MOST, error.url)))
+    except (httpx.HTTPError, TimeoutError) as failed:
+        raise RequestError(f"IO Error trying to forward REST request: {failed}") from None
+    kept = {n: v for n, v in answer.headers.items() if n in _ANSWER_HEADERS}
+    return Response(bytes(content), answer.status_code, kept)
 
 
 def _root(app: FastAPI, herder: Herder, cluster: Cluster) -> None:

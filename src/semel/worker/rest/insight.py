@@ -1,4 +1,8 @@
-"""The endpoints in addition to Kafka Connect's: ``/semel`` and ``/metrics``."""
+"""The endpoints in addition to Kafka Connect's: ``/semel`` and ``/metrics``.
+
+They tell of a connector what Kafka Connect has no answer for: its log, guarantee, ledger and lag,
+what it waits for, and its audits.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from semel.config.providers import Resolved
 from semel.core.redact import plain, redacted
 from semel.driver.planning import AnyPlan
+from semel.driver.planning.base import without_references
 from semel.driver.states import Awaited, Waiting
-from semel.worker import insight
 from semel.worker.audits import Audits
+from semel.worker.errors import BadRequest
 from semel.worker.herder import Herder
-from semel.worker.lines import RecentLines
+from semel.worker.loggers import RecentLines
 from semel.worker.rest.app import Config
 from semel.worker.rest.jersey import Name, Number
 from semel.worker.secrets import kept, shown
@@ -76,15 +81,15 @@ def add_semel(
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
-        return plain(herder.look(name, insight.guarantee))
+        return plain(herder.look(name, _guarantee))
 
     @app.get(f"{base}/ledger")
     def ledger(name: Name) -> Any:
-        return herder.look(name, insight.ledger)
+        return herder.look(name, lambda planned: planned.offsets.stored())
 
     @app.get(f"{base}/lag")
     def lag(name: Name) -> Any:
-        return herder.look(name, insight.lag)
+        return herder.look(name, _lag)
 
     @app.post(f"{base}/audit", status_code=202)
     def start_audit(name: Name, values: bool = False) -> dict[str, Any]:
@@ -116,6 +121,43 @@ def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
         return None
     since = datetime.fromtimestamp(waiting.since, UTC).isoformat(timespec="milliseconds")
     return {"for": waiting.on, "since": since, "reason": redacted(waiting.why)}
+
+
+def _guarantee(planned: AnyPlan) -> dict[str, Any]:
+    """The guarantee that holds and why, with the facts that ``semel describe`` shows."""
+    held = planned.guarantee
+    return {
+        "delivery": held.delivery.value,
+        "mechanism": held.mechanism.value if held.mechanism is not None else None,
+        "because": held.why,
+        "engine": planned.engine,
+        "facts": {name: _told(planned, fact) for name, fact in planned.facts().items()},
+    }
+
+
+def _told(planned: AnyPlan, fact: Any) -> Any:
+    """A fact, without what references of the configuration stand for."""
+    if isinstance(fact, list):
+        return [_told(planned, each) for each in fact]
+    if isinstance(fact, str):
+        return without_references(fact, planned.connector.originals)
+    return fact
+
+
+def _lag(planned: AnyPlan) -> dict[str, Any]:
+    """How far the stored offsets are behind, at this moment.
+
+    Raises:
+        BadRequest: the source cannot tell.
+    """
+    found = planned.offsets.lag()
+    if found is None:
+        raise BadRequest(
+            f"connector {planned.connector.name}: its source cannot tell how much is left to read "
+            "with this configuration"
+        )
+    unit = {"unit": found.unit} if found.unit else {}
+    return {"lag": found.total, **unit, "partitions": found.partitions}
 
 
 def _given(planned: AnyPlan) -> dict[str, str]:

@@ -19,11 +19,10 @@ from semel.driver.states import Waiting
 from semel.kafka.cluster import Cluster
 from semel.worker.audits import Audits
 from semel.worker.herder import Herder
-from semel.worker.lines import RecentLines
+from semel.worker.loggers import RecentLines
 from semel.worker.metrics.collector import registry
-from semel.worker.metrics.lags import Lags
+from semel.worker.metrics.lags import Lags, waits
 from semel.worker.metrics.observed import of_runtime
-from semel.worker.metrics.waits import waits
 from semel.worker.rest.app import admin_application, application
 from semel.worker.rest.guard import ExtraHeaders, Guard, Hosts, Limit
 from semel.worker.rest.insight import add_metrics, add_semel

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from semel.audit.source import audit_source
-from semel.audit.source_report import SourceAuditReport
+from semel.audit.source import SourceAuditReport, audit_source
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import plan_source
 from semel.kafka.cluster import admin_client
