@@ -21,6 +21,7 @@ FLOORS = [
     {"transforms"},
     {"kafka"},
     {"sinks", "sources"},
+    {"sinks.lake"},
     {
         *("sinks.delta", "sinks.files", "sinks.iceberg", "sinks.kafka"),
         *("sinks.filestream", "sinks.search", "sinks.sql"),

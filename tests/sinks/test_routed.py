@@ -13,7 +13,7 @@ from semel.core.errors import ConfigError
 from semel.core.ledger import TopicPartition, firsts
 from semel.core.records import Commit, Records, RowsRejected
 from semel.sinks.kafka.config import KafkaConfig
-from semel.sinks.kafka.messages import Encoder
+from semel.sinks.kafka.sender import Encoder
 from semel.sinks.search.config import SearchConfig
 from semel.sinks.search.writing import Writer
 from tests.sinks.delta.conftest import Lake

@@ -24,7 +24,7 @@ from semel.converters.json.envelope import PayloadReader
 from semel.converters.semantic import DECIMAL, TYPES, Described, semantic_facts
 from semel.core.records import Commit, RowsRejected, one_array
 from semel.sinks import create
-from semel.sinks.delta.convert import column_type as delta_type
+from semel.sinks.delta.table import column_type as delta_type
 from semel.sinks.iceberg.schema import column_type as iceberg_type
 from semel.sinks.postgresql.types import column as postgresql_column
 from semel.sinks.postgresql.types import sql_type

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem, misconfigured
 
 
 def require(what: str, extra: str, packages: Mapping[str, str], key: str = "") -> None:
@@ -35,6 +35,34 @@ def require(what: str, extra: str, packages: Mapping[str, str], key: str = "") -
         raise ConfigError(
             Problem(key, f"{lacking}: pip install 'semel[{extra}]'", not_installed=True)
         )
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Name the package, and semel's extra, that an import within a ``with`` block lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = str(missing.name).partition(".")[0]
+        raise misconfigured(
+            "connector.class", f"{what} needs the package {package}: pip install 'semel[{extra}]'"
+        ) from missing
+
+
+def load(target: str, base: type, key: str, given: str) -> Any:
+    """The class that ``module:attribute`` names, which ``given`` asked for in ``key``.
+
+    Raises:
+        ConfigError: there is no such class, or it is no subclass of ``base``.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise misconfigured(key, f"{key}={given}: cannot load {target}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise misconfigured(key, f"{key}={given}: {target} is not a semel {base.__name__}")
+    return found
 
 
 @contextmanager

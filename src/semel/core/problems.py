@@ -8,7 +8,7 @@ left out, because they would be about the default.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -115,10 +115,11 @@ def together(*checks: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def refuse(problems: Sequence[Problem]) -> None:
+def refuse(problems: Iterable[Problem]) -> None:
     """Raise all of the problems as one ConfigError, if there are any."""
-    if problems:
-        raise ConfigError(*problems)
+    found = tuple(problems)
+    if found:
+        raise ConfigError(*found)
 
 
 def located(

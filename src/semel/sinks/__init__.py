@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 
 from semel.config import ConnectorConfig, aliases
-from semel.config.extras import entries
+from semel.config.extras import entries, load
 from semel.config.references import refers
 from semel.core.errors import misconfigured
 from semel.sinks import jdbc
@@ -90,7 +90,8 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
             f"connection.url={url[: url.find(system)]}{_word(system)}...: semel does not write to "
             f"this database. The URL must begin with one of {', '.join(urls)}",
         )
-    return _load(name, known[name])
+    found: type[Sink] = load(known[name], Sink, "connector.class", name)
+    return found
 
 
 def _instead(name: str, known: Iterable[str]) -> str:
@@ -128,21 +129,6 @@ def create(connector: ConnectorConfig) -> Sink:
 
 def _word(text: str) -> str:
     return re.split(r"\W", text, maxsplit=1)[0]
-
-
-def _load(name: str, target: str) -> type[Sink]:
-    module, _, attribute = target.partition(":")
-    try:
-        found: type[Sink] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise misconfigured(
-            "connector.class", f"connector.class={name}: cannot load {target}: {error}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Sink)):
-        raise misconfigured(
-            "connector.class", f"connector.class={name}: {target} is not a semel Sink"
-        )
-    return found
 
 
 def names() -> frozenset[str]:

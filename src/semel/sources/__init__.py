@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from semel.config import aliases
-from semel.config.extras import entries
+from semel.config.extras import entries, load
 from semel.core.errors import misconfigured
 from semel.sources.base import Source
 
@@ -37,17 +37,7 @@ def source_class(name: str) -> type[Source]:
         raise misconfigured(
             "connector.class", f"connector.class={name!r} is not a source connector that semel has"
         )
-    module, _, attribute = target.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise misconfigured(
-            "connector.class", f"connector.class={name}: cannot load {target}: {error}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Source)):
-        raise misconfigured(
-            "connector.class", f"connector.class={name}: {target} is not a semel Source"
-        )
+    found: type[Source] = load(target, Source, "connector.class", name)
     return found
 
 

@@ -289,8 +289,7 @@ class GrowingFile:
             raise ServiceError(
                 f"connector {self._connector}: file {named(self._path, PATH)}: the line at "
                 f"position {position} has no end within {LARGEST:,} bytes, and is held in memory. "
-                "Is this a "
-                "text file? Divide the line, or skip it with semel offsets set"
+                "Is this a text file? Divide the line, or skip it with semel offsets set"
             )
 
     def _there(self) -> os.stat_result | None:

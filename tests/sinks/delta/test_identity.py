@@ -19,7 +19,7 @@ from semel.core.ledger import (
     TopicPartition,
 )
 from semel.core.records import Commit, DeadLetter
-from semel.sinks.delta import texts
+from semel.sinks.delta.ledger import text_numbers, text_of
 from semel.sinks.delta.sink import DeltaSink
 from semel.sinks.delta.table import Table
 from tests.sinks.delta.conftest import Lake
@@ -143,15 +143,15 @@ def test_positions_set_by_hand_hold_what_they_are_given(lake: Lake) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1234567", "12345678", CLUSTER, "größer als sieben"])
 def test_text_is_held_by_numbers(text: str) -> None:
-    stored = texts.numbers("x", text)
-    assert texts.text("x", stored.get) == text
+    stored = text_numbers("x", text)
+    assert text_of("x", stored.get) == text
     assert all(0 < n < 1 << 63 for n in stored.values())
 
 
 def test_a_shorter_text_replaces_a_longer_one() -> None:
-    stored = texts.numbers("x", CLUSTER) | texts.numbers("x", "b")
-    assert texts.text("x", stored.get) == "b"
-    assert texts.text("y", stored.get) == ""
+    stored = text_numbers("x", CLUSTER) | text_numbers("x", "b")
+    assert text_of("x", stored.get) == "b"
+    assert text_of("y", stored.get) == ""
 
 
 @pytest.mark.parametrize("created", [True, False], ids=["table", "no table yet"])

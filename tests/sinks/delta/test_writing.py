@@ -16,7 +16,7 @@ from semel.core.errors import ConfigError
 from semel.core.records import Commit, Records
 from semel.driver.planning import plan
 from semel.sinks import parquet
-from semel.sinks.delta.convert import column_type
+from semel.sinks.delta.table import column_type
 from semel.sinks.staging import Staged
 from tests.sinks.delta.conftest import Lake, refused
 from tests.sinks.target import advance, changes, records

@@ -25,8 +25,8 @@ from semel.driver.planning import plan
 from semel.kafka.consumer import consumer_config
 from semel.kafka.groups import Groups
 from semel.sinks.kafka import KafkaSink
-from semel.sinks.kafka.group import Group
 from semel.sinks.kafka.ledger import Ledger
+from semel.sinks.kafka.offsets import Group
 from semel.sinks.protocols import Membership
 from semel_lab.embedded import Kafka
 from tests import matrix

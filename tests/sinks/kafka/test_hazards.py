@@ -21,7 +21,7 @@ from semel.driver.planning import plan
 from semel.kafka import topics
 from semel.kafka.cluster import Cluster
 from semel.sinks.kafka import KafkaSink
-from semel.sinks.kafka.storage import LedgerTopic
+from semel.sinks.kafka.ledger import LedgerTopic
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records

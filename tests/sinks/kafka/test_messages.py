@@ -12,7 +12,7 @@ from semel.converters import create
 from semel.core.records import OFFSET, PARTITION, TOPIC, ConnectRecords
 from semel.sinks.flatten import flattened
 from semel.sinks.kafka.config import KafkaConfig
-from semel.sinks.kafka.messages import Encoder
+from semel.sinks.kafka.sender import Encoder
 
 JSON: dict[str, Any] = {"schemas.enable": "false"}
 BLOB = pa.array([{"value": b"x"}], pa.struct([("value", pa.binary())]))

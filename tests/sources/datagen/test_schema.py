@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from semel.sources.datagen.draws import Block
 from semel.sources.datagen.quickstarts import QUICKSTARTS
 from semel.sources.datagen.schema import Unusable, records_of
+from semel.sources.datagen.values import Block
 
 ROWS = 2000
 

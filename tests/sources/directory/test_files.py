@@ -16,7 +16,7 @@ import pytest
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.driver.planning import plan_source
 from semel.sources.base import Measurable, Repeatable, Sharded
-from semel.sources.directory import removal
+from semel.sources.directory import found
 from semel.sources.directory.source import DirectorySource
 from tests import s3
 from tests.sources.directory.conftest import Reading, names
@@ -420,7 +420,7 @@ def test_a_file_that_takes_the_name_and_may_not_be_read_is_put_back(
     write(path, lines(3))
     with monkeypatch.context() as replaced:
         replaced.setattr(Path, "rename", renamed)
-        replaced.setattr(removal, "checksum_of", refuse)
+        replaced.setattr(found, "checksum_of", refuse)
         with pytest.raises(ServiceError, match="access is denied"):
             Reading(make()).all()
     assert names(folder.parent / "done") == []
@@ -600,7 +600,7 @@ def test_a_file_that_a_crash_left_aside_is_reported(
     reading = Reading(make())
     assert reading.all() == []
     assert ".semel-1" not in caplog.text, "it may be about to be deleted"
-    monkeypatch.setattr("semel.sources.directory.listing._ASIDE_S", 0)
+    monkeypatch.setattr("semel.sources.directory.files._ASIDE_S", 0)
     assert reading.all() == []
     assert caplog.text.count("file .semel-1 was left in input.path") == 1
     assert names(folder) == [".semel-1"]

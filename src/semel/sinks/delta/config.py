@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, key
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import Problem
+from semel.core.problems import refuse
 from semel.sinks.checks import (
     left_out_of_the_key,
     problems_of_field_lists,
@@ -108,45 +109,38 @@ class DeltaConfig(RoutedConfig):
     folds_names = False
 
     def __post_init__(self) -> None:
-        problems = []
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         scheme, separator, _ = self.table_path.partition("://")
         if separator and scheme not in _STORES:
-            problems.append(
-                Problem(
-                    "delta.table.path",
-                    f"delta.table.path={self.table_path}: {scheme}:// is not a store that "
-                    "delta-rs knows. Set s3://, gs://, abfss:// or a directory",
-                )
+            yield Problem(
+                "delta.table.path",
+                f"delta.table.path={self.table_path}: {scheme}:// is not a store that "
+                "delta-rs knows. Set s3://, gs://, abfss:// or a directory",
             )
         if self.insert_mode == "upsert" and self.pk_mode == "none":
-            problems.append(
-                Problem(
-                    "insert.mode",
-                    "insert.mode=upsert needs a key: set pk.mode to kafka, record_key or "
-                    "record_value",
-                )
+            yield Problem(
+                "insert.mode",
+                "insert.mode=upsert needs a key: set pk.mode to kafka, record_key or record_value",
             )
         if self.delete_enabled and (self.pk_mode, self.insert_mode) != ("record_key", "upsert"):
-            problems.append(
-                Problem(
-                    "delete.enabled",
-                    "delete.enabled=true needs insert.mode=upsert and pk.mode=record_key, not "
-                    f"{self.insert_mode} and {self.pk_mode}",
-                )
+            yield Problem(
+                "delete.enabled",
+                "delete.enabled=true needs insert.mode=upsert and pk.mode=record_key, not "
+                f"{self.insert_mode} and {self.pk_mode}",
             )
-        problems += problems_of_key(self.pk_mode, self.pk_fields)
+        yield from problems_of_key(self.pk_mode, self.pk_fields)
         if self.pk_mode == "record_value":
-            problems += left_out_of_the_key(self.pk_fields, self.exclude)
-        problems += problems_of_field_lists(self.include, self.exclude)
-        problems += problems_of_names(
+            yield from left_out_of_the_key(self.pk_fields, self.exclude)
+        yield from problems_of_field_lists(self.include, self.exclude)
+        yield from problems_of_names(
             "table.name.format",
             self.table_name_format,
             "topics.to.tables.mapping",
             self.table_mapping,
             "table",
         )
-        if problems:
-            raise ConfigError(*problems)
 
     def table(self, topic: str) -> str:
         """The target of a topic, below ``delta.table.path``."""

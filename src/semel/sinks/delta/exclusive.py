@@ -18,8 +18,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from semel.sinks.delta.files import delete
 from semel.sinks.delta.table import bound, reason, translated, unjudged
+from semel.sinks.lake.tables import delete
 from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
@@ -76,4 +76,4 @@ def _remove(where: str, options: Mapping[str, str]) -> None:
     except OSError as error:
         log.info("%s was not deleted: %s", where, reason(error))
     else:
-        delete(filesystem, [info.path for info in found if info.is_file])
+        delete(filesystem.delete_file, [info.path for info in found if info.is_file])

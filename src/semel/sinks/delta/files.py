@@ -1,4 +1,5 @@
-"""Data files: tasks write them, and no reader sees them until a commit adds them."""
+"""Data files: tasks write them, and no reader sees them until a commit adds or merges them. Small
+ones are compacted, in commits that change no data."""
 
 from __future__ import annotations
 
@@ -8,17 +9,25 @@ import decimal
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import WriterProperties
 from deltalake.transaction import AddAction
 
+from semel.core.errors import TransientError
 from semel.sinks.delta import statistics
-from semel.sinks.delta.table import Table, reason
+from semel.sinks.delta.config import DeltaConfig
+from semel.sinks.delta.table import Table, bound, reason, translated
+from semel.sinks.lake.tables import delete
 from semel.sinks.outages import judged
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
+from semel.sinks.rows import CHANGE_ANEW, CHANGE_DELETES, PLACES, last_changes
+from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +91,7 @@ class FileWriter(RollingWriter[Values, DataFile, ParquetFile]):
         )
 
     def _delete(self, paths: list[str]) -> None:
-        delete(self._filesystem, paths)
+        delete(self._filesystem.delete_file, paths)
 
     def _path(self, done: DataFile) -> str:
         return done.path
@@ -98,17 +107,6 @@ def _writing(where: str) -> Iterator[None]:
     except OSError as error:
         message = f"Delta table {where}: a file cannot be written: {reason(error)}"
         raise judged(message, error) from None
-
-
-def delete(filesystem: Any, paths: Sequence[str]) -> None:
-    """Delete files that no commit names; what cannot be deleted is left to VACUUM."""
-    for path in paths:
-        try:
-            filesystem.delete_file(path)
-        except FileNotFoundError:
-            continue
-        except Exception as error:
-            log.info("staged file %s was not deleted: %s", path, reason(error))
 
 
 def _partitioned(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
@@ -131,3 +129,97 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, decimal.Decimal):
         return format(value, "f")
     return str(value)
+
+
+def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, int]) -> None:
+    """Merge the last change of each key and move transaction identifiers, by one commit. An
+    existing row keeps the columns that no change gives.
+
+    Raises:
+        CommitConflict, TransientError: see :meth:`Table.append`.
+    """
+    filesystem = table.filesystem()
+    key = files[0].key
+    with translated(table.where):
+        parts = [pq.read_table(f.path, filesystem=filesystem) for f in files]
+        left = last_changes(pa.concat_tables(parts, promote_options="permissive"), key)
+        source = left.drop_columns(list(PLACES))
+        lacking = [f for f in table.columns if f.name not in source.column_names]
+        for field in lacking:
+            source = source.append_column(field, pa.nulls(source.num_rows, field.type))
+        same = " AND ".join(f"target.{_quoted(n)} = source.{_quoted(n)}" for n in key)
+        deletes, anew = (f"source.{_quoted(n)}" for n in (CHANGE_DELETES, CHANGE_ANEW))
+        merger = table.raw.merge(
+            source,
+            same,
+            source_alias="source",
+            target_alias="target",
+            # Unless the source is streamed, its smallest and largest keys are known, and files are
+            # skipped by them.
+            streamed_exec=not all(_bounded(source.schema.field(n).type) for n in key),
+            commit_properties=bound(transactions),
+        )
+        every = _assigned(table.columns.names)
+        given = _assigned(n for n in table.columns.names if n not in {f.name for f in lacking})
+        merger = merger.when_matched_delete(deletes)
+        if lacking and pc.any(source.column(CHANGE_ANEW)).as_py():
+            merger = merger.when_matched_update(every, f"{anew} AND NOT {deletes}")
+        merger = merger.when_matched_update(given, f"NOT {deletes}")
+        merger.when_not_matched_insert(every, f"NOT {deletes}").execute()
+
+
+def _assigned(names: Iterable[str]) -> dict[str, str]:
+    """The target's columns and their values. delta-rs's shortcuts for all columns (1.6) fail for
+    names with a backtick."""
+    return {_quoted(n): f"source.{_quoted(n)}" for n in names}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _bounded(kind: pa.DataType) -> bool:
+    """Whether bounds of this type can be trusted from any writer: many round decimals and ignore
+    NaN."""
+    return not (pa.types.is_decimal(kind) or pa.types.is_floating(kind))
+
+
+class Compaction:
+    """Compacts a table when this run has added enough small files to it.
+
+    A compaction may fail without harm: the next one finds the same files.
+    """
+
+    def __init__(self, config: DeltaConfig) -> None:
+        self._config = config
+        self._small: dict[str, int] = {}
+
+    def after(self, table: Table, files: Sequence[DataFile]) -> None:
+        """Count files that were committed; compact if there are enough small ones."""
+        if not self._config.auto_compact:
+            return
+        half = self._config.target_file_size // 2
+        small = self._small.get(table.where, 0) + sum(f.size < half for f in files)
+        if small >= self._config.compact_min_files:
+            self._compact(table)
+            small = 0
+        self._small[table.where] = small
+
+    def _compact(self, table: Table) -> None:
+        codec = {"none": "UNCOMPRESSED"}.get(self._config.codec, self._config.codec.upper())
+        try:
+            table.keep_statistics_true()
+            with translated(table.where):
+                done = table.raw.optimize.compact(
+                    target_size=self._config.target_file_size,
+                    writer_properties=WriterProperties(compression=codec),  # type: ignore[arg-type]
+                )
+        except (CommitConflict, TransientError) as error:
+            log.info("table %s was not compacted: %s", table.where, error)
+        else:
+            log.info(
+                "table %s: %d files compacted to %d",
+                table.where,
+                done["numFilesRemoved"],
+                done["numFilesAdded"],
+            )

@@ -4,17 +4,18 @@ A ``txn`` action holds a name and a number. It is part of the table's state: che
 and log cleanup and all Delta writers keep it. That is not true of ``commitInfo``, which expires
 with the log, nor of files beside the table. So the position is the version of
 ``semel:<connector>:<topic>:<partition>``, and each running count is the version of that name with
-the count's name appended; the ids of cluster and topic are text, see
-:mod:`semel.sinks.delta.texts`. ``semel:<connector>::version`` is the table version of the
-connector's last commit, and ``semel:<connector>::table:<id>`` says in which table. These names
-cannot be those of positions, because no topic has an empty name; nor can
-``semel:<connector>::format``, the version of all this.
+the count's name appended; a text, such as the id of a topic, is in several.
+``semel:<connector>::version`` is the table version of the connector's last commit, and
+``semel:<connector>::table:<id>`` says in which table. These names cannot be those of positions,
+because no topic has an empty name; nor can ``semel:<connector>::format``, the version of all this.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,20 +45,31 @@ from semel.core.ledger import (
     pending,
     set_by_hand,
 )
-from semel.sinks.delta import texts
 from semel.sinks.delta.restores import Setback, setback
 from semel.sinks.delta.table import Table
 
 _FORGOTTEN = -1
-_COUNTS = {
-    "read": "records_read",
-    "written": "rows_written",
-    "filtered": "records_filtered",
-    "failed": "records_failed",
-    "lost": "records_lost",
+_COUNTS = ("read", "written", "filtered", "failed", "lost")
+_EPOCHS = ("leader_epoch", "epoch_offset")
+_SHORT = {
+    "start_position": "start",
+    "records_read": "read",
+    "rows_written": "written",
+    "records_filtered": "filtered",
+    "records_failed": "failed",
+    "records_lost": "lost",
+    "leader_epoch": "epoch",
+    "epoch_offset": "epoch:offset",
+    "cluster_id": "cluster",
+    "topic_id": "topic",
 }
-_EPOCHS = {"epoch": "leader_epoch", "epoch:offset": "epoch_offset"}
-_TEXTS = {"cluster": "cluster_id", "topic": "topic_id"}
+_APART = {"topic", "partition", "position", "updated_at", "target"}
+"""Fields without an identifier of their own; the target of a topic is the table itself."""
+_FIELDS = [f for f in fields(LedgerEntry) if f.name not in _APART]
+_NUMBERS = {f.name: _SHORT.get(f.name, f.name) for f in _FIELDS if f.type == "int"}
+_TEXTS = {f.name: _SHORT.get(f.name, f.name) for f in _FIELDS if f.type == "str"}
+_UNKNOWN = LedgerEntry("", 0, 0, 0)
+_BYTES = 7
 _REASONS = (
     RETENTION,
     DAMAGED,
@@ -84,8 +96,8 @@ class DeltaLedger:
         self._seen: dict[int, Setback | None] = {}
         """For each version since the last commit (``_seen_since``), what removed that commit."""
         self._seen_since = -1
-        self._logs: dict[TopicPartition, LogId] = {}
-        self._logs_of: int | None = None
+        self._texts: dict[TopicPartition, dict[str, str]] = {}
+        self._texts_of: int | None = None
         """The connector's commit as of which they are known."""
 
     def _name(self, *parts: object) -> str:
@@ -112,7 +124,7 @@ class DeltaLedger:
         return self._known(name, 0)
 
     def _text(self, name: str) -> str:
-        return texts.text(name, self._number)
+        return text_of(name, self._number)
 
     def position(self, tp: TopicPartition) -> int | None:
         """The stored position, or None."""
@@ -122,18 +134,20 @@ class DeltaLedger:
     def _place(self, tp: TopicPartition) -> LedgerEntry | None:
         """The stored position and its log."""
         position = self.position(tp)
-        return None if position is None else first(tp, position, self._log(tp))
+        if position is None:
+            return None
+        texts = self._texts_at(tp)
+        return first(tp, position, LogId(**{f: texts[f] for f in LogId._fields}))
 
-    def _log(self, tp: TopicPartition) -> LogId:
-        """The log of the position. Only the connector changes it, and it marks each commit: until
-        the next one it need not be read again, which would take long."""
-        if self._logs_of != self.committed:
-            self._logs, self._logs_of = {}, self.committed
-        if tp not in self._logs:
+    def _texts_at(self, tp: TopicPartition) -> dict[str, str]:
+        """The texts of an entry. Only the connector changes them, and it marks each commit: until
+        the next one they need not be read again, which would take long."""
+        if self._texts_of != self.committed:
+            self._texts, self._texts_of = {}, self.committed
+        if tp not in self._texts:
             name = self._name(*tp)
-            facts = {f: self._text(f"{name}:{n}") for n, f in _TEXTS.items()}
-            self._logs[tp] = LogId(**facts)
-        return self._logs[tp]
+            self._texts[tp] = {f: self._text(f"{name}:{n}") for f, n in _TEXTS.items()}
+        return self._texts[tp]
 
     def entries(self, topic: str) -> list[LedgerEntry]:
         """The entries of a topic, by partition."""
@@ -143,12 +157,12 @@ class DeltaLedger:
             if position is None:
                 continue
             name = self._name(topic, partition)
-            facts: dict[str, Any] = {f: self._count(f"{name}:{n}") for n, f in _COUNTS.items()}
-            facts |= self._log(TopicPartition(topic, partition))._asdict()
-            facts |= {f: self._known(f"{name}:{n}", -1) for n, f in _EPOCHS.items()}
-            facts["updated_at"] = _utc(self._count(f"{name}:time"))
-            start = self._count(f"{name}:start")
-            found.append(LedgerEntry(topic, partition, position, start, **facts))
+            facts: dict[str, Any] = {
+                f: self._known(f"{name}:{n}", getattr(_UNKNOWN, f)) for f, n in _NUMBERS.items()
+            }
+            facts |= self._texts_at(TopicPartition(topic, partition))
+            at = _utc(self._count(f"{name}:time"))
+            found.append(LedgerEntry(topic, partition, position, **facts, updated_at=at))
         return found
 
     def holes(self, topic: str) -> list[Hole]:
@@ -229,13 +243,13 @@ class DeltaLedger:
         """Let ``write`` commit identifiers to the table, together with what else it writes. Raises
         what it raises."""
         before, moved = self._table.version, self.marked(moved)
-        keeps_logs = self._logs_of == self.committed and not any(map(_is_of_log, moved))
+        keeps_texts = self._texts_of == self.committed and not any(map(_is_text, moved))
         write(moved)
         if self._version == before and self._table.version == before + 1:
             self._numbers |= moved  # the new version is this commit: nothing to read again
             self._version = before + 1
-            if keeps_logs:
-                self._logs_of = self.committed
+            if keeps_texts:
+                self._texts_of = self.committed
 
     def moved(self, advances: Sequence[Advance]) -> dict[str, int]:
         """The identifiers to commit with the results of ``advances``."""
@@ -249,7 +263,7 @@ class DeltaLedger:
                 if more:
                     found[f"{name}:{count}"] = self._count(f"{name}:{count}") + more
             if not a.keeps_epoch:
-                found |= {f"{name}:{n}": getattr(a, f) for n, f in _EPOCHS.items()}
+                found |= {f"{name}:{_NUMBERS[f]}": getattr(a, f) for f in _EPOCHS}
         return found | self._more(holes_of(advances))
 
     def _more(self, holes: Iterable[Hole]) -> dict[str, int]:
@@ -292,13 +306,9 @@ class DeltaLedger:
     def _all_of(self, entry: LedgerEntry) -> dict[str, int]:
         """The identifiers that store an entry, except those that already have the value."""
         name = self._name(*entry.topic_partition)
-        found = {name: entry.position, f"{name}:start": entry.start_position}
-        found |= {f"{name}:{n}": getattr(entry, f) for n, f in (_COUNTS | _EPOCHS).items()}
-        for n, f in _TEXTS.items():
-            found |= texts.numbers(f"{name}:{n}", getattr(entry, f))
-        unset = dict.fromkeys(found, 0) | {f"{name}:{n}": -1 for n in _EPOCHS}
-        unset |= dict.fromkeys((f"{name}:{n}:0" for n in _TEXTS), texts.EMPTY)
-        changed = {n: v for n, v in found.items() if v != self._known(n, unset[n])}
+        unset = _facts(name, _UNKNOWN)
+        found = _facts(name, entry).items()
+        changed = {n: v for n, v in found if v != self._known(n, unset.get(n, 0))}
         return {**changed, name: entry.position, f"{name}:time": _now()}
 
     def started(self, entries: Iterable[LedgerEntry]) -> dict[str, int]:
@@ -338,13 +348,21 @@ def _stored(name: str, hole: Hole) -> dict[str, int]:
         f"{name}:until": hole.until_offset,
         f"{name}:reason": _REASONS.index(hole.reason),
         f"{name}:time": int(datetime.fromisoformat(hole.at).timestamp() * 1000),
-        **texts.numbers(f"{name}:by", hole.by),
+        **text_numbers(f"{name}:by", hole.by),
     }
 
 
-def _is_of_log(name: str) -> bool:
-    """Whether an identifier may be part of an id of a log."""
-    return any(f":{fact}:" in name for fact in _TEXTS)
+def _facts(name: str, entry: LedgerEntry) -> dict[str, int]:
+    """The identifiers of an entry's numbers and texts."""
+    found = {f"{name}:{n}": getattr(entry, f) for f, n in _NUMBERS.items()}
+    for f, n in _TEXTS.items():
+        found |= text_numbers(f"{name}:{n}", getattr(entry, f))
+    return found
+
+
+def _is_text(name: str) -> bool:
+    """Whether an identifier may be part of a text of an entry."""
+    return any(f":{text}:" in name for text in _TEXTS.values())
 
 
 def _utc(milliseconds: int) -> str:
@@ -354,3 +372,25 @@ def _utc(milliseconds: int) -> str:
 
 def _now() -> int:
     return int(time.time() * 1000)
+
+
+def text_numbers(name: str, text: str) -> dict[str, int]:
+    """The identifiers that hold a text, seven bytes in each; the last one is not full, which marks
+    the end."""
+    raw = text.encode()
+    parts = [raw[at : at + _BYTES] for at in range(0, len(raw) + 1, _BYTES)]
+    return {f"{name}:{n}": int.from_bytes(b"\x01" + part) for n, part in enumerate(parts)}
+
+
+def text_of(name: str, number: Callable[[str], int | None]) -> str:
+    """The text that identifiers hold; empty if there is none."""
+    raw = b""
+    for n in itertools.count():
+        found = number(f"{name}:{n}")
+        if found is None:
+            return ""
+        part = found.to_bytes(_BYTES + 1).lstrip(b"\x00")[1:]
+        raw += part
+        if len(part) < _BYTES:
+            return raw.decode()
+    raise AssertionError

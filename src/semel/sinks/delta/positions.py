@@ -22,10 +22,8 @@ from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.restores import Setback
 from semel.sinks.delta.table import Table
 from semel.sinks.delta.tables import Tables
+from semel.sinks.lake.tables import CONFLICTS, as_it_is, positions_remain
 from semel.sinks.staging import CommitConflict
-
-CONFLICTS = 50
-"""A commit fails after losing to this many commits of other writers."""
 
 
 class Positions:
@@ -216,22 +214,19 @@ def restored(
 ) -> RolledBack:
     """The error for a table that lacks commits of the connector, with the ways to continue."""
     entries = [e for t in topics for e in ledger.entries(t)]
-    stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
+    stands = positions_remain(entries)
     then = {} if found.base is None else ledger.entries_at(found.base, topics)
-    known = [f"{tp}={at}" for tp, at in sorted(then.items())]
-    wanted = known or [f"{e.topic_partition}=OFFSET" for e in entries]
     undo = (
         ""
         if found.undo is None
         else f"To bring the rows back, restore the table to version {found.undo}. "
     )
+    known = [f"{tp}={at}" for tp, at in sorted(then.items())]
     return RolledBack(
         f"connector {connector}: Delta table {table.where}: {found.said}, after version "
         f"{ledger.committed}, which holds this connector's last commit. Rows may be gone, but "
-        f"the positions remain ({stands}), so nothing was written. {undo}To continue with the "
-        "table as it is, set the positions to what it holds: semel offsets set FILE "
-        + " ".join(wanted)
-        + ("" if known else "; or read everything again: semel offsets reset FILE")
+        f"the positions remain ({stands}), so nothing was written. {undo}"
+        + as_it_is(entries, known)
     )
 
 

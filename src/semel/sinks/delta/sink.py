@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,11 +10,11 @@ from functools import partial
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
+from semel.config.extras import needs
 from semel.core.delivery import Delivery, Mechanism, Support
-from semel.core.errors import ConfigError, Problem, TargetChanged, misconfigured
+from semel.core.errors import ConfigError, Problem, TargetChanged
 from semel.core.failpoints import hit
 from semel.core.ledger import (
-    SKIPPED,
     Advance,
     Hole,
     LedgerEntry,
@@ -25,41 +24,33 @@ from semel.core.ledger import (
     TopicPartition,
 )
 from semel.core.patterns import compiled
-from semel.core.problems import together
+from semel.core.problems import refuse, together
 from semel.core.quoting import PATH, named
-from semel.core.records import TIMESTAMP, Records
+from semel.core.records import TIMESTAMP, Commit, Records
 from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.delta.config import IGNORED, DeltaConfig
 from semel.sinks.jdbc import check_key
+from semel.sinks.lake.reading import LakeView
+from semel.sinks.lake.sink import LakeSink, LakeStager
+from semel.sinks.lake.tables import CONFLICTS, delete
 from semel.sinks.layout import check_provenance, key_metadata, keys_of
 from semel.sinks.rereading import View
-from semel.sinks.staging import CommitConflict, Staged, Stager, StagingSink
+from semel.sinks.staging import CommitConflict, Staged, Stager
 
-try:
+with needs("connector.class=delta", "delta"):
     from semel.sinks.delta import snapshot
-    from semel.sinks.delta.compaction import Compaction
-    from semel.sinks.delta.dead_letters import DeadLetterTable
     from semel.sinks.delta.exclusive import refuses_the_second
-    from semel.sinks.delta.files import DataFile, delete
-    from semel.sinks.delta.merge import merge
-    from semel.sinks.delta.positions import CONFLICTS, Positions, busy
-    from semel.sinks.delta.stager import DeltaStager
+    from semel.sinks.delta.files import Compaction, DataFile, FileWriter, merge
+    from semel.sinks.delta.positions import Positions, busy
     from semel.sinks.delta.table import Table, checked_options, timeouts, unjudged
-    from semel.sinks.delta.tables import Tables
-    from semel.sinks.delta.view import DeltaView
-except ModuleNotFoundError as missing:
-    package = str(missing.name).partition(".")[0]
-    raise misconfigured(
-        "connector.class",
-        f"connector.class=delta needs the package {package}: pip install 'semel[delta]'",
-    ) from missing
+    from semel.sinks.delta.tables import DeadLetterTable, Tables
 
 log = logging.getLogger(__name__)
 
 
-class DeltaSink(StagingSink):
+class DeltaSink(LakeSink):
     """See :class:`~semel.sinks.staging.StagingSink`; configuration in docs/delta.md."""
 
     section = DeltaConfig
@@ -75,7 +66,6 @@ class DeltaSink(StagingSink):
         self._positions = Positions(connector.name, self._tables)
         self._compaction = Compaction(self._config)
         self._topics = set(connector.topics)
-        self._letters: DeadLetterTable | None = None
         self._is_exclusive = False
         if connector.dead_letter_table:
             where = self._config.location(connector.dead_letter_table)
@@ -84,14 +74,14 @@ class DeltaSink(StagingSink):
             )
         mine = f"connector {connector.name}"
         together(
-            self._check_tables,
+            lambda: refuse(self._problems()),
             lambda: check_key(connector, self._config),
             lambda: check_provenance(self._config, connector.provenance_columns, mine),
         )
 
-    def _check_tables(self) -> None:
+    def _problems(self) -> Iterator[Problem]:
         connector, dead = self._connector, self._connector.dead_letter_table
-        problems = [
+        yield from [
             Problem(
                 "errors.deadletterqueue.table",
                 f"connector {connector.name}: errors.deadletterqueue.table={dead} is the table of "
@@ -101,25 +91,19 @@ class DeltaSink(StagingSink):
             if self._config.table(topic) == dead
         ][:1]
         if connector.topics_regex and self._config.routes:
-            problems.append(
-                Problem(
-                    "topics.regex",
-                    f"connector {connector.name}: topics.regex={connector.topics_regex} with "
-                    "transforms that route: the ledger's topics are found by the names of tables, "
-                    "which the router changes. List them in topics",
-                )
+            yield Problem(
+                "topics.regex",
+                f"connector {connector.name}: topics.regex={connector.topics_regex} with "
+                "transforms that route: the ledger's topics are found by the names of tables, "
+                "which the router changes. List them in topics",
             )
         if connector.topics_regex and "${topic}" not in self._config.table_name_format:
-            problems.append(
-                Problem(
-                    "topics.regex",
-                    f"connector {connector.name}: topics.regex needs ${{topic}} in "
-                    f"table.name.format={self._config.table_name_format!r}: a "
-                    "topic's ledger is found by it",
-                )
+            yield Problem(
+                "topics.regex",
+                f"connector {connector.name}: topics.regex needs ${{topic}} in "
+                f"table.name.format={self._config.table_name_format!r}: a "
+                "topic's ledger is found by it",
             )
-        if problems:
-            raise ConfigError(*problems)
 
     @classmethod
     def normalized(cls, raw: Mapping[str, str]) -> Mapping[str, str]:
@@ -229,23 +213,19 @@ class DeltaSink(StagingSink):
         self._topics |= {entry.topic for entry in entries}
         return self._positions.start(entries)
 
-    def rebase(self, rebases: Sequence[Rebase]) -> None:
-        back = {r.new.topic_partition: r.new.position for r in rebases if r.renews}
-        if back and self._letters is not None:
-            self._letters.set(back)
+    def _rebase(self, rebases: Sequence[Rebase]) -> None:
         self._positions.rebase(rebases)
 
     # Staging
 
     def stager(self, label: str) -> Stager:
-        safe = re.sub(r"[^\w.-]", "_", f"{self._connector.name}-{label}", flags=re.ASCII)
-        return DeltaStager(self._connector, self._config, self._tables, f"semel-{safe}-")
+        return DeltaStager(self._connector, self._config, self._tables, self._staged(label))
 
     def discard(self, staged: Staged) -> None:
         for where, files in _by_where(staged.files).items():
             table = self._tables.at(where)
             if table is not None:
-                delete(table.filesystem(), [f.path for f in files])
+                delete(table.filesystem().delete_file, [f.path for f in files])
 
     # Committing
 
@@ -320,7 +300,7 @@ class DeltaSink(StagingSink):
             try:
                 if files and files[0].key:
                     ledger.commit_by(partial(merge, table, files), moved)
-                    delete(table.filesystem(), [f.path for f in files])
+                    delete(table.filesystem().delete_file, [f.path for f in files])
                 elif files or moved:
                     ledger.commit([f.action() for f in files], moved)
                 return True
@@ -338,13 +318,13 @@ class DeltaSink(StagingSink):
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
         self._topics |= set(topics)
         tables = {t: self._tables.reload(t) for t in topics}
-        yield [DeltaView(self._connector, self._config, tables, partial(self._snapshot, tables))]
+        take = partial(self._snapshot, tables)
+        yield [LakeView(self._connector, self._config, tables.get, self._config.table, take)]
 
     def _snapshot(self, opened: Mapping[str, Table | None], topics: Collection[str]) -> Snapshot:
         names = {t: self._config.table(t) for t in topics}
-        letters = self._letters.open() if self._letters is not None else None
         keys = self._config.pk_fields if self._upserts else None
-        return snapshot.take(self._connector, names, opened, letters, keys)
+        return snapshot.take(self._connector, names, opened, self._dead(), keys)
 
     def key_of(self, records: Records) -> tuple[pa.Table | None, pa.Table | None]:
         return keys_of(self._config, records)
@@ -352,20 +332,75 @@ class DeltaSink(StagingSink):
     def holes(self) -> list[Hole]:
         return self._positions.holes(self._known_topics())
 
-    def set_positions(
-        self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
-    ) -> None:
-        known = self.entries() if entries is None else entries
-        letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
+    def _set(self, entries: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         if entries is None:
             self._positions.forget(self._known_topics(), by)
-        else:
-            missing = [e.topic for e in entries if self._tables.find(e.topic) is None]
-            if missing:
-                raise self._tables.missing(missing[0])
-            self._positions.set(entries, self._known_topics(), by, reason)
-        if self._letters is not None:
-            self._letters.set(letters)
+            return
+        missing = [e.topic for e in entries if self._tables.find(e.topic) is None]
+        if missing:
+            raise self._tables.missing(missing[0])
+        self._positions.set(entries, self._known_topics(), by, reason)
+
+
+class DeltaStager(LakeStager[FileWriter]):
+    """Writes the Parquet files of one task."""
+
+    def __init__(
+        self, connector: ConnectorConfig, config: DeltaConfig, tables: Tables, prefix: str
+    ) -> None:
+        super().__init__(prefix)
+        self._connector = connector
+        self._config = config
+        self._tables = tables
+
+    def add(self, commit: Commit) -> None:
+        given = [r for r in commit.records if r.count]
+        for topic in {r.topic for r in given} - self._renewed:
+            self._renew(topic)
+        # All records are arranged before any is written, so a batch that does not fit leaves
+        # nothing behind.
+        for records, (table, rows) in [(r, self._arranged(r)) for r in given]:
+            if rows.table.num_rows:
+                self._writer(table, records.topic).write(rows.table, rows.key)
+
+    def _renew(self, topic: str) -> None:
+        table = self._tables.find(topic)
+        if table is not None:
+            table.renew()
+        self._renewed.add(topic)
+
+    def _arranged(self, records: Records) -> tuple[Table, made.Rows]:
+        """Records as rows of their table, which is created or extended if that is allowed.
+
+        Raises:
+            RowsRejected: records that do not fit.
+        """
+        self._check_home(records)
+        table = self._tables.find(records.topic)
+        if records.rows.num_rows or table is None:
+            table = self._tables.target(records)
+        arrange = made.changes if self._config.insert_mode == "upsert" else made.inserts
+        provenance = self._connector.provenance_columns
+        return table, arrange(self._config, provenance, records, table.columns)
+
+    def _check_home(self, records: Records) -> None:
+        """Raises ConfigError: the rows would be in one table and their positions in another."""
+        origin, topic = records.origin, records.topic
+        if self._tables.where(origin) != self._tables.where(topic):
+            raise ConfigError(
+                f"connector {self._connector.name}: records of topic {named(origin)} are routed to "
+                f"topic {named(topic)}, whose table is {self._tables.where(topic)}, but their "
+                f"positions are in {self._tables.where(origin)}: Delta Lake commits one table at a "
+                "time. Route no records, or set table.name.format to one table for all topics"
+            )
+
+    def _writer(self, table: Table, topic: str) -> FileWriter:
+        if table.where not in self._writers:
+            config = self._config
+            self._writers[table.where] = FileWriter(
+                table, topic, self._prefix, config.target_file_size, config.codec
+            )
+        return self._writers[table.where]
 
 
 def _by_where(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:

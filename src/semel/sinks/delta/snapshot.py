@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from semel.config import ConnectorConfig
-from semel.core.errors import ConfigError
 from semel.core.ledger import Hole, LedgerEntry
 from semel.core.patterns import Pattern
 from semel.core.quoting import named
-from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.ledger import DeltaLedger
 from semel.sinks.delta.table import Table, translated
-from semel.sinks.letters import PLACES, places_of
-from semel.sinks.rows import places
+from semel.sinks.lake.reading import keys_in, places_in
 from semel.sinks.storedkeys import StoredKeys
 
 
@@ -28,7 +26,7 @@ def take(
     connector: ConnectorConfig,
     names: Mapping[str, str],
     tables: Mapping[str, Table | None],
-    letters: Table | None,
+    dead: Mapping[str, pa.Table],
     key_fields: Sequence[str] | None,
 ) -> Snapshot:
     """Read ledger and results. Each table is read at one version; a topic's positions are in the
@@ -36,7 +34,6 @@ def take(
 
     Unless ``key_fields`` is None, the keys of the rows are read if there is no provenance.
     """
-    provenance = connector.provenance_columns
     entries: list[LedgerEntry] = []
     holes: list[Hole] = []
     records: dict[str, pa.Table] = {}
@@ -52,23 +49,16 @@ def take(
         holes += ledger.holes(topic)
         if topic not in names:
             continue
-        with translated(table.where):
-            rows[names[topic]] = table.raw.count()
-        untraced[names[topic]] = 0
-        if provenance:
-            _check_provenance(connector, table)
-            wanted = [provenance[n] for n in (TOPIC, PARTITION, OFFSET, TIMESTAMP)]
-            found = scan(table, wanted)
-            records[topic] = places(found, topic)
-            untraced[names[topic]] = found.column(0).null_count
+        rows[names[topic]], untraced[names[topic]] = table.count(), 0
+        if connector.provenance_columns:
+            found, untraced[names[topic]] = places_in(
+                connector, table, [topic], partial(_lacks, table)
+            )
+            records |= found
         elif key_fields:
-            keys[topic] = StoredKeys(scanned(table, list(key_fields)))
+            keys[topic] = keys_in(table, key_fields)
         elif key_fields is not None:
             unjudged[topic] = "pk.fields does not name them; set provenance=true"
-    dead = {}
-    if letters is not None:
-        letters.renew()
-        dead = places_of(connector.name, scan(letters, PLACES))
     return Snapshot(
         entries,
         holes,
@@ -82,36 +72,12 @@ def take(
     )
 
 
-def _check_provenance(connector: ConnectorConfig, table: Table) -> None:
-    missing = [c for c in connector.provenance_columns.values() if c not in table.columns.names]
-    if missing:
-        raise ConfigError(
-            f"connector {connector.name}: table {table.where} has no column {named(missing[0])}, "
-            "which provenance=true asks for: was that set after the table was made? Run the "
-            "connector with auto.evolve=true, add the column, or audit by counts with "
-            "provenance=false"
-        )
-
-
-def scanned(table: Table, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Some columns of all rows; text as plain strings, not as the query engine's views. Yields at
-    least one batch."""
-    with translated(table.where):
-        reader = pa.RecordBatchReader.from_stream(table.raw.scan(columns=columns))
-        schema = pa.schema(
-            [
-                pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
-                for f in reader.schema
-            ]
-        )
-        yield pa.RecordBatch.from_pylist([], schema)
-        for batch in reader:
-            yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
-
-
-def scan(table: Table, columns: list[str]) -> pa.Table:
-    """The same, as one table."""
-    return pa.Table.from_batches(scanned(table, columns))
+def _lacks(table: Table, column: str) -> str:
+    return (
+        f"table {table.where} has no column {named(column)}, which provenance=true asks for: was "
+        "that set after the table was made? Run the connector with auto.evolve=true, add the "
+        "column, or audit by counts with provenance=false"
+    )
 
 
 def topics_of_tables(

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as is_
 from deltalake import CommitProperties, DeltaTable, Field, Schema, TableFeatures, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
@@ -24,15 +25,16 @@ from semel.core.errors import ConfigError, RolledBack, ServiceError, TransientEr
 from semel.core.problems import refuse
 from semel.core.quoting import named
 from semel.core.watchdog import waiting
+from semel.sinks import convert
 from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
-from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
 from semel.sinks.outages import judged
 from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
 
+COMMENT = "comment"
 _CHECKPOINT_EVERY = "10"
 """Delta's own default; delta-rs would wait for 100 commits, and positions are read from the log."""
 
@@ -267,6 +269,28 @@ class Table:
             info = self.filesystem().get_file_info(f"_delta_log/{version:020}.json")
         return bool(info.is_file)
 
+    def scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows; text as plain strings, not as the query engine's views. Yields
+        at least one batch."""
+        with translated(self.where):
+            reader = pa.RecordBatchReader.from_stream(self._table.scan(columns=list(columns)))
+            plain = [
+                pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
+                for f in reader.schema
+            ]
+            schema = pa.schema(plain)
+            yield pa.RecordBatch.from_pylist([], schema)
+            for batch in reader:
+                yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+
+    def scan(self, columns: Sequence[str]) -> pa.Table:
+        """The same, as one table."""
+        return pa.Table.from_batches(self.scanned(columns))
+
+    def count(self) -> int:
+        with translated(self.where):
+            return self._table.count()
+
     def append(self, actions: Sequence[Any], transactions: Mapping[str, int]) -> None:
         """Add files and move transaction identifiers in one commit.
 
@@ -375,5 +399,32 @@ def checked_options(raw: Mapping[str, str], prefix: str = "storage.options.") ->
         )
     for name, value in options.items():
         if name.lower() in _ENDPOINTS:
-            refuse([*problems_of_endpoint(f"{prefix}{name}", value)])
+            refuse(problems_of_endpoint(f"{prefix}{name}", value))
     return options
+
+
+def column_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a new column that holds values of ``kind``. Delta has no type for times of day:
+    they become text."""
+    return convert.column_type(kind, convert.common_type)
+
+
+def new_column(field: pa.Field) -> pa.Field:
+    """A new column for this field, which may be null."""
+    comment = convert.text_column(field, COMMENT)
+    return pa.field(field.name, column_type(field.type), metadata=comment)
+
+
+def partitions(kind: pa.DataType) -> bool:
+    """Whether a table may be partitioned by a column of this type: the log holds partition values
+    as text, and bytes are not text."""
+    return not (is_.is_nested(kind) or is_.is_binary(kind))
+
+
+def names_no_feature(kind: pa.DataType) -> bool:
+    """Whether delta-rs would omit the table feature that a column needs, so that nobody could open
+    the table. It does so for nested timestamps without a zone."""
+    if not is_.is_nested(kind):
+        return False
+    inner = [kind.field(n).type for n in range(kind.num_fields)]
+    return any((is_.is_timestamp(i) and i.tz is None) or names_no_feature(i) for i in inner)

@@ -7,15 +7,19 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, RolledBack
 from semel.core.quoting import all_named, named
 from semel.core.records import Records
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.convert import to_read
 from semel.sinks.delta.config import DeltaConfig
-from semel.sinks.delta.convert import COMMENT, column_type, names_no_feature, partitions
-from semel.sinks.delta.table import Table
+from semel.sinks.delta.files import FileWriter
+from semel.sinks.delta.ledger import DeltaLedger
+from semel.sinks.delta.table import COMMENT, Table, column_type, names_no_feature, partitions
+from semel.sinks.lake.dead_letters import LetterTable
+from semel.sinks.lake.tables import lacked, same_but_for_case
 from semel.sinks.layout import layout, not_from_values
+from semel.sinks.letters import SCHEMA
 
 
 class Tables:
@@ -126,9 +130,9 @@ class Tables:
             if not fields and records.rows.num_rows:
                 raise no_columns_yet(records.rows)
             table = self._create(topic, fields, arranged.key)
-        if _new(table, fields):
+        if lacked(table, fields):
             table.renew()
-        new = _new(table, fields)
+        new = lacked(table, fields)
         if new:
             # If the table was created just now, a crash may have left these columns out.
             unfinished = self._config.auto_create and all(names_no_feature(f.type) for f in new)
@@ -141,15 +145,13 @@ class Tables:
 
     def _check_case(self, topic: str, names: Sequence[str]) -> None:
         """Delta does not distinguish names that differ only in case."""
-        seen: dict[str, str] = {}
-        for name in names:
-            other = seen.setdefault(name.lower(), name)
-            if other != name:
-                raise ConfigError(
-                    f"connector {self._connector.name}: fields {named(other)} and {named(name)} of "
-                    f"topic {named(topic)} are one column to Delta. Leave one out with "
-                    "field.exclude.list"
-                )
+        same = same_but_for_case(names)
+        if same is not None:
+            raise ConfigError(
+                f"connector {self._connector.name}: fields {named(same[0])} and {named(same[1])} "
+                f"of topic {named(topic)} are one column to Delta. Leave one out with "
+                "field.exclude.list"
+            )
 
     def _create(self, topic: str, fields: Sequence[pa.Field], key: Sequence[str]) -> Table:
         by = self._config.partition_by
@@ -175,5 +177,50 @@ class Tables:
         return table
 
 
-def _new(table: Table, fields: Sequence[pa.Field]) -> list[pa.Field]:
-    return [f for f in fields if f.name not in table.columns.names]
+class DeadLetterTable(LetterTable[Table]):
+    """The dead letters in a table of their own."""
+
+    def __init__(self, where: str, options: Mapping[str, str], connector: str, codec: str) -> None:
+        super().__init__(where, connector)
+        self._options = options
+        self._codec = codec
+        self._kept: DeltaLedger | None = None
+
+    def _open(self) -> Table | None:
+        return Table.open(self._where, self._options)
+
+    def _create(self) -> Table:
+        return Table.create(self._where, self._options, list(SCHEMA))
+
+    def _ledger(self, table: Table) -> DeltaLedger:
+        if self._kept is None:
+            self._kept = DeltaLedger(table, self._connector)
+        return self._kept
+
+    def _check(self, table: Table) -> None:
+        ledger = self._ledger(table)
+        found = ledger.setback()
+        if found is None:
+            return
+        undo = (
+            ""
+            if found.undo is None
+            else f"To bring the letters back, restore the table to version {found.undo}. "
+        )
+        raise RolledBack(
+            f"connector {self._connector}: Delta table {self._where}, which holds dead letters: "
+            f"{found.said}, after version {ledger.committed}, which holds this connector's last "
+            f"commit there. {undo}To continue without them, confirm the connector's positions: "
+            "semel offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
+        )
+
+    def _behind(self, table: Table, name: str) -> int | None:
+        return table.transaction(name)
+
+    def _commit(self, table: Table, letters: pa.Table | None, behind: Mapping[str, int]) -> None:
+        writer = FileWriter(table, "", "semel-dead-letters-", 1 << 62, self._codec)
+        if letters is not None:
+            writer.write(letters)
+        # If an answer is lost, delta-rs sends the request again and conflicts with itself: the file
+        # may be part of the table. Otherwise it is garbage.
+        self._ledger(table).commit([f.action() for f in writer.finish()], behind)

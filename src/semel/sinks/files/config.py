@@ -1,20 +1,24 @@
-"""How the files sink's keys combine."""
+"""The files sink's keys: Confluent's names and defaults, Aiven's as aliases, some short ones, and
+how they combine."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.config import HIGH, LOW, Type, connector_class_key, key
+from semel.core.errors import Problem, misconfigured
+from semel.core.problems import refuse
 from semel.sinks.checks import problems_of_endpoint, problems_of_field_lists
 from semel.sinks.files import folders
 from semel.sinks.files.folders import Clock, Folders
-from semel.sinks.files.keys import FilesKeys
 from semel.sinks.layout import selects
 from semel.sinks.routed import RoutedConfig
+from semel.sinks.table_keys import exclude_key, include_key
+from semel.sinks.unavailable import placeholder_key
 
 HDFS = (
     "io.confluent.connect.hdfs.HdfsSinkConnector",
@@ -92,117 +96,366 @@ _OPTIONS = {
 """Keys that are options of fsspec's drivers."""
 
 
+def _duration(milliseconds: int) -> None:
+    if milliseconds == 0:
+        raise ValueError("must be positive, or -1")
+
+
 @dataclass(frozen=True)
-class FilesConfig(FilesKeys, RoutedConfig):
-    """Which files to write, and where."""
+class FilesConfig(RoutedConfig):
+    """Which files to write, where, and how."""
+
+    format: str = key(
+        "format",
+        "",
+        "Format of the files: parquet, json (one object per line), csv, avro, or bytes (values "
+        "of the ByteArrayConverter, unchanged).",
+        choices=("", "parquet", "json", "csv", "avro", "bytes"),
+        importance=HIGH,
+        group="Connector",
+    )
+    format_class: str = key(
+        "format.class",
+        "",
+        "Format of the files, by Confluent's class names.",
+        type=Type.CLASS,
+        importance=HIGH,
+    )
+    format_output: str = key(
+        "format.output.type",
+        "",
+        "Format of the files, in Aiven's words.",
+        choices=("", "parquet", "jsonl", "avro"),
+    )
+    bytes_extension: str = key(
+        "format.bytearray.extension",
+        ".bin",
+        "The extension of files with format=bytes.",
+        importance=LOW,
+    )
+    bytes_separator: str | None = key(
+        "format.bytearray.separator",
+        None,
+        "What follows each value with format=bytes; a line feed if nothing is set.",
+        importance=LOW,
+    )
+    format_fields: str = key(
+        "format.output.fields", "value", "Only the value is written.", choices=("value",)
+    )
+    format_envelope: str = key(
+        "format.output.envelope",
+        "false",
+        "A value is not wrapped in an object.",
+        choices=("false",),
+    )
+    parquet_codec: str = key(
+        "parquet.codec",
+        "snappy",
+        "Compression of Parquet files: zstd, snappy, gzip or none.",
+        choices=("zstd", "snappy", "gzip", "none"),
+        importance=LOW,
+    )
+    avro_codec: str = key(
+        "avro.codec",
+        "null",
+        "Compression of Avro files: null, deflate or bzip2.",
+        choices=("null", "deflate", "bzip2"),
+        importance=LOW,
+    )
+    compression: str = key(
+        "file.compression.type",
+        "none",
+        "Compression of JSON, CSV and bytes files: none, gzip or zstd.",
+        aliases=("s3.compression.type", "gcs.compression.type"),
+        choices=("none", "gzip", "zstd"),
+        importance=LOW,
+    )
+    connector_class: str = connector_class_key("files")
+    path: str = key(
+        "path",
+        "",
+        "Directory or URL (s3://, gs://, abfss://, webhdfs://, file://) that holds the files.",
+        aliases=("hdfs.url",),
+        importance=HIGH,
+        group="Storage",
+    )
+    s3_bucket: str = key(
+        "s3.bucket.name",
+        "",
+        "S3 bucket, instead of path.",
+        aliases=("aws.s3.bucket.name",),
+        importance=HIGH,
+    )
+    gcs_bucket: str = key(
+        "gcs.bucket.name", "", "Google Cloud Storage bucket, instead of path.", importance=HIGH
+    )
+    azure_container: str = key(
+        "azblob.container.name",
+        "",
+        "Azure container, instead of path.",
+        aliases=("azure.storage.container.name",),
+        importance=HIGH,
+    )
+    store_url: str = key(
+        "store.url",
+        "",
+        "With s3.bucket.name, the S3 endpoint; otherwise the same as path.",
+        aliases=("aws.s3.endpoint",),
+        importance=HIGH,
+    )
+    topics_dir: str | None = key(
+        "topics.dir",
+        None,
+        "Folder below the location that holds the topics' folders; topics with a bucket's name.",
+        aliases=("aws.s3.prefix", "file.name.prefix"),
+        importance=HIGH,
+    )
+    max_records: int = key(
+        "flush.size",
+        0,
+        "Maximum number of records in a file; 0 for no limit.",
+        aliases=("file.max.records",),
+        at_least=0,
+        type=Type.INT,
+        importance=HIGH,
+        group="Connector",
+    )
+    target_file_size: int = key(
+        "target.file.size",
+        128 * 1024 * 1024,
+        "A file is closed when it has reached this size.",
+        at_least=1024,
+        importance=LOW,
+    )
+    rotate_ms: int = key(
+        "rotate.interval.ms",
+        -1,
+        "Maximum time from a file's first record to its last, by timestamp.extractor.",
+        at_least=-1,
+        importance=HIGH,
+    )
+    schedule_ms: int = key(
+        "rotate.schedule.interval.ms",
+        -1,
+        "Time from one commit to the next, like processingTime, which takes precedence.",
+        at_least=-1,
+    )
+    partitioner: str = key(
+        "partitioner.class",
+        "default",
+        "Folders below a topic's: default (partition=<n>), none, field, time, daily, hourly, or "
+        "the name of Confluent's class.",
+        importance=HIGH,
+        group="Partitioner",
+        recommended=("default", "none", "field", "time", "daily", "hourly"),
+    )
+    partition_fields: tuple[str, ...] = key(
+        "partition.field.name",
+        (),
+        "The fields whose values name the folders, with partitioner.class=field; a.b is field b "
+        "of field a.",
+    )
+    path_format: str = key(
+        "path.format",
+        "",
+        "The folders of partitioner.class=time, such as 'day'=YYYY-MM-dd/'hour'=HH.",
+    )
+    duration_ms: int = key(
+        "partition.duration.ms",
+        -1,
+        "The time span of a folder of partitioner.class=time; -1 for the finest unit in "
+        "path.format.",
+        at_least=-1,
+        validator=_duration,
+    )
+    timezone: str = key("timezone", "", "Time zone of the folders; UTC if not set.")
+    extractor: str = key(
+        "timestamp.extractor",
+        "wallclock",
+        "A record's time: wallclock (when it is written), record (its timestamp in Kafka) or "
+        "recordfield (the field timestamp.field).",
+        choices=("wallclock", "record", "recordfield"),
+    )
+    timestamp_field: str = key(
+        "timestamp.field",
+        "timestamp",
+        "The field that holds the time, with timestamp.extractor=recordfield: a time, an ISO "
+        "8601 string, or milliseconds.",
+    )
+    zero_pad: int = key(
+        "filename.offset.zero.pad.width",
+        10,
+        "Offsets in file names are padded with zeros to this many digits.",
+        at_least=0,
+        type=Type.INT,
+        importance=LOW,
+        group="Storage",
+    )
+    delimiter: str = key("file.delim", "+", "Separates topic, partition and offsets in file names.")
+    include: tuple[str, ...] = include_key(group="Connector")
+    exclude: tuple[str, ...] = exclude_key(group="Connector")
+    insert_mode: str = key(
+        "insert.mode",
+        "insert",
+        "Files are only added, never changed.",
+        choices=("insert",),
+        importance=LOW,
+        group="Connector",
+    )
+    on_null: str | None = key(
+        "behavior.on.null.values",
+        None,
+        "Tombstones: ignore leaves them out; fail, the default of Confluent's classes, makes "
+        "them bad records.",
+        importance=LOW,
+    )
+    delete_enabled: bool = key(
+        "delete.enabled",
+        False,
+        "Not available: files are only added, never changed.",
+        importance=LOW,
+    )
+    keys_too: str = key(
+        "store.kafka.keys",
+        "false",
+        "A record's key is not written; copy it into a field in a transform.",
+        choices=("false",),
+        importance=LOW,
+    )
+    headers_too: str = key(
+        "store.kafka.headers",
+        "false",
+        "A record's headers are not written.",
+        choices=("false",),
+        importance=LOW,
+    )
+    encryption: str = key(
+        "s3.ssea.name",
+        "",
+        "Server-side encryption in S3: AES256 or aws:kms.",
+        importance=LOW,
+        group="Store",
+    )
+    customer_key: str = key(
+        "s3.sse.customer.key", "", "Not available.", secret=True, importance=LOW
+    )
+    kms_key: str = key(
+        "s3.sse.kms.key.id", "", "The KMS key, with s3.ssea.name=aws:kms.", importance=LOW
+    )
+    acl: str = key("s3.acl.canned", "", "The canned ACL of what is written to S3.", importance=LOW)
+    region: str = key("s3.region", "", "The S3 region.", aliases=("aws.s3.region",))
+    access_key: str = key(
+        "aws.access.key.id", "", "The access key of S3.", secret=True, importance=HIGH
+    )
+    secret_key: str = key(
+        "aws.secret.access.key", "", "The secret key of S3.", secret=True, importance=HIGH
+    )
+    credentials: str = key(
+        "gcs.credentials.path",
+        "",
+        "File with the credentials of Google Cloud Storage.",
+        importance=HIGH,
+    )
+    account: str = key("azblob.account.name", "", "The Azure storage account.", importance=HIGH)
+    account_key: str = key(
+        "azblob.account.key",
+        "",
+        "The key of the Azure storage account.",
+        secret=True,
+        importance=HIGH,
+    )
+    kerberos: bool = key(
+        "hdfs.authentication.kerberos",
+        False,
+        "Authenticate to webhdfs:// with Kerberos.",
+        importance=HIGH,
+    )
+    placeholder: str = placeholder_key()
 
     pk_mode: ClassVar[str] = "none"
     pk_fields: ClassVar[tuple[str, ...]] = ()
     folds_names: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        problems = self._not_available()
-        places = [self.path, self.s3_bucket, self.gcs_bucket, self.azure_container]
-        if sum(map(bool, places)) > 1:
-            problems.append(
-                Problem(
-                    "path",
-                    "path, s3.bucket.name, gcs.bucket.name and azblob.container.name exclude each "
-                    "other: set one",
-                )
-            )
-        if self.store_url and not self.s3_bucket and any(p != self.store_url for p in places if p):
-            problems.append(
-                Problem(
-                    "store.url",
-                    "store.url is S3's endpoint with s3.bucket.name, and otherwise the same as "
-                    "path: remove it here, or set storage.options.endpoint_url instead",
-                )
-            )
-        scheme, separator, rest = self.path.partition("://")
-        if separator and scheme != "file" and not rest.strip("/"):
-            problems.append(
-                Problem("path", f"path={self.path} names no bucket and no host behind {scheme}://")
-            )
-        endpoint = "storage.options.endpoint_url"
-        if self.s3_bucket and self.store_url:
-            problems += problems_of_endpoint("store.url", self.store_url)
-        elif endpoint in self.originals:
-            problems += problems_of_endpoint(endpoint, self.originals[endpoint])
-        if not any(places) and not self.store_url:
-            problems.append(
-                Problem("path", "path is required. The directory or URL that holds the files")
-            )
-        problems += problems_of_field_lists(self.include, self.exclude)
-        if not self.delimiter or "/" in self.delimiter:
-            problems.append(
-                Problem("file.delim", f"file.delim={self.delimiter!r} must be text without /")
-            )
-        kind = self._partitioner()
-        if kind is None:
-            problems.append(
-                Problem(
-                    "partitioner.class",
-                    f"partitioner.class={self.partitioner!r} must be one of default, none, field, "
-                    "time, daily, hourly, or Confluent's class of that kind",
-                )
-            )
-        if kind == "field" and not self.partition_fields:
-            problems.append(
-                Problem(
-                    "partitioner.class",
-                    "partitioner.class=field needs partition.field.name: name the fields",
-                )
-            )
-        if kind == "time" and not self.path_format:
-            problems.append(
-                Problem(
-                    "partitioner.class",
-                    "partitioner.class=time needs path.format, such as 'day'=YYYY-MM-dd/'hour'=HH",
-                )
-            )
-        if problems:
-            raise ConfigError(*problems)
+        refuse(self._problems())
         folders.check_format(self.path_format)
-        if kind in _TIMED:
+        if self._partitioner() in _TIMED:
             folders.zone_of(self.timezone or "UTC")
         self.format_name()
 
-    def _not_available(self) -> list[Problem]:
-        problems = []
+    def _problems(self) -> Iterator[Problem]:
+        yield from self._not_available()
+        places = [self.path, self.s3_bucket, self.gcs_bucket, self.azure_container]
+        if sum(map(bool, places)) > 1:
+            yield Problem(
+                "path",
+                "path, s3.bucket.name, gcs.bucket.name and azblob.container.name exclude each "
+                "other: set one",
+            )
+        if self.store_url and not self.s3_bucket and any(p != self.store_url for p in places if p):
+            yield Problem(
+                "store.url",
+                "store.url is S3's endpoint with s3.bucket.name, and otherwise the same as "
+                "path: remove it here, or set storage.options.endpoint_url instead",
+            )
+        scheme, separator, rest = self.path.partition("://")
+        if separator and scheme != "file" and not rest.strip("/"):
+            yield Problem(
+                "path", f"path={self.path} names no bucket and no host behind {scheme}://"
+            )
+        endpoint = "storage.options.endpoint_url"
+        if self.s3_bucket and self.store_url:
+            yield from problems_of_endpoint("store.url", self.store_url)
+        elif endpoint in self.originals:
+            yield from problems_of_endpoint(endpoint, self.originals[endpoint])
+        if not any(places) and not self.store_url:
+            yield Problem("path", "path is required. The directory or URL that holds the files")
+        yield from problems_of_field_lists(self.include, self.exclude)
+        if not self.delimiter or "/" in self.delimiter:
+            yield Problem("file.delim", f"file.delim={self.delimiter!r} must be text without /")
+        kind = self._partitioner()
+        if kind is None:
+            yield Problem(
+                "partitioner.class",
+                f"partitioner.class={self.partitioner!r} must be one of default, none, field, "
+                "time, daily, hourly, or Confluent's class of that kind",
+            )
+        if kind == "field" and not self.partition_fields:
+            yield Problem(
+                "partitioner.class",
+                "partitioner.class=field needs partition.field.name: name the fields",
+            )
+        if kind == "time" and not self.path_format:
+            yield Problem(
+                "partitioner.class",
+                "partitioner.class=time needs path.format, such as 'day'=YYYY-MM-dd/'hour'=HH",
+            )
+
+    def _not_available(self) -> Iterator[Problem]:
         if self.delete_enabled:
-            problems.append(
-                Problem(
-                    "delete.enabled",
-                    f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove "
-                    "it, or use a table (delta, iceberg)",
-                )
+            yield Problem(
+                "delete.enabled",
+                f"delete.enabled=true: {_APPENDED}, so a tombstone cannot delete. Remove "
+                "it, or use a table (delta, iceberg)",
             )
         if self.tombstones not in ("fail", "ignore"):
-            problems.append(
-                Problem(
-                    "behavior.on.null.values",
-                    f"behavior.on.null.values={self.on_null!r} must be fail or ignore: a null "
-                    "has no row that could be written",
-                )
+            yield Problem(
+                "behavior.on.null.values",
+                f"behavior.on.null.values={self.on_null!r} must be fail or ignore: a null "
+                "has no row that could be written",
             )
         if "{{" in (self.topics_dir or ""):
-            problems.append(
-                Problem(
-                    "topics.dir",
-                    f"topics.dir={self.topics_dir!r}: placeholders are not supported here. Set "
-                    "partitioner.class for folders by time",
-                )
+            yield Problem(
+                "topics.dir",
+                f"topics.dir={self.topics_dir!r}: placeholders are not supported here. Set "
+                "partitioner.class for folders by time",
             )
         if self.customer_key:
-            problems.append(
-                Problem(
-                    "s3.sse.customer.key",
-                    "s3.sse.customer.key is not available: files would be written without it. Set "
-                    "s3.ssea.name and s3.sse.kms.key.id, or remove it",
-                )
+            yield Problem(
+                "s3.sse.customer.key",
+                "s3.sse.customer.key is not available: files would be written without it. Set "
+                "s3.ssea.name and s3.sse.kms.key.id, or remove it",
             )
-        return problems
 
     @property
     def tombstones(self) -> str:

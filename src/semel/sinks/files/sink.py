@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig, absolute, read
+from semel.config.extras import needs, require
 from semel.converters.json.columns import JSON
 from semel.core.delivery import Delivery, Mechanism, Support
-from semel.core.errors import ConfigError, TargetChanged, TransientError, misconfigured
+from semel.core.errors import ConfigError, Problem, TargetChanged, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import (
     SKIPPED,
@@ -24,19 +25,20 @@ from semel.core.ledger import (
     TopicPartition,
     pending,
 )
+from semel.core.problems import refuse, together
 from semel.core.quoting import PATH, named
 from semel.core.records import TIMESTAMP, DeadLetter, Records, RowsRejected
 from semel.sinks import letters as letter_rows
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.convert import holds_json
-from semel.sinks.files.config import IGNORED, FilesConfig
+from semel.sinks.files.config import CLASSES, HDFS, IGNORED, FilesConfig
 from semel.sinks.files.folders import ByPartition
 from semel.sinks.protocols import Named
 from semel.sinks.staging import Staged, Stager, StagingSink
 
-try:
-    from semel.sinks.files import checks, snapshot
+with needs("connector.class=files", "files"):
+    from semel.sinks.files import snapshot
     from semel.sinks.files.formats import Format
     from semel.sinks.files.ledger import (
         ROOT,
@@ -51,12 +53,6 @@ try:
     from semel.sinks.files.schemas import Schemas
     from semel.sinks.files.stager import Arranger, FilesStager
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
-except ModuleNotFoundError as missing:
-    package = str(missing.name).partition(".")[0]
-    raise misconfigured(
-        "connector.class",
-        f"connector.class=files needs the package {package}: pip install 'semel[files]'",
-    ) from missing
 
 
 _TRIES = 20
@@ -72,7 +68,10 @@ class FilesSink(StagingSink):
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
         self._config = config = read(FilesConfig, connector.originals)
-        checks.check(connector, config)
+        together(
+            lambda: refuse(_problems(connector, config, connector.topics)),
+            lambda: _check_avro(config),
+        )
         self._where = config.location()
         self._store = open_store(self._where, config.options(), connector.store_timeout_ms / 1000)
         self._ledger = Ledger(self._store, connector.name)
@@ -155,7 +154,7 @@ class FilesSink(StagingSink):
     # Targets
 
     def prepare(self, topics: Collection[str]) -> None:
-        checks.check_letters(self._connector, self._config, topics)
+        refuse(_problems(self._connector, self._config, topics))
         for topic in topics:
             shortest = self._naming.name(topic, 0, 0, 0, self._format.extension)
             self._store.check_name(topic, shortest)
@@ -227,7 +226,7 @@ class FilesSink(StagingSink):
         return {tp: state.entries[tp].position for tp in wanted}
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
-        checks.check_names(self._connector, self._where, rebases)
+        _check_names(self._connector, self._where, rebases)
 
         def after(before: LedgerState) -> LedgerState:
             return before.rebased(pending(self._connector.name, before.entries, rebases))
@@ -379,3 +378,74 @@ class FilesSink(StagingSink):
 
     def close(self) -> None:
         """Do nothing: nothing is held open."""
+
+
+def _problems(
+    connector: ConnectorConfig, config: FilesConfig, topics: Collection[str]
+) -> Iterator[Problem]:
+    """Keys of the connector and of the sink that do not go together."""
+    where = f"connector {connector.name}"
+    chosen = (config.format, config.format_class, config.format_output)
+    if connector.connector_class not in (*CLASSES[:2], *HDFS) and not any(chosen):
+        yield Problem(
+            "format.class",
+            f"{where}: format.class is required with connector.class={connector.connector_class}, "
+            "or format: parquet, json, csv or avro",
+        )
+    folder, of_bytes = connector.dead_letter_table, config.format_name() == "bytes"
+    if of_bytes and connector.provenance:
+        yield Problem(
+            "provenance",
+            f"{where}: with format=bytes a file holds values alone, so provenance cannot be "
+            "written there. Set provenance=false, or another format",
+        )
+    if of_bytes and folder:
+        yield Problem(
+            "errors.deadletterqueue.table",
+            f"{where}: errors.deadletterqueue.table={folder}: dead letters have columns, which "
+            "format=bytes cannot hold. Set errors.deadletterqueue.topic.name, or another format",
+        )
+    why_not = cannot_create_exclusively(config.location())
+    if connector.delivery is Delivery.AT_MOST_ONCE and why_not is not None:
+        yield Problem(
+            "delivery",
+            f"{where}: delivery=at-most-once cannot be kept: {why_not}, so two runs at once could "
+            "both move the positions and write the same records. "
+            f"{instead_of(config.location())}, or set delivery=at-least-once",
+        )
+    for topic in () if config.splits else topics:
+        if folder == config.routed(topic):
+            yield Problem(
+                "errors.deadletterqueue.table",
+                f"{where}: errors.deadletterqueue.table={folder} is the folder of topic "
+                f"{named(topic)} too: dead letters need one of their own",
+            )
+            break
+    shared = set(connector.provenance_columns.values()) & set(config.exclude)
+    if shared:
+        yield Problem(
+            "field.exclude.list",
+            f"{where}: field.exclude.list={','.join(config.exclude)} leaves out {min(shared)}, "
+            "which provenance=true writes",
+        )
+
+
+def _check_avro(config: FilesConfig) -> None:
+    if config.format_name() == "avro":
+        key = "format.class" if config.format_class else "format"
+        require("format=avro", "files", {"fastavro": "fastavro"}, key=key)
+
+
+def _check_names(connector: ConnectorConfig, where: str, rebases: Sequence[Rebase]) -> None:
+    """Raises ConfigError if other records would have offsets that already name files."""
+    for r in rebases:
+        if r.goes_back:
+            tp = r.old.topic_partition
+            reason = r.hole.reason if r.hole is not None else "the log has changed"
+            raise ConfigError(
+                f"connector {connector.name}: {tp} cannot be read again from offset "
+                f"{r.new.position} ({reason}): the files below {where} are named by offsets, and "
+                f"those of offsets {r.new.position} to {r.old.position - 1} would be overwritten "
+                "or duplicated. Move the files of the former log away and run semel offsets "
+                "reset with the connector's file, or set another path or topics.dir"
+            )

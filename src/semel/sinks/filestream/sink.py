@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig, absolute, read
 from semel.core import formats
-from semel.core.errors import ConfigError, Problem, ServiceError, Unavailable
+from semel.core.errors import ServiceError, Unavailable, misconfigured
 from semel.core.failpoints import hit
 from semel.core.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
 from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
@@ -89,13 +89,10 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         self._ledger = self._path.with_name(self._path.name + _LEDGER)
         master = raw.get("spark.master", "local")
         if not master.startswith("local"):
-            raise ConfigError(
-                Problem(
-                    "file",
-                    f"file={self._config.file} is on one machine, and spark.master={master} runs "
-                    "tasks on others. Set spark.master=local, or write files with "
-                    "connector.class=files",
-                )
+            raise misconfigured(
+                "file",
+                f"file={self._config.file} is on one machine, and spark.master={master} runs tasks "
+                "on others. Set spark.master=local, or write files with connector.class=files",
             )
 
     def describe(self) -> dict[str, str]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from pyiceberg import exceptions as iceberg
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.typedef import RecursiveDict
+from pyiceberg.utils.config import Config, merge_config
 
+from semel.core.answers import limit_requests
 from semel.core.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
 from semel.core.watchdog import waiting
-from semel.sinks.iceberg import rest
 from semel.sinks.outages import comes_from, is_of, judged
 from semel.sinks.staging import CommitConflict
 
@@ -111,11 +116,11 @@ def _load(name: str, properties: Mapping[str, str], timeout: float, connector: s
 
                 return HiveCatalog(name, **properties, **{TIMEOUT: str(timeout)})
             if properties["type"] == "rest":
-                return rest.connect(name, timeout, **properties)
+                return _rest(name, timeout, properties)
             if properties["type"] == "sql":
-                from semel.sinks.iceberg import sql  # it needs SQLAlchemy
+                from semel.sinks.iceberg.sql import connect  # it needs SQLAlchemy
 
-                return sql.connect(name, connector, timeout, **properties)
+                return connect(name, connector, timeout, _merged(name, properties))
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
             raise misconfigured(
@@ -136,6 +141,26 @@ def _load(name: str, properties: Mapping[str, str], timeout: float, connector: s
             if key is None:
                 raise
             raise misconfigured(key, f"{key}: {reason(error)}") from None
+
+
+def _rest(name: str, timeout: float, properties: Mapping[str, str]) -> Catalog:
+    """A REST catalog whose requests fail when no byte has come for ``timeout`` seconds. PyIceberg's
+    own client waits forever, and reads whatever comes."""
+
+    class Patient(RestCatalog):
+        def _create_session(self) -> Any:
+            session: Any = super()._create_session()
+            session.request = partial(session.request, timeout=timeout)
+            limit_requests(session)
+            return session
+
+    return Patient(name, **_merged(name, properties))
+
+
+def _merged(name: str, properties: Mapping[str, str]) -> Any:
+    """The properties, with those of .pyiceberg.yaml and the environment."""
+    own: Any = Config().get_catalog_config(name) or {}
+    return merge_config(own, RecursiveDict(properties))
 
 
 def check_commits(catalog: Catalog, table: str) -> None:

@@ -1,18 +1,23 @@
-"""How the Iceberg sink's keys combine, and the keys of single tables."""
+"""The Iceberg sink's keys, by the names that Iceberg's own Kafka Connect sink gives them, those of
+single tables, and how they combine."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
-from semel.config import read, under
+from semel.config import HIGH, LOW, ConnectorConfig, Type, connector_class_key, key, read, under
+from semel.core.delivery import Delivery
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.patterns import Pattern, compiled
 from semel.core.problems import refuse, together
-from semel.sinks.iceberg.catalogs import catalog
-from semel.sinks.iceberg.keys import IcebergKeys
+from semel.core.quoting import named
+from semel.sinks.checks import HTTP, problems_of_endpoint
+from semel.sinks.layout import check_provenance
+from semel.sinks.unavailable import placeholder_key
 
 _ICEBERGS = (
     "org.apache.iceberg.connect.IcebergSinkConnector",
@@ -71,6 +76,28 @@ _TRANSFORMS = {
 }
 _WITH_WIDTH = ("bucket", "truncate")
 
+_IMPLEMENTATIONS = {
+    "org.apache.iceberg.rest.RESTCatalog": "rest",
+    "org.apache.iceberg.hive.HiveCatalog": "hive",
+    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
+    "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog": "dynamodb",
+}
+_TYPES = ("rest", "sql", "hive", "glue")
+FLAT = ("hive", "glue")
+"""Catalogs whose namespaces have one level."""
+_NO_CATALOG = {
+    "hadoop": "A hadoop catalog cannot refuse a commit that another writer has overtaken: move its "
+    "tables to one that can",
+    "nessie": "Nessie speaks rest too: set iceberg.catalog.type=rest, and iceberg.catalog.uri to "
+    "the address that ends in /iceberg",
+    "jdbc": "A JDBC catalog is sql here: set iceberg.catalog.type=sql, and iceberg.catalog.uri to "
+    "an SQLAlchemy URL, such as postgresql+psycopg2://user:password@host/database",
+    "dynamodb": "PyIceberg reads a DynamoDB catalog, but cannot commit to it: register its tables "
+    "in one of these",
+}
+_SCHEMES = {"rest": HTTP, "hive": ("thrift",)}
+"""What the address of a catalog begins with, by its type."""
+
 
 def is_table_name(name: str) -> bool:
     """Whether it has a namespace."""
@@ -79,55 +106,132 @@ def is_table_name(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class IcebergConfig(IcebergKeys):
+class IcebergConfig:
     """What the sink writes, where, and under which key."""
 
+    connector_class: str = connector_class_key("iceberg")
+    catalog_name: str = key("iceberg.catalog", "iceberg", "Name of the catalog.", group="Catalog")
+    tables: tuple[str, ...] = key(
+        "iceberg.tables",
+        (),
+        "The tables, each as namespace.name. All topics of the connector go to them.",
+        importance=HIGH,
+        group="Tables",
+    )
+    dynamic: bool = key(
+        "iceberg.tables.dynamic-enabled",
+        False,
+        "The value of iceberg.tables.route-field names a record's table; used instead of "
+        "iceberg.tables.",
+    )
+    ledger: str = key(
+        "iceberg.tables.ledger",
+        "",
+        "With iceberg.tables.dynamic-enabled, the table that holds the positions; "
+        "semel.<connector> by default.",
+        importance=LOW,
+    )
+    route_field: str = key(
+        "iceberg.tables.route-field",
+        "",
+        "The field whose value decides where a record goes: to each table whose route-regex "
+        "matches it.",
+    )
+    cdc_field: str = key(
+        "iceberg.tables.cdc-field",
+        "",
+        "The field, such as _cdc.op, that says what happened to a row: a value that begins with "
+        "D deletes the row with the same id columns, any other value writes the row.",
+        importance=LOW,
+    )
+    commit_branch: str = key(
+        "iceberg.tables.default-commit-branch",
+        "main",
+        "The branch that commits go to. A branch other than main must exist.",
+    )
+    id_columns: tuple[str, ...] = key(
+        "iceberg.tables.default-id-columns",
+        (),
+        "Columns that identify a row; by default the table's identifier fields.",
+        aliases=("pk.fields",),
+    )
+    partition_by: str = key(
+        "iceberg.tables.default-partition-by",
+        "",
+        "Partitioning of a created table: columns and year(c), month(c), day(c), hour(c), "
+        "bucket(c, n), truncate(c, n).",
+    )
+    auto_create: bool = key(
+        "iceberg.tables.auto-create-enabled",
+        False,
+        "Create a missing table and its namespace, the latter not in Hive.",
+    )
+    auto_evolve: bool = key(
+        "iceberg.tables.evolve-schema-enabled",
+        False,
+        "Add missing columns; widen int to long, and float to double.",
+    )
+    case_insensitive: bool = key("iceberg.tables.schema-case-insensitive", False, "Must be false.")
+    upsert: bool = key(
+        "iceberg.tables.upsert-mode-enabled",
+        False,
+        "Rows replace those with the same id columns.",
+        group="Writes",
+    )
+    key_source: str = key(
+        "pk.mode",
+        "record_value",
+        "Where upserts take the id columns from: record_value or record_key.",
+        choices=("record_key", "record_value"),
+    )
+    delete_enabled: bool = key(
+        "delete.enabled", False, "Tombstones delete; needs upsert mode and pk.mode=record_key."
+    )
+    interval_ms: int | None = key(
+        "iceberg.control.commit.interval-ms",
+        None,
+        "Time from one trigger to the next; the same as processingTime.",
+        at_least=0,
+        type=Type.INT,
+    )
+    placeholder: str = placeholder_key()
     folds_names = False
 
     def __post_init__(self) -> None:
-        problems = []
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         if self.dynamic:
             if self.tables:
-                problems.append(
-                    Problem(
-                        "iceberg.tables",
-                        f"iceberg.tables={','.join(self.tables)} and "
-                        "iceberg.tables.dynamic-enabled=true exclude each other: remove one",
-                    )
+                yield Problem(
+                    "iceberg.tables",
+                    f"iceberg.tables={','.join(self.tables)} and "
+                    "iceberg.tables.dynamic-enabled=true exclude each other: remove one",
                 )
             if not self.route_field:
-                problems.append(
-                    Problem(
-                        "iceberg.tables.dynamic-enabled",
-                        "iceberg.tables.dynamic-enabled=true needs "
-                        "iceberg.tables.route-field, which names each record's table",
-                    )
+                yield Problem(
+                    "iceberg.tables.dynamic-enabled",
+                    "iceberg.tables.dynamic-enabled=true needs "
+                    "iceberg.tables.route-field, which names each record's table",
                 )
             if self.ledger and not is_table_name(self.ledger):
-                problems.append(
-                    Problem(
-                        "iceberg.tables.ledger",
-                        f"iceberg.tables.ledger={self.ledger!r} has no namespace: set it to "
-                        "namespace.name",
-                    )
+                yield Problem(
+                    "iceberg.tables.ledger",
+                    f"iceberg.tables.ledger={self.ledger!r} has no namespace: set it to "
+                    "namespace.name",
                 )
         elif not self.tables:
-            problems.append(
-                Problem(
-                    "iceberg.tables",
-                    "iceberg.tables is required: the tables, each as namespace.name",
-                )
+            yield Problem(
+                "iceberg.tables",
+                "iceberg.tables is required: the tables, each as namespace.name",
             )
         if self.ledger and not self.dynamic:
-            problems.append(
-                Problem(
-                    "iceberg.tables.ledger",
-                    f"iceberg.tables.ledger={self.ledger!r} has no effect: tables that are "
-                    "listed hold the positions themselves. Remove it, or set "
-                    "iceberg.tables.dynamic-enabled=true",
-                )
+            yield Problem(
+                "iceberg.tables.ledger",
+                f"iceberg.tables.ledger={self.ledger!r} has no effect: tables that are listed hold "
+                "the positions themselves. Remove it, or set iceberg.tables.dynamic-enabled=true",
             )
-        problems += [
+        yield from [
             Problem(
                 "iceberg.tables",
                 f"iceberg.tables={table!r} has no namespace: set it to namespace.name",
@@ -136,10 +240,8 @@ class IcebergConfig(IcebergKeys):
             if not is_table_name(table)
         ]
         if len(set(self.tables)) < len(self.tables):
-            problems.append(
-                Problem(
-                    "iceberg.tables", f"iceberg.tables={','.join(self.tables)} names a table twice"
-                )
+            yield Problem(
+                "iceberg.tables", f"iceberg.tables={','.join(self.tables)} names a table twice"
             )
         if self.upsert and self.several:
             where = "iceberg.tables.upsert-mode-enabled"
@@ -147,33 +249,24 @@ class IcebergConfig(IcebergKeys):
             if self.cdc_field:
                 where = "iceberg.tables.cdc-field"
                 asked = f"{where}={self.cdc_field}"
-            problems.append(
-                Problem(
-                    where,
-                    f"{asked} with several tables or a "
-                    "route-field: if two records of a key went to different tables, the first "
-                    "table would keep the older row. Run a connector for each table, and filter "
-                    "the records in a transform",
-                )
+            yield Problem(
+                where,
+                f"{asked} with several tables or a route-field: if two records of a key went to "
+                "different tables, the first table would keep the older row. Run a connector for "
+                "each table, and filter the records in a transform",
             )
         if self.case_insensitive:
-            problems.append(
-                Problem(
-                    "iceberg.tables.schema-case-insensitive",
-                    "iceberg.tables.schema-case-insensitive=true is not available: fields are "
-                    "matched as they are written. Set it to false",
-                )
+            yield Problem(
+                "iceberg.tables.schema-case-insensitive",
+                "iceberg.tables.schema-case-insensitive=true is not available: fields are "
+                "matched as they are written. Set it to false",
             )
         if self.delete_enabled and not (self.upsert and self.key_source == "record_key"):
-            problems.append(
-                Problem(
-                    "delete.enabled",
-                    "delete.enabled=true needs iceberg.tables.upsert-mode-enabled=true and "
-                    "pk.mode=record_key, because a tombstone has a key and no value",
-                )
+            yield Problem(
+                "delete.enabled",
+                "delete.enabled=true needs iceberg.tables.upsert-mode-enabled=true and "
+                "pk.mode=record_key, because a tombstone has a key and no value",
             )
-        if problems:
-            raise ConfigError(*problems)
 
     @property
     def interval(self) -> float | None:
@@ -258,9 +351,8 @@ def settings(raw: Mapping[str, str]) -> Settings:
             problems.append(
                 Problem(
                     f"iceberg.table.{name}",
-                    f"iceberg.table.{name}={value!r}: iceberg.tables is "
-                    f"{','.join(config.tables)}, and a table's settings are "
-                    f"{', '.join(_OF_A_TABLE)}",
+                    f"iceberg.table.{name}={value!r}: iceberg.tables is {','.join(config.tables)}, "
+                    f"and a table's settings are {', '.join(_OF_A_TABLE)}",
                 )
             )
             continue
@@ -283,7 +375,7 @@ def settings(raw: Mapping[str, str]) -> Settings:
             )
         )
     chosen, _, *made = together(
-        lambda: catalog(under(raw, "iceberg.catalog.")),
+        lambda: _catalog(under(raw, "iceberg.catalog.")),
         lambda: refuse(problems),
         *(partial(_of_a_table, config, table, mine) for table, mine in of_tables.items()),
     )
@@ -294,6 +386,53 @@ def settings(raw: Mapping[str, str]) -> Settings:
         under(raw, "iceberg.tables.auto-create-props."),
         under(raw, "iceberg.tables.write-props."),
     )
+
+
+def _catalog(given: Mapping[str, str]) -> dict[str, str]:
+    """The catalog's properties, as PyIceberg names them.
+
+    Raises:
+        ConfigError: PyIceberg has no such catalog.
+    """
+    found = dict(given)
+    known = ", ".join(_TYPES)
+    if not found:
+        raise misconfigured(
+            "iceberg.catalog.type",
+            f"iceberg.catalog.type is required (one of {known}), and the catalog's properties, "
+            "such as iceberg.catalog.uri",
+        )
+    implementation = found.pop("catalog-impl", "")
+    if implementation:
+        if implementation not in _IMPLEMENTATIONS:
+            raise misconfigured(
+                "iceberg.catalog.catalog-impl",
+                f"iceberg.catalog.catalog-impl={implementation!r} is not available. Set "
+                f"iceberg.catalog.type, one of {known}, instead; many catalogs speak rest too",
+            )
+        found["type"] = _IMPLEMENTATIONS[implementation]
+    kind = found.get("type", "").strip().lower()
+    if kind not in _TYPES:
+        why = f". {_NO_CATALOG[kind]}" if kind in _NO_CATALOG else ""
+        raise misconfigured(
+            "iceberg.catalog.type",
+            f"iceberg.catalog.type={found.get('type', '')!r} is not one of {known}{why}",
+        )
+    for name, schemes in (("uri", _SCHEMES.get(kind, ())), ("s3.endpoint", HTTP)):
+        for address in found.get(name, "").split(",") if schemes else ():  # of Hive, several
+            if address:
+                refuse(problems_of_endpoint(f"iceberg.catalog.{name}", address, schemes))
+    if kind == "sql" and found.get("uri", "").startswith("jdbc:"):
+        raise misconfigured(
+            "iceberg.catalog.uri",
+            "iceberg.catalog.uri is a JDBC URL: set it to an SQLAlchemy URL, such as "
+            "postgresql+psycopg2://user:password@host/database or sqlite:////path",
+        )
+    warehouse = found.get("warehouse", "")
+    if warehouse and ":" not in warehouse and kind == "sql":
+        found["warehouse"] = Path(warehouse).absolute().as_uri()  # wherever a reader is started
+    found.pop("io-impl", None)  # a Java class; PyIceberg chooses by the location's scheme
+    return found | {"type": kind}
 
 
 def _of_a_table(config: IcebergConfig, table: str, mine: Mapping[str, str]) -> TableSettings:
@@ -356,3 +495,78 @@ def _partition(key: str, text: str) -> tuple[PartitionField, ...]:
             )
         found.append(PartitionField(match["column"].strip(), transform, width))
     return tuple(found)
+
+
+def check(connector: ConnectorConfig, settings: Settings) -> None:
+    """Raises ConfigError, with all problems, if keys do not go together."""
+    refuse(
+        [
+            *_of_delivery(connector, settings),
+            *_of_provenance(connector, settings),
+            *_of_dead_letters(connector, settings),
+            *_of_namespaces(connector, settings),
+        ]
+    )
+
+
+def _of_delivery(connector: ConnectorConfig, settings: Settings) -> Iterator[Problem]:
+    if settings.config.several and connector.delivery is Delivery.AT_MOST_ONCE:
+        yield Problem(
+            "delivery",
+            f"connector {connector.name}: delivery=at-most-once moves the positions of tables "
+            "before it is known which records go to them. With several tables, or with "
+            "iceberg.tables.route-field, set delivery=exactly-once",
+        )
+
+
+def _of_provenance(connector: ConnectorConfig, settings: Settings) -> Iterator[Problem]:
+    for mine in settings.tables.values():
+        keyed = replace(settings.config, id_columns=mine.id_columns)
+        try:
+            check_provenance(keyed, connector.provenance_columns, f"table {named(mine.name)}")
+        except ConfigError as error:
+            yield from error.problems
+
+
+def _of_dead_letters(connector: ConnectorConfig, settings: Settings) -> Iterator[Problem]:
+    dead = connector.dead_letter_table
+    if not dead:
+        return
+    for where, names in _named(connector, settings).items():
+        if dead in names:
+            yield Problem(
+                "errors.deadletterqueue.table",
+                f"connector {connector.name}: errors.deadletterqueue.table={dead} is in {where} "
+                "too: dead letters need a table of their own",
+            )
+    if "." not in dead.strip("."):
+        yield Problem(
+            "errors.deadletterqueue.table",
+            f"connector {connector.name}: errors.deadletterqueue.table={dead!r} has no "
+            "namespace: set it to namespace.name",
+        )
+
+
+def _of_namespaces(connector: ConnectorConfig, settings: Settings) -> Iterator[Problem]:
+    kind = settings.catalog["type"]
+    if kind not in FLAT:
+        return
+    named = _named(connector, settings)
+    named["errors.deadletterqueue.table"] = (connector.dead_letter_table,)
+    for where, names in named.items():
+        deep = [name for name in names if name.count(".") > 1]
+        if deep:
+            yield Problem(
+                where,
+                f"connector {connector.name}: {where}={deep[0]!r}: namespaces of a {kind} catalog "
+                "have one level. Set it to namespace.name",
+            )
+
+
+def _named(connector: ConnectorConfig, settings: Settings) -> dict[str, tuple[str, ...]]:
+    """The tables that each key names, without the one for dead letters."""
+    config = settings.config
+    named = {"iceberg.tables": config.tables}
+    if config.dynamic:
+        named["iceberg.tables.ledger"] = (config.ledger_of(connector.name),)
+    return named

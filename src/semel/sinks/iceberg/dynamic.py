@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -27,8 +27,7 @@ from semel.core.quoting import named
 from semel.core.records import Records, Rejected, RowsRejected, rejected
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg import snapshot
-from semel.sinks.iceberg.catalogs import FLAT
-from semel.sinks.iceberg.config import Settings, TableSettings
+from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.tables import Tables, ahead
@@ -211,10 +210,10 @@ class DynamicTables(Tables):
             self._home.move(partial(self._home.ledger.forgotten, by), forget=True)
         super().set(wanted, by, reason)
 
-    def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: Mapping[str, pa.Table]) -> list[Snapshot]:
         home = self._home.reload()
         if home is None:
             raise self._home.missing()
         tables = [self.of(name).reload() for name in self._named(home)]
         there = [t for t in tables if t is not None]
-        return [snapshot.gathered(self._connector, topics, home, there, letters)]
+        return [snapshot.gathered(self._connector, topics, home, there, dead)]

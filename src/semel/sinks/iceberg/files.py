@@ -6,13 +6,12 @@ import contextlib
 import functools
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -29,8 +28,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from semel.core.errors import ConfigError
-from semel.sinks.iceberg.catalog import reading, reason
+from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.table import Table
+from semel.sinks.lake.tables import delete
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 
 log = logging.getLogger(__name__)
@@ -145,24 +145,13 @@ class FileWriter(RollingWriter[Values, StagedFile, ParquetFile]):
         )
 
     def _delete(self, paths: list[str]) -> None:
-        delete(self._table.io, paths)
+        delete(self._table.io.delete, paths)
 
     def _path(self, done: StagedFile) -> str:
         return done.path
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
         return reading(self._table.where)
-
-
-def delete(io: FileIO, paths: Sequence[str]) -> None:
-    """Delete files that no commit names; what cannot be deleted is left to remove_orphan_files."""
-    for path in paths:
-        try:
-            io.delete(path)
-        except FileNotFoundError:
-            continue
-        except Exception as error:
-            log.info("staged file %s was not deleted: %s", path, reason(error))
 
 
 def _partitioned(

@@ -21,13 +21,11 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
 )
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 
 from semel.core.errors import ServiceError, TransientError
 from semel.sinks.iceberg.catalog import reading, reason
 from semel.sinks.iceberg.files import FileWriter, StagedFile
-from semel.sinks.iceberg.projection import read_rows
 from semel.sinks.iceberg.table import Table
 from semel.sinks.rows import CHANGE_DELETES, OWN, last_changes
 
@@ -64,13 +62,13 @@ def _rewrite(table: Table, keys: pa.Table, writer: FileWriter) -> list[DataFile]
     replaced = []
     schema = table.metadata.schema()
     for task in _candidates(table, keys):
-        held = _read(table, task, schema.select(*keys.column_names))
+        held = table.read(schema.select(*keys.column_names), task)
         left = _without(held, keys)
         if len(left) == held.num_rows:
             continue
         replaced.append(task.file)
         if len(left):
-            whole = _read(table, task, schema)
+            whole = table.read(schema, task)
             writer.write(_as(table.columns, whole.take(pa.array(left))))
     return replaced
 
@@ -101,12 +99,6 @@ def _bounds(name: str, values: pa.ChunkedArray) -> list[BooleanExpression]:
     # pydantic hides PyIceberg's own constructors from mypy
     low = GreaterThanOrEqual(name, least)  # type: ignore[arg-type, call-arg]
     return [low, LessThanOrEqual(name, greatest)]  # type: ignore[arg-type, call-arg]
-
-
-def _read(table: Table, task: FileScanTask, columns: Schema) -> pa.Table:
-    """Columns of a file's rows, except rows that delete files remove."""
-    with reading(table.where):
-        return read_rows(table.metadata, table.io, columns, task)
 
 
 def _without(held: pa.Table, keys: pa.Table) -> np.ndarray:

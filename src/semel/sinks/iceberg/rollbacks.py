@@ -15,6 +15,7 @@ from semel.core.errors import RolledBack
 from semel.core.ledger import LedgerEntry
 from semel.core.quoting import named
 from semel.sinks.iceberg.table import Table
+from semel.sinks.lake.tables import as_it_is, positions_remain
 
 Parents = Mapping[int, int]
 
@@ -85,7 +86,7 @@ def rolled_back(
 ) -> RolledBack:
     """The error for a branch that does not descend from a connector's last commit, with the ways to
     continue. ``then`` are the entries that belong to the rows that it has."""
-    stands = ", ".join(f"{e.topic_partition} at {e.position}" for e in entries)
+    stands = positions_remain(entries)
     begin = f"connector {connector}: Iceberg table {table.where}: branch {named(table.branch)} "
     head = table.snapshot_id
     at = "holds no snapshot" if head is None else f"is at snapshot {head}"
@@ -100,13 +101,10 @@ def rolled_back(
             "what it holds, or read everything again: semel offsets reset FILE"
         )
     known = [f"{e.topic_partition}={e.position}" for e in then]
-    wanted = known or [f"{e.topic_partition}=OFFSET" for e in entries]
     return RolledBack(
         f"{begin}{at}, which does not descend from snapshot {mark}, this connector's last commit: "
         f"it was rolled back. Rows are gone, but the positions remain ({stands}), so nothing was "
-        f"written. To bring the rows back, set the branch to snapshot {mark} again. To continue "
-        "with the table as it is, set the positions to what it holds: semel offsets set FILE "
-        + " ".join(wanted)
-        + ("" if known else "; or read everything again: semel offsets reset FILE")
+        f"written. To bring the rows back, set the branch to snapshot {mark} again. "
+        + as_it_is(entries, known)
         + (". The connector's other tables get those records again, too" if several else "")
     )

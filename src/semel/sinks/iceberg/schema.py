@@ -16,6 +16,7 @@ from semel.sinks import convert
 from semel.sinks.base import no_column
 from semel.sinks.iceberg.config import IcebergConfig, TableSettings
 from semel.sinks.iceberg.table import Table
+from semel.sinks.lake.tables import lacked, same_but_for_case
 from semel.sinks.layout import layout
 from semel.sinks.staging import CommitConflict
 
@@ -74,9 +75,9 @@ def accommodated(
     arranged = layout(config, connector.provenance_columns, records, deletes=False)
     fields = [_new_column(f) for f in arranged.fields()]
     for attempt in range(_ATTEMPTS):
-        if attempt or _new(table, fields):
+        if attempt or lacked(table, fields):
             table.renew()
-        new = _new(table, fields)
+        new = lacked(table, fields)
         wider = _wider(table, arranged.columns) if config.auto_evolve else []
         if not new and not wider:
             return
@@ -120,19 +121,13 @@ def _check_columns(
         what = no_column(f"table {table.where}", topic, new[0].name, grow=EVOLVES)
         raise ConfigError(f"connector {connector.name}: {what}")
     names = [*table.columns.names, *(f.name for f in new)]
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise ConfigError(
-                f"connector {connector.name}: fields {named(other)} and {named(name)} of topic "
-                f"{named(topic)} are one column to many of Iceberg's readers. Leave one out in a "
-                "transform"
-            )
-
-
-def _new(table: Table, fields: Sequence[pa.Field]) -> list[pa.Field]:
-    return [f for f in fields if f.name not in table.columns.names]
+    same = same_but_for_case(names)
+    if same is not None:
+        raise ConfigError(
+            f"connector {connector.name}: fields {named(same[0])} and {named(same[1])} of topic "
+            f"{named(topic)} are one column to many of Iceberg's readers. Leave one out in a "
+            "transform"
+        )
 
 
 def _wider(table: Table, columns: Mapping[str, pa.ChunkedArray]) -> list[pa.Field]:

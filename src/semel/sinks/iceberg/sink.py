@@ -4,52 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
+from semel.config.extras import needs
 from semel.core.delivery import Mechanism, Support
-from semel.core.errors import LedgerConflict, TargetChanged, TransientError, misconfigured
+from semel.core.errors import LedgerConflict, TargetChanged, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import SKIPPED, Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
-from semel.core.records import TIMESTAMP, Records, RowsRejected
+from semel.core.records import TIMESTAMP, Commit, Records, RowsRejected
+from semel.sinks import rows as made
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import ALL_ENGINES, Capabilities
-from semel.sinks.iceberg.checks import check
-from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, settings
+from semel.sinks.iceberg.config import BY_KEY, IGNORED, PREFIXES, IcebergConfig, check, settings
+from semel.sinks.lake.reading import LakeView
+from semel.sinks.lake.sink import LakeSink, LakeStager
+from semel.sinks.lake.tables import CONFLICTS, delete
 from semel.sinks.layout import key_metadata, keys_of
 from semel.sinks.protocols import SeveralLedgers
 from semel.sinks.rereading import NotShown, View
-from semel.sinks.staging import CommitConflict, Staged, Stager, StagingSink
+from semel.sinks.staging import CommitConflict, Staged, Stager
 
-try:
+with needs("connector.class=iceberg", "iceberg"):
     from pyiceberg.catalog import Catalog
 
     from semel.sinks.iceberg import snapshot
     from semel.sinks.iceberg.catalog import connect
-    from semel.sinks.iceberg.dead_letters import DeadLetterTable
     from semel.sinks.iceberg.dynamic import DynamicTables
-    from semel.sinks.iceberg.files import delete
-    from semel.sinks.iceberg.parts import Parts
-    from semel.sinks.iceberg.stager import IcebergStager
-    from semel.sinks.iceberg.tables import Tables
-    from semel.sinks.iceberg.target import CONFLICTS, TargetTable
-    from semel.sinks.iceberg.view import IcebergView
-except ModuleNotFoundError as missing:
-    package = str(missing.name).partition(".")[0]
-    raise misconfigured(
-        "connector.class",
-        f"connector.class=iceberg needs the package {package}: pip install 'semel[iceberg]'",
-    ) from missing
+    from semel.sinks.iceberg.files import FileWriter
+    from semel.sinks.iceberg.routing import Counts, Parts, StagedRows, counted
+    from semel.sinks.iceberg.tables import DeadLetterTable, Tables
+    from semel.sinks.iceberg.target import TargetTable
 
 log = logging.getLogger(__name__)
 
 
-class IcebergSink(StagingSink, SeveralLedgers):
+class IcebergSink(LakeSink, SeveralLedgers):
     """See :class:`~semel.sinks.staging.StagingSink`; configuration in docs/iceberg.md."""
 
     section = IcebergConfig
@@ -65,7 +61,6 @@ class IcebergSink(StagingSink, SeveralLedgers):
         kind = DynamicTables if self._config.dynamic else Tables
         self._tables = kind(connector, self._settings, lambda: self._catalog)
         self._last = Parts()
-        self._letters: DeadLetterTable | None = None
         check(connector, self._settings)
         dead = connector.dead_letter_table
         if dead:
@@ -187,22 +182,21 @@ class IcebergSink(StagingSink, SeveralLedgers):
 
     def rebase(self, rebases: Sequence[Rebase]) -> None:
         self._tables.check_rebases(rebases)
-        back = {r.new.topic_partition: r.new.position for r in rebases if r.renews}
-        if back and self._letters is not None:
-            self._letters.set(back)
+        super().rebase(rebases)
+
+    def _rebase(self, rebases: Sequence[Rebase]) -> None:
         self._tables.rebase(rebases)
 
     # Staging
 
     def stager(self, label: str) -> Stager:
-        safe = re.sub(r"[^\w.-]", "_", f"{self._connector.name}-{label}", flags=re.ASCII)
-        return IcebergStager(self._tables, f"semel-{safe}-", counts=self._config.several)
+        return IcebergStager(self._tables, self._staged(label), counts=self._config.several)
 
     def discard(self, staged: Staged) -> None:
         for name, files in Parts.of(staged.files).files.items():
             table = self._tables.of(name).find()
             if table is not None:
-                delete(table.io, [f.path for f in files])
+                delete(table.io.delete, [f.path for f in files])
 
     # Committing
 
@@ -290,8 +284,7 @@ class IcebergSink(StagingSink, SeveralLedgers):
     # For the audit and by hand
 
     def snapshots(self, topics: Collection[str]) -> list[Snapshot]:
-        letters = self._letters.open() if self._letters is not None else None
-        return self._tables.snapshots(topics, letters)
+        return self._tables.snapshots(topics, self._dead())
 
     @contextlib.contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:
@@ -301,14 +294,13 @@ class IcebergSink(StagingSink, SeveralLedgers):
         table = target.reload()
         if table is None:
             raise target.missing()
-        letters = self._letters.open() if self._letters is not None else None
         config = target.keyed()
         keys = config.pk_fields if config.upsert else ()
 
         def taken(wanted: Collection[str]) -> Snapshot:
-            return snapshot.take(self._connector, wanted, table, letters, keys)
+            return snapshot.take(self._connector, wanted, table, self._dead(), keys)
 
-        yield [IcebergView(self._connector, config, table, taken)]
+        yield [LakeView(self._connector, config, lambda _: table, lambda _: table.where, taken)]
 
     def snapshot(self, topics: Collection[str]) -> Snapshot:
         """Of the first table; :meth:`snapshots` has all."""
@@ -322,8 +314,47 @@ class IcebergSink(StagingSink, SeveralLedgers):
         self, entries: Collection[LedgerEntry] | None, by: str = "", reason: str = SKIPPED
     ) -> None:
         self._tables.check_commits()
-        known = self.entries() if entries is None else entries
-        letters = {e.topic_partition: 0 if entries is None else e.position for e in known}
+        super().set_positions(entries, by, reason)
+
+    def _set(self, entries: Collection[LedgerEntry] | None, by: str, reason: str) -> None:
         self._tables.set(entries, by, reason)
-        if self._letters is not None:
-            self._letters.set(letters)
+
+
+class IcebergStager(LakeStager[FileWriter]):
+    """Writes the data files of one task. With ``counts`` it also reports how many rows went
+    where."""
+
+    def __init__(self, tables: Tables, prefix: str, *, counts: bool) -> None:
+        super().__init__(prefix)
+        self._tables = tables
+        self._shares: dict[str, Counts] | None = {} if counts else None
+
+    def add(self, commit: Commit) -> None:
+        routes = [self._tables.routed(r) for r in commit.records if r.count]
+        for target in [target for parts, _ in routes for target, _ in parts]:
+            if target.name not in self._renewed:
+                target.table.renew()
+                self._renewed.add(target.name)
+        # All records are arranged before any is written: a commit with one that does not fit leaves
+        # nothing behind.
+        arranged: list[tuple[TargetTable, Records, made.Rows]] = [
+            (target, mine, target.arranged(mine)) for parts, _ in routes for target, mine in parts
+        ]
+        for target, mine, rows in arranged:
+            self._count(target.name, mine)
+            if not rows.table.num_rows:
+                continue
+            if target.name not in self._writers:
+                self._writers[target.name] = FileWriter(target.table, self._prefix, rows.key)
+            self._writers[target.name].write(rows.table)
+        if self._shares is not None:
+            for _, nowhere in routes:
+                self._shares.setdefault("", Counter()).update(nowhere)
+
+    def _count(self, table: str, mine: Records) -> None:
+        if self._shares is not None:
+            self._shares.setdefault(table, Counter()).update(counted(mine.rows))
+
+    def finish(self) -> Sequence[Any]:
+        shares = (self._shares or {}).items()
+        return [*super().finish(), *(StagedRows(table, counts) for table, counts in shares)]

@@ -7,8 +7,6 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.typedef import RecursiveDict
-from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy import Engine, event
 
 from semel.core.errors import misconfigured
@@ -17,7 +15,7 @@ from semel.core.watchdog import Watchdog
 _CALL = "semel.call"
 
 
-def connect(name: str, connector: str, timeout: float, **properties: str) -> Catalog:
+def connect(name: str, connector: str, timeout: float, properties: Any) -> Catalog:
     """A catalog in a database. Its transactions fail when no byte has come for ``timeout`` seconds,
     or a few seconds after the connector was asked to stop.
 
@@ -30,14 +28,12 @@ def connect(name: str, connector: str, timeout: float, **properties: str) -> Cat
             _watch(self.engine, connector, name, timeout)
             super()._init_catalog()
 
-    own: Any = Config().get_catalog_config(name) or {}  # of .pyiceberg.yaml and the environment
-    merged: Any = merge_config(own, RecursiveDict(properties))
-    if "uri" not in merged:
+    if "uri" not in properties:
         raise misconfigured(
             "iceberg.catalog.uri",
             "iceberg.catalog.uri is required with iceberg.catalog.type=sql: the catalog's address",
         )
-    return Watched(name, **merged)
+    return Watched(name, **properties)
 
 
 def _watch(engine: Engine, connector: str, name: str, timeout: float) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as is_
 from pyiceberg.catalog import Catalog
@@ -15,13 +17,15 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO
+from pyiceberg.io import pyarrow as by_arrow
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import DataScan, FileScanTask, TableProperties, Transaction
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
@@ -31,11 +35,12 @@ from pyiceberg.table.update import (
     RemovePropertiesUpdate,
     SetPropertiesUpdate,
 )
+from pyiceberg.types import ListType, MapType
 
 from semel.converters.json.columns import WALL
-from semel.core.errors import ConfigError, RolledBack
+from semel.core.errors import ConfigError, RolledBack, ServiceError
 from semel.core.quoting import named
-from semel.sinks.iceberg.catalog import create_namespace, reading, translated
+from semel.sinks.iceberg.catalog import create_namespace, reading, reason, translated
 
 log = logging.getLogger(__name__)
 
@@ -295,6 +300,43 @@ class Table:
                 for entry in manifest.fetch_manifest_entry(self.io)
             )
 
+    def read(self, columns: Schema, task: FileScanTask) -> pa.Table:
+        """Columns of a file's rows, except rows that delete files remove."""
+        by_arrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
+        with reading(self.where):
+            scan = by_arrow.ArrowScan(self.metadata, self.io, columns, AlwaysTrue())
+            return scan.to_table([task])
+
+    def scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of all rows, a file at a time."""
+        if self.snapshot_id is None:
+            return
+        with self._scanning(columns) as scan:
+            for task in scan.plan_files():
+                rows = self.read(scan.projection(), task)
+                yield from rows.select(list(columns)).to_batches()
+
+    def scan(self, columns: Sequence[str]) -> pa.Table:
+        """The same, as one table, from many files at once."""
+        if self.snapshot_id is None:
+            return pa.schema([self.columns.field(c) for c in columns]).empty_table()
+        with self._scanning(columns) as scan:
+            return scan.to_arrow().select(list(columns))
+
+    @contextmanager
+    def _scanning(self, columns: Sequence[str]) -> Iterator[DataScan]:
+        with reading(self.where):
+            try:
+                yield self._table.scan(selected_fields=tuple(columns), snapshot_id=self.snapshot_id)
+            except ValueError as error:
+                raise ServiceError(f"Iceberg table {self.where}: {reason(error)}") from None
+
+    def count(self) -> int:
+        if self.snapshot_id is None:
+            return 0
+        with reading(self.where):
+            return int(self._table.scan(snapshot_id=self.snapshot_id).count())
+
     def define(
         self,
         fields: Sequence[pa.Field],
@@ -344,3 +386,28 @@ def _small(field: pa.Field) -> pa.Field:
     elif is_.is_timestamp(kind) and kind.tz is None:
         field = field.with_metadata({**(field.metadata or {}), WALL: b""})
     return field.with_type(kind)
+
+
+class _Projection(by_arrow.ArrowProjectionVisitor):
+    """PyIceberg (0.12) turns a null list of structs, or a null map, into an empty one."""
+
+    def list(
+        self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None
+    ) -> pa.Array | None:
+        return _nulls_of(list_array, super().list(list_type, list_array, value_array))
+
+    def map(
+        self,
+        map_type: MapType,
+        map_array: pa.Array | None,
+        key_result: pa.Array | None,
+        value_result: pa.Array | None,
+    ) -> pa.Array | None:
+        return _nulls_of(map_array, super().map(map_type, map_array, key_result, value_result))
+
+
+def _nulls_of(before: pa.Array | None, after: pa.Array | None) -> pa.Array | None:
+    if before is None or after is None or before.null_count == after.null_count:
+        return after
+    rows = pa.array(np.arange(len(after)), mask=~before.is_valid().to_numpy(zero_copy_only=False))
+    return after.take(rows)

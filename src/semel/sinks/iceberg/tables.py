@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from semel.config import ConnectorConfig
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, RolledBack
 from semel.core.ledger import (
     Advance,
     Hole,
@@ -33,10 +33,15 @@ from semel.sinks.base import Snapshot, lacking, no_column
 from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
+from semel.sinks.iceberg.files import FileWriter
+from semel.sinks.iceberg.rollbacks import holds
 from semel.sinks.iceberg.routing import Counts, by_regex
 from semel.sinks.iceberg.schema import EVOLVES
 from semel.sinks.iceberg.table import Table
 from semel.sinks.iceberg.target import TargetTable
+from semel.sinks.lake.dead_letters import LetterTable
+from semel.sinks.letters import SCHEMA
+from semel.sinks.staging import CommitConflict
 
 TableLedger = Mapping[TopicPartition, LedgerEntry]
 """The entries of one table's ledger."""
@@ -271,7 +276,7 @@ class Tables:
             elif target.find() is not None:
                 target.move(partial(target.ledger.forgotten, by), forget=True, checked=False)
 
-    def snapshots(self, topics: Collection[str], letters: Table | None) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: Mapping[str, pa.Table]) -> list[Snapshot]:
         found = []
         for target in self.all():
             table = target.reload()
@@ -279,7 +284,7 @@ class Tables:
                 raise target.missing()
             config = target.keyed()
             keys = config.pk_fields if config.upsert else ()
-            found.append(snapshot.take(self._connector, topics, table, letters, keys))
+            found.append(snapshot.take(self._connector, topics, table, dead, keys))
         return found
 
 
@@ -315,3 +320,53 @@ def ahead(
             which[tp], limits[tp] = frozenset(further), min(further.values())
     first = next(iter(which.values()), None)
     return {tp: limits[tp] for tp, tables in which.items() if tables == first}
+
+
+class DeadLetterTable(LetterTable[Table]):
+    """The dead letters in a table of their own."""
+
+    def __init__(self, catalog: Callable[[], Catalog], name: str, connector: str) -> None:
+        super().__init__(name, connector)
+        self._catalog = catalog
+
+    def _open(self) -> Table | None:
+        return Table.open(self._catalog(), self._where)
+
+    def _create(self) -> Table:
+        Table.create(self._catalog(), self._where, {})
+        found = self._open()
+        assert found is not None
+        return found
+
+    @property
+    def _mark(self) -> str:
+        return f"semel-snapshot:{self._connector}"
+
+    def _check(self, table: Table) -> None:
+        mark = table.metadata.properties.get(self._mark)
+        if mark is None or holds(table, frozenset({int(mark)})):
+            return
+        raise RolledBack(
+            f"connector {self._connector}: Iceberg table {self._where}, which holds dead letters, "
+            f"does not descend from snapshot {mark}, this connector's last commit there, as far as "
+            "its snapshots tell: it was rolled back. To bring the letters back, set it to that "
+            "snapshot again. To continue without them, confirm the connector's positions: semel "
+            "offsets show FILE, then semel offsets set FILE TOPIC-PARTITION=OFFSET for each"
+        )
+
+    def _behind(self, table: Table, name: str) -> int | None:
+        found = table.metadata.properties.get(name)
+        return None if found is None else int(found)
+
+    def _commit(self, table: Table, letters: pa.Table | None, behind: Mapping[str, int]) -> None:
+        if not table.columns.names:
+            table.define(list(SCHEMA))
+        writer = FileWriter(table, "semel-dead-letters-")
+        try:
+            if letters is not None:
+                writer.write(letters.select(table.columns.names).cast(table.columns))
+            files = [f.data_file() for f in writer.finish()]
+            table.commit(files, {n: str(at) for n, at in behind.items()}, mark=self._mark)
+        except CommitConflict:
+            writer.discard()
+            raise

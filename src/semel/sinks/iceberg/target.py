@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 
@@ -19,18 +21,15 @@ from semel.sinks import rows as made
 from semel.sinks.convert import to_read
 from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
-from semel.sinks.iceberg.files import StagedFile, delete
+from semel.sinks.iceberg.files import StagedFile
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.merge import merge
 from semel.sinks.iceberg.routing import narrowed
 from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.years import beyond
+from semel.sinks.lake.tables import CONFLICTS, delete
 from semel.sinks.layout import not_from_values
 from semel.sinks.staging import CommitConflict
-
-CONFLICTS = 50
-"""A commit fails after losing to this many commits of other writers."""
 
 
 class TargetTable:
@@ -135,7 +134,7 @@ class TargetTable:
         arrange = made.changes if self._settings.config.upsert else made.inserts
         provenance = self._connector.provenance_columns
         found = arrange(self.keyed(), provenance, self._own(records), columns)
-        unfit = sorted(beyond(found.table).items())
+        unfit = sorted(_beyond(found.table).items())
         if unfit:
             given = [t for t in (records.rows, records.tombstones) if t is not None]
             source = pa.concat_tables([t.select(ORIGIN) for t in given])
@@ -176,7 +175,7 @@ class TargetTable:
         """
         if files and files[0].key:
             merge(self.table, files, moved, self._mark)
-            delete(self.table.io, [f.path for f in files])
+            delete(self.table.io.delete, [f.path for f in files])
         elif files or moved:
             self.table.commit([f.data_file() for f in files], moved, mark=self._mark)
 
@@ -283,3 +282,48 @@ def _columns(schema: Schema | None) -> set[tuple[int, str]]:
     if schema is None:
         return {(0, "of a schema that is gone")}
     return {(i, schema.find_column_name(i) or "") for i in schema.field_ids}
+
+
+_DAYS = -719_162, 2_932_896
+_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+def _beyond(rows: pa.Table) -> dict[int, str]:
+    """The rows that hold a date or time outside the years 1 to 9999, each with the column:
+    PyIceberg cannot write the bounds of their files."""
+    found: dict[int, str] = {}
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        for row in _rows(values):
+            found.setdefault(row, f"column {named(name)}: the year is not between 1 and 9999")
+    return found
+
+
+def _rows(values: pa.ChunkedArray) -> list[int]:
+    """The rows, found by bisection."""
+    if not any(map(_any, values.chunks)):
+        return []
+    if len(values) == 1:
+        return [0]
+    middle = len(values) // 2
+    return _rows(values.slice(0, middle)) + [middle + n for n in _rows(values.slice(middle))]
+
+
+def _any(values: pa.Array) -> bool:
+    kind = values.type
+    if is_.is_date32(kind):
+        return _outside(values.cast(pa.int32()), _DAYS)
+    if is_.is_timestamp(kind):
+        return _outside(values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()), _MICROSECONDS)
+    if is_.is_struct(kind):
+        return any(map(_any, values.flatten()))
+    if is_.is_map(kind):
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return _any(values.keys[first:last]) or _any(values.items[first:last])
+    if is_.is_list(kind):
+        return _any(values.flatten())
+    return False
+
+
+def _outside(counts: pa.Array, bounds: tuple[int, int]) -> bool:
+    least, greatest = pc.min_max(counts).as_py().values()
+    return least is not None and (least < bounds[0] or greatest > bounds[1])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, key
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import Problem
+from semel.core.problems import refuse
 from semel.sinks.routed import RoutedConfig
 
 CLASSES = ("kafka",)
@@ -115,24 +117,20 @@ class KafkaConfig(RoutedConfig):
     )
 
     def __post_init__(self) -> None:
-        problems = []
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         if "${" in self.topic_format.replace("${topic}", ""):
-            problems.append(
-                Problem(
-                    "topic.rename.format",
-                    f"topic.rename.format={self.topic_format!r}: only ${{topic}} can be filled in",
-                )
+            yield Problem(
+                "topic.rename.format",
+                f"topic.rename.format={self.topic_format!r}: only ${{topic}} can be filled in",
             )
         names = (self.topic_header, self.partition_header, self.offset_header)
         if len(set(names)) < len(names):
-            problems.append(
-                Problem(
-                    "provenance.topic.header",
-                    f"provenance headers need three names, not {', '.join(names)}",
-                )
+            yield Problem(
+                "provenance.topic.header",
+                f"provenance headers need three names, not {', '.join(names)}",
             )
-        if problems:
-            raise ConfigError(*problems)
 
     def topic(self, source: str) -> str:
         """The target of a topic."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from semel.config import ConnectorConfig, read
+from semel.config.worker import SECURITY
 from semel.core.context import RUN
-from semel.core.delivery import Mechanism, Support
-from semel.core.errors import LedgerConflict, TransientError
+from semel.core.delivery import Delivery, Mechanism, Support
+from semel.core.errors import LedgerConflict, Problem, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import (
     SKIPPED,
@@ -31,26 +33,22 @@ from semel.core.ledger import (
     rebased,
     set_by_hand,
 )
-from semel.core.problems import together
+from semel.core.problems import refuse, together
 from semel.core.quoting import named
 from semel.core.records import HEADERS, TIMESTAMP, Commit, RowsRejected
-from semel.kafka.cluster import wait_for_brokers
+from semel.kafka.clients import IDEMPOTENCE, acks, client_config, confirms_all, is_true
+from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.kafka.groups import Groups
 from semel.kafka.messages import Messages
 from semel.kafka.transactions import Transactions
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka import snapshot
-from semel.sinks.kafka.checks import check
-from semel.sinks.kafka.clusters import Clusters
 from semel.sinks.kafka.config import IGNORED, KafkaConfig
-from semel.sinks.kafka.group import Group
-from semel.sinks.kafka.ledger import Ledger
-from semel.sinks.kafka.offsets import GroupOffsets, nonmember
+from semel.sinks.kafka.ledger import Ledger, LedgerTopic, Record
+from semel.sinks.kafka.offsets import Group, GroupOffsets, never_copied, nonmember
 from semel.sinks.kafka.sender import Sender
-from semel.sinks.kafka.storage import LedgerTopic, Record
 from semel.sinks.kafka.targets import Targets
-from semel.sinks.kafka.uncopied import never_copied
 from semel.sinks.protocols import FencesByGroup, Membership, Transactional
 
 log = logging.getLogger(__name__)
@@ -82,7 +80,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             ledger_topic,
             self._transactions.limit,
         )
-        together(partial(check, connector, clusters.producer), self._targets.check)
+        together(lambda: refuse(_problems(connector, clusters.producer)), self._targets.check)
         self._offsets = GroupOffsets(
             connector.group_id,
             connector.tasks_max,
@@ -430,3 +428,71 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             self._clusters.consumer,
             2 * self._transactions.seconds,
         )
+
+
+def _problems(connector: ConnectorConfig, producer: Mapping[str, Any]) -> Iterator[Problem]:
+    """The producer's settings with which the declared delivery cannot be kept, as far as that can
+    be told without a cluster."""
+    if "transactional.id" in producer:
+        yield Problem(
+            "producer.override.transactional.id",
+            f"connector {connector.name}: producer.override.transactional.id is set by semel: "
+            "the guarantee depends on it. Remove it",
+        )
+    if connector.delivery is not Delivery.AT_MOST_ONCE and not confirms_all(producer):
+        yield Problem(
+            "producer.override.acks",
+            f"connector {connector.name}: producer.override.acks={acks(producer)} "
+            "confirms records that a broker may still lose: no delivery but at-most-once can "
+            "be kept. Set it to all, or remove it",
+        )
+    if connector.delivery is not Delivery.AT_LEAST_ONCE and IDEMPOTENCE in producer:
+        given = producer[IDEMPOTENCE]
+        if not is_true(given):
+            yield Problem(
+                "producer.override",
+                f"connector {connector.name}: producer.override.{IDEMPOTENCE}={given}: records "
+                "are sent in transactions, which Kafka requires to be idempotent. Remove it, "
+                "or set delivery=at-least-once, which sends them outside of transactions",
+            )
+    if connector.dead_letter_table:
+        yield Problem(
+            "errors.deadletterqueue.table",
+            f"connector {connector.name}: errors.deadletterqueue.table="
+            f"{connector.dead_letter_table}: Kafka has no tables. Set "
+            "errors.deadletterqueue.topic.name, which is in the transaction, too",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """``producer`` and ``consumer`` are clients' settings for the target, which is the source's
+    cluster unless records go ``elsewhere``."""
+
+    source: Cluster
+    target: Cluster
+    servers: str
+    elsewhere: bool
+    producer: Mapping[str, Any]
+    consumer: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, connector: ConnectorConfig, config: KafkaConfig) -> Clusters:
+        """Another cluster is reached with the producer's security settings, and with each client's
+        other settings."""
+        servers = config.target_servers or connector.bootstrap_servers
+        elsewhere = servers != connector.bootstrap_servers
+        there = {"bootstrap.servers": servers}
+        admin = client_config(connector, "admin")
+        producer = client_config(connector, "producer", elsewhere=elsewhere) | there
+        consumer = client_config(connector, "consumer")
+        source = target = Cluster(admin)
+        if elsewhere:
+            given = {k: v for k, v in producer.items() if k.startswith(SECURITY)}
+            target = Cluster(_without_login(admin) | given | there)
+            consumer = {**_without_login(consumer), **target.config}
+        return cls(source, target, servers, elsewhere, producer, consumer)
+
+
+def _without_login(client: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in client.items() if not k.startswith(SECURITY)}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.ledger import TopicPartition
+from semel.core.problems import refuse
 from semel.core.quoting import named
 from semel.kafka.cluster import Cluster
 from semel.kafka.topics import check_replicas, create_dead_letter_topic, like, of_copy
@@ -46,53 +47,44 @@ class Targets:
         Raises:
             ConfigError: records would come back, or the ledger cannot hold a position.
         """
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         connector = self._connector
-        problems: list[Problem] = []
         for topic in connector.topics:
-            problems += self._loop(topic)
+            yield from self._loop(topic)
             if self._ledger in (topic, self._config.topic(topic)):
-                problems.append(
-                    Problem(
-                        "offset.storage.topic",
-                        f"connector {connector.name}: {self._ledger} is the ledger topic "
-                        "(offset.storage.topic), and holds nothing else: it can neither be "
-                        "copied nor be a target",
-                    )
+                yield Problem(
+                    "offset.storage.topic",
+                    f"connector {connector.name}: {self._ledger} is the ledger topic "
+                    "(offset.storage.topic), and holds nothing else: it can neither be "
+                    "copied nor be a target",
                 )
             if self._config.topic(topic) == connector.dead_letter_topic:
-                problems.append(
-                    Problem(
-                        "errors.deadletterqueue.topic.name",
-                        f"connector {connector.name}: errors.deadletterqueue.topic.name="
-                        f"{connector.dead_letter_topic} is the target of topic {named(topic)} too: "
-                        "dead letters need a topic of their own",
-                    )
+                yield Problem(
+                    "errors.deadletterqueue.topic.name",
+                    f"connector {connector.name}: errors.deadletterqueue.topic.name="
+                    f"{connector.dead_letter_topic} is the target of topic {named(topic)} too: "
+                    "dead letters need a topic of their own",
                 )
         pattern = connector.topics_regex
         if pattern and not self._elsewhere and connector.reads(self._ledger):
-            problems.append(
-                Problem(
-                    "topics.regex",
-                    f"connector {connector.name}: topics.regex={pattern!r} matches the ledger "
-                    f"topic {named(self._ledger)}: each commit would make one more record to copy, "
-                    "forever. Exclude it, or name another topic in offset.storage.topic",
-                )
+            yield Problem(
+                "topics.regex",
+                f"connector {connector.name}: topics.regex={pattern!r} matches the ledger "
+                f"topic {named(self._ledger)}: each commit would make one more record to copy, "
+                "forever. Exclude it, or name another topic in offset.storage.topic",
             )
         several = len(connector.topics) > 1 or connector.topics_regex
         if self._elsewhere and several and "${topic}" not in self._config.topic_format:
-            problems.append(
-                Problem(
-                    "topic.rename.format",
-                    f"connector {connector.name}: "
-                    f"topic.rename.format={self._config.topic_format!r} sends several topics "
-                    "to one topic of another cluster, where the ledger keeps a position for "
-                    "each topic and partition. Let it contain ${topic}, or make a connector "
-                    "for each topic",
-                )
+            yield Problem(
+                "topic.rename.format",
+                f"connector {connector.name}: topic.rename.format={self._config.topic_format!r} "
+                "sends several topics to one topic of another cluster, where the ledger keeps a "
+                "position for each topic and partition. Let it contain ${topic}, or make a "
+                "connector for each topic",
             )
-        problems += self._merged(connector.topics)
-        if problems:
-            raise ConfigError(*problems)
+        yield from self._merged(connector.topics)
 
     def _merged(self, topics: Collection[str]) -> list[Problem]:
         """Why transforms cannot send several topics to one topic of another cluster."""
@@ -122,8 +114,7 @@ class Targets:
                     f"connector {connector.name}: "
                     f"topic.rename.format={self._config.topic_format!r} sends topic {named(topic)} "
                     f"to topic {named(name)}, which the connector reads: its records would go "
-                    "round "
-                    "forever. Choose another name, such as ${topic}.copy, or another cluster "
+                    "round forever. Choose another name, such as ${topic}.copy, or another cluster "
                     "by dest.kafka.bootstrap.servers",
                 )
             ]

@@ -37,8 +37,7 @@ from semel.sinks.convert import read_nested
 from semel.sinks.fitting import UNFIT, only_null, unfit_rows
 from semel.sinks.jsontext import documents, moments, text
 from semel.sinks.layout import provenance_conflict
-from semel.sinks.search import streams
-from semel.sinks.search.config import SearchConfig
+from semel.sinks.search.config import TIME, SearchConfig
 from semel.sinks.search.documents import creates, deletes, updates, upserts
 from semel.sinks.unavailable import in_objects, refusals, unavailable, without
 
@@ -217,7 +216,7 @@ class Writer:
         if not passed:
             columns = self.columns(rows)
             if self.config.streams:
-                columns[streams.TIME] = _times(rows, self.config.times)
+                columns[TIME] = _times(rows, self.config.times)
             return documents(columns, rows.num_rows, sparse=self.sparse)
         text = one_array(rows.column("value")).cast(pa.string())
         text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n

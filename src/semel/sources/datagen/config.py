@@ -7,7 +7,7 @@ from pathlib import Path
 
 from semel.config import HIGH, LOW, Type, key
 from semel.core.answers import content_of
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import check_read
 from semel.sources.datagen.quickstarts import FILES, QUICKSTARTS, Schema
 
@@ -86,16 +86,12 @@ class DatagenConfig:
         }
         names = [name for name, value in given.items() if value.strip()]
         if len(names) > 1:
-            raise ConfigError(
-                Problem(names[0], f"{' and '.join(names)} exclude each other: set one")
-            )
+            raise misconfigured(names[0], f"{' and '.join(names)} exclude each other: set one")
         if not names:
             raise ConfigError(_NO_SCHEMA)
         if "," in self.topic:
-            raise ConfigError(
-                Problem(
-                    "kafka.topic", f"kafka.topic={self.topic} must be one topic, without commas"
-                )
+            raise misconfigured(
+                "kafka.topic", f"kafka.topic={self.topic} must be one topic, without commas"
             )
 
     @property
@@ -132,10 +128,8 @@ class DatagenConfig:
             return Schema(content_of(path).decode(), "")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise ConfigError(
-                Problem(
-                    "schema.filename",
-                    f"schema.filename={path} cannot be read: {reason}. Name an Avro schema, or "
-                    "set quickstart",
-                )
+            raise misconfigured(
+                "schema.filename",
+                f"schema.filename={path} cannot be read: {reason}. Name an Avro schema, or "
+                "set quickstart",
             ) from None

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.sources.datagen.draws import Block, salt
+from semel.sources.datagen.values import Block, salt
 
 Pieces = Callable[[Block], Any]
 """Makes a text for each record: an array, or one text for all."""

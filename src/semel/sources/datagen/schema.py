@@ -14,9 +14,8 @@ from semel.core.answers import content_of
 from semel.core.problems import check_read
 from semel.core.quoting import named
 from semel.sources.datagen import values
-from semel.sources.datagen.draws import salt
 from semel.sources.datagen.regex import texts
-from semel.sources.datagen.values import Iteration, Maker
+from semel.sources.datagen.values import Iteration, Maker, salt
 
 _SIZES = {"int": 32, "long": 64}
 _SIMPLE = {

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from semel.config import SourceConnectorConfig, absolute, read
 from semel.core.delivery import Support
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, misconfigured
 from semel.core.quoting import all_named, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.datagen.config import DatagenConfig
-from semel.sources.datagen.draws import Block, salt
 from semel.sources.datagen.schema import Unusable, records_of
+from semel.sources.datagen.values import Block, salt
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,14 @@ class DatagenSource(Source):
         try:
             self._records = records_of(schema.avro)
         except Unusable as error:
-            raise ConfigError(Problem(of, f"{self._config.origin}: the schema {error}")) from None
+            raise misconfigured(of, f"{self._config.origin}: the schema {error}") from None
         self._key = schema.keyfield
         self.keyed = bool(self._key)
         if self._key and self._records.type.get_field_index(self._key) < 0:
             names = all_named(f.name for f in self._records.type)
-            raise ConfigError(
-                Problem(
-                    "schema.keyfield",
-                    f"schema.keyfield={self._key} must be a field of the records: {names}",
-                )
+            raise misconfigured(
+                "schema.keyfield",
+                f"schema.keyfield={self._key} must be a field of the records: {names}",
             )
 
     def describe(self) -> dict[str, str]:

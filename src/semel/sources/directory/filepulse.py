@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, misconfigured
 
 CLASS = "io.streamthoughts.kafka.connect.filepulse.source.FilePulseSourceConnector"
 PREFIXES = ("fs.", "tasks.", "filters", "file.filter.", "offset.", "skip.", "ignore.")
@@ -75,6 +75,6 @@ def _last(name: str) -> str:
 
 
 def _refused(name: str, value: str, must: str) -> ConfigError:
-    return ConfigError(
-        Problem(name, f"{name}={value} of FilePulse has no equivalent here: it must be {must}")
+    return misconfigured(
+        name, f"{name}={value} of FilePulse has no equivalent here: it must be {must}"
     )

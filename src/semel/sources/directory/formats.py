@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.quoting import all_named, named
 from semel.sources.directory.config import DirectoryConfig
 from semel.sources.directory.csvrows import OfCsv
@@ -52,21 +52,19 @@ def formats_of(config: DirectoryConfig, connector_class: str) -> Formats:
         try:
             fields = fields_of(text) if text.strip() else []
         except ValueError as error:
-            raise ConfigError(Problem(key, f"{key} {error}")) from None
+            raise misconfigured(key, f"{key} {error}") from None
     if config.generated:
         fields = []
     try:
         parser = Parser(config.date_formats, config.timezone)
     except ValueError as error:
         key = str(error).split("=", maxsplit=1)[0].split(" ", maxsplit=1)[0]
-        raise ConfigError(Problem(key, str(error))) from None
+        raise misconfigured(key, str(error)) from None
     if name == "csv" and not fields and not config.header:
-        raise ConfigError(
-            Problem(
-                "value.schema",
-                "value.schema is required, or csv.first.row.as.header=true: nothing else names "
-                "the columns",
-            )
+        raise misconfigured(
+            "value.schema",
+            "value.schema is required, or csv.first.row.as.header=true: nothing else names "
+            "the columns",
         )
     as_text = connector_class.endswith("SpoolDirSchemaLessJsonSourceConnector")
     found = Formats(name, config, fields, parser, as_text)
@@ -79,34 +77,27 @@ def _check_fields(found: Formats) -> None:
     config = found.config
     if found.name == "text" and (found.key_fields or config.timestamp_mode == "field"):
         given = "timestamp.field" if config.timestamp_mode == "field" else "key.schema"
-        raise ConfigError(Problem(given, f"{given}: lines of text have no fields. Remove it"))
+        raise misconfigured(given, f"{given}: lines of text have no fields. Remove it")
     if config.metadata_location == "field" and (
         found.name == "text" or (found.name == "json" and not known)
     ):
-        raise ConfigError(
-            Problem(
-                "metadata.location",
-                "metadata.location=field: lines of text have no fields, nor has JSON without "
-                "value.schema. Set it to headers or none",
-            )
+        raise misconfigured(
+            "metadata.location",
+            "metadata.location=field: lines of text have no fields, nor has JSON without "
+            "value.schema. Set it to headers or none",
         )
     if not known:
         return
     missing = [n for n in found.key_fields if n not in known]
     if missing:
-        raise ConfigError(
-            Problem(
-                "key.schema" if config.key_schema else "schema.generation.key.fields",
-                f"the key's field {named(missing[0])} must be one of value.schema: "
-                f"{all_named(known)}",
-            )
+        raise misconfigured(
+            "key.schema" if config.key_schema else "schema.generation.key.fields",
+            f"the key's field {named(missing[0])} must be one of value.schema: {all_named(known)}",
         )
     if config.timestamp_mode == "field":
         of = next((f for f in found.fields if f.name == config.timestamp_field), None)
         if of is None or not of.is_time:
-            raise ConfigError(
-                Problem(
-                    "timestamp.field",
-                    f"timestamp.field={config.timestamp_field} must be a Timestamp of value.schema",
-                )
+            raise misconfigured(
+                "timestamp.field",
+                f"timestamp.field={config.timestamp_field} must be a Timestamp of value.schema",
             )

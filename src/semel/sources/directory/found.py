@@ -1,11 +1,23 @@
-"""A file or object, and which version of it."""
+"""A file or object, which version of it, and its removal from the input.
+
+No system call moves or deletes a file only if it is a given one. So a local file is checked before
+it is renamed and once more afterwards, and put back if it is another one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
+import uuid
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from semel.core.errors import ServiceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +64,112 @@ def stored_object(name: str, info: Mapping[str, Any]) -> Found:
 def is_same(now: Found, found: Found) -> bool:
     """Whether a local file is the one that was found, even after chmod or with new hard links."""
     return now == found or (now.version, now.inode) == (found.version, found.inode)
+
+
+ASIDE = ".semel-"
+"""The prefix of files that are about to be deleted."""
+
+
+def checksum_of(path: Path) -> int:
+    """The CRC-32 of a file."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def move_file(source: Path, target: Path, found: Found, checksum: int | None) -> None:
+    """Move a file, if it is the one that was found. ``checksum`` is that of its content, if known.
+
+    Raises:
+        FileNotFoundError: it is gone, or another file has taken its name.
+        ServiceError: another file has taken its name, and cannot be put back.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _rename(source, target, found, checksum)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(source, target, found)  # another file system
+        delete_file(source, found, checksum)
+
+
+def delete_file(path: Path, found: Found, checksum: int | None) -> None:
+    """Delete a file, if it is the one that was found. See ``move_file``."""
+    aside = path.with_name(f"{ASIDE}{uuid.uuid4().hex}")
+    try:
+        _rename(path, aside, found, checksum)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if aside.exists():
+            raise
+        if not is_same(local_file(found.name, path.stat()), found):
+            raise _another(found) from None
+        path.unlink()  # the directory allows no new names, or the disk is full
+    else:
+        aside.unlink(missing_ok=True)
+
+
+def _rename(source: Path, target: Path, found: Found, checksum: int | None) -> None:
+    if not is_same(local_file(found.name, source.stat()), found):
+        raise _another(found)
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        if not target.exists():  # NFS reports this, too, if it has sent a request twice
+            raise
+    try:
+        if not _is_renamed(target, found, checksum):
+            raise _another(found)
+    except OSError:
+        _put_back(target, source)
+        raise
+
+
+def _is_renamed(path: Path, found: Found, checksum: int | None) -> bool:
+    now = local_file(found.name, path.stat())
+    if now.version == found.version:
+        return True
+    if now.size != found.size:
+        return False
+    # some mounted stores change a file's time when it is renamed
+    return now.inode == found.inode if checksum is None else checksum_of(path) == checksum
+
+
+def _put_back(moved: Path, path: Path) -> None:
+    try:
+        os.link(moved, path, follow_symlinks=False)  # unlike a rename, it replaces nothing
+    except OSError:  # the name is taken, or the file system has no links
+        if not path.exists():
+            moved.rename(path)
+            return
+        if not path.samefile(moved):
+            raise ServiceError(
+                f"{path} was replaced twice while it was moved: {moved} is one of these files, "
+                f"and has not been read. Move it to {path.parent} under a new name, then start "
+                "the connector again"
+            ) from None
+    moved.unlink()
+
+
+def _copy(source: Path, target: Path, found: Found) -> None:
+    """Copy a file, unless it changes meanwhile."""
+    part = target.with_name(f".{target.name}.part")
+    with contextlib.ExitStack() as failing:
+        failing.callback(part.unlink, missing_ok=True)
+        with source.open("rb") as file:
+            with part.open("wb") as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
+            shutil.copystat(source, part)
+            for now in (os.fstat(file.fileno()), source.stat()):
+                if not is_same(local_file(found.name, now), found):
+                    raise _another(found)
+        part.replace(target)
+        failing.pop_all()
+
+
+def _another(found: Found) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "another file has its name", found.name)

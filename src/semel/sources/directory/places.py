@@ -11,20 +11,21 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from semel.config.allowed import is_below
-from semel.core.errors import ConfigError, Problem, misconfigured
-from semel.sources.directory import removal
-from semel.sources.directory.found import Found, is_same, local_file, stored_object
-from semel.sources.directory.removal import checksum_of
+from semel.config.extras import needs
+from semel.core.errors import misconfigured
+from semel.sources.directory.found import (
+    Found,
+    checksum_of,
+    delete_file,
+    is_same,
+    local_file,
+    move_file,
+    stored_object,
+)
 
-try:
+with needs("the directory source", "files"):
     from semel.sinks.files.places import open_store
     from semel.sinks.files.store import LOCAL, Store, protocol_of
-except ModuleNotFoundError as missing:
-    package = str(missing.name).partition(".")[0]
-    raise misconfigured(
-        "connector.class",
-        f"the directory source needs the package {package}: pip install 'semel[files]'",
-    ) from missing
 
 _COARSE_MS = 2_000
 """The times of a file and its copy differ by less: FAT rounds them to two seconds."""
@@ -44,12 +45,10 @@ class Places:
         roots = {name: _split(path) for name, path in paths.items() if path}
         stores = {store for store, _ in roots.values()}
         if len(stores) > 1:
-            raise ConfigError(
-                Problem(
-                    "input.path",
-                    f"{', '.join(f'{n}={paths[n]}' for n in roots)}: must be in one store, since "
-                    "files are moved between them",
-                )
+            raise misconfigured(
+                "input.path",
+                f"{', '.join(f'{n}={paths[n]}' for n in roots)}: must be in one store, since "
+                "files are moved between them",
             )
         (where,) = stores
         self._folders = {name: folder for name, (_, folder) in roots.items()}
@@ -134,7 +133,7 @@ class Places:
             self._store.delete([self._name(place, found.name)])
             return
         with self._store.translated():
-            removal.delete(Path(self._folders[place], found.name), found, checksum)
+            delete_file(Path(self._folders[place], found.name), found, checksum)
 
     def move(
         self, found: Found, checksum: int | None, source: str, target: str, folder: str = ""
@@ -156,9 +155,9 @@ class Places:
         of, to = Path(self._folders[source], found.name), Path(self._folders[target], name)
         with self._store.translated():
             if other is None:
-                removal.move(of, to, found, checksum)
+                move_file(of, to, found, checksum)
             else:
-                removal.delete(of, found, checksum)
+                delete_file(of, found, checksum)
 
     def _is_copy(self, other: Found, found: Found) -> bool:
         """Whether a file may be a copy. Local copies keep the time, which an audit looks for."""

@@ -14,8 +14,9 @@ import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,13 +37,25 @@ from semel.sources.base import (
     source_records,
 )
 from semel.sources.directory import filepulse, files
-from semel.sources.directory.config import DELETE, IGNORED, MOVE_BY_DATE, NONE, DirectoryConfig
-from semel.sources.directory.files import BROKEN, DONE, FILE_NAME, Reached, Versions
+from semel.sources.directory.config import (
+    DELETE,
+    IGNORED,
+    MOVE_BY_DATE,
+    NONE,
+    DirectoryConfig,
+)
+from semel.sources.directory.files import (
+    BROKEN,
+    DONE,
+    FILE_NAME,
+    Kept,
+    Listing,
+    Reached,
+    Versions,
+    told,
+)
 from semel.sources.directory.formats import formats_of
 from semel.sources.directory.found import Found
-from semel.sources.directory.gathering import Gathered
-from semel.sources.directory.kept import Kept, told
-from semel.sources.directory.listing import Listing
 from semel.sources.directory.metadata import HEADERS, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
@@ -408,3 +421,54 @@ class DirectorySource(Source):
         if message not in self._said:
             log.warning("connector %s: %s", self._name, message)
         self._said.add(message)
+
+
+_BYTES = 8 * 1024 * 1024
+_FILES = 1000
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What was read since the last batch."""
+
+    most: int
+    records: list[ConnectRecords] = field(default_factory=list)
+    reached: dict[str, tuple[SourcePartition, SourceOffset]] = field(default_factory=dict)
+    size: int = 0
+    count: int = 0
+
+    def add(
+        self, records: ConnectRecords | None, partition: SourcePartition, offset: SourceOffset
+    ) -> None:
+        if records is not None and len(records):
+            self.records.append(records)
+            self.size += int(records.values.nbytes)
+            self.count += len(records)
+        self.reached[str(partition)] = partition, offset
+
+    @property
+    def is_full(self) -> bool:
+        many = len(self.reached) >= _FILES
+        return many or self.size >= _BYTES or self.count >= self.most
+
+    def batch(self) -> SourceBatch:
+        """Everything, in as few columns as types allow."""
+        made = [_joined(list(g)) for _, g in groupby(self.records, _kind)]
+        return SourceBatch(made, {}, reached=tuple(self.reached.values()))
+
+
+def _kind(records: ConnectRecords) -> tuple[pa.DataType, pa.DataType, pa.Schema]:
+    return records.values.type, records.keys.type, records.origin.schema
+
+
+def _joined(several: list[ConnectRecords]) -> ConnectRecords:
+    first = several[0]
+    if len(several) == 1:
+        return first
+    return ConnectRecords(
+        first.topic,
+        pa.concat_tables([r.origin for r in several]),
+        pa.concat_arrays([r.keys for r in several]),
+        pa.concat_arrays([r.values for r in several]),
+        None if first.headers is None else pa.concat_arrays([r.headers for r in several]),
+    )

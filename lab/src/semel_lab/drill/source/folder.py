@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from semel.config.definition import names
 from semel.core.errors import ConfigError
-from semel.sources.directory.config import OF_SPOOLDIR
-from semel.sources.directory.textkeys import TextKeys
+from semel.sources.directory.config import OF_SPOOLDIR, TextKeys
 from semel_lab.drill.plan import Kind
 from semel_lab.drill.source.system import OF_ANY, System, text_of
 

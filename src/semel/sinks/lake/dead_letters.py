@@ -10,22 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from semel.core.ledger import TopicPartition
 from semel.core.records import DeadLetter
-from semel.sinks.letters import rows
+from semel.sinks.lake.tables import LakeTable
+from semel.sinks.letters import PLACES, places_of, rows
 from semel.sinks.staging import CommitConflict
 
-
-class Renewable(Protocol):
-    def renew(self) -> None:
-        """Read what others have committed."""
-
-
-T = TypeVar("T", bound=Renewable)
+T = TypeVar("T", bound=LakeTable)
 
 
 class LetterTable(ABC, Generic[T]):
@@ -71,6 +66,14 @@ class LetterTable(ABC, Generic[T]):
         if table is not None:
             table.renew()
             self._check(table)
+
+    def places(self) -> dict[str, pa.Table]:
+        """Partition, offset and time of the letters, by topic."""
+        table = self.open()
+        if table is None:
+            return {}
+        table.renew()
+        return places_of(self._connector, table.scan(PLACES)) if table.columns.names else {}
 
     def _name(self, tp: TopicPartition) -> str:
         return f"semel:{self._connector}:{tp.topic}:{tp.partition}"
