@@ -16,6 +16,7 @@ from semel.cli.console import console
 from semel.core.context import this_user
 from semel.core.errors import ConfigError
 from semel.core.ledger import Hole
+from semel.driver.offsets import Wanted
 from semel.driver.planning import plan_any
 from semel.kafka.contact import wait_for_brokers
 
@@ -73,7 +74,7 @@ def set_(
     """Set positions. Refused while the connector runs, and if Kafka has no such offsets."""
     with closing(plan_any(with_servers(file, bootstrap_server))) as planned:
         offsets = planned.offsets
-        wanted = {}
+        wanted: dict[str, Wanted] = {}
         for each in map(offsets.parsed, positions):
             where, at = offsets.text(each)
             _, before = offsets.text(wanted.setdefault(where, each))
