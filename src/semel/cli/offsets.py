@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -16,9 +16,11 @@ from semel.cli.console import console
 from semel.core.context import this_user
 from semel.core.errors import ConfigError
 from semel.core.ledger import Hole
-from semel.driver.offsets import Wanted
 from semel.driver.planning import plan_any
 from semel.kafka.contact import wait_for_brokers
+
+if TYPE_CHECKING:
+    from semel.driver.offsets import Wanted
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")
 
