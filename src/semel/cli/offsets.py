@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -18,6 +18,9 @@ from semel.core.errors import ConfigError
 from semel.core.ledger import Hole
 from semel.driver.planning import plan_any
 from semel.kafka.cluster import wait_for_brokers
+
+if TYPE_CHECKING:
+    from semel.driver.offsets import Wanted
 
 app = typer.Typer(no_args_is_help=True, help="Show or change a connector's stored positions.")
 
@@ -73,7 +76,7 @@ def set_(
     """Set positions. Refused while the connector runs, and if Kafka has no such offsets."""
     with closing(plan_any(with_servers(file, bootstrap_server))) as planned:
         offsets = planned.offsets
-        wanted = {}
+        wanted: dict[str, Wanted] = {}
         for each in map(offsets.parsed, positions):
             where, at = offsets.text(each)
             _, before = offsets.text(wanted.setdefault(where, each))
