@@ -246,15 +246,16 @@ def files(_request: pytest.FixtureRequest, kind: str) -> Store:
 
     def rows() -> list[Any]:
         found = []
+        held = dict if format_ == "json" else _given
         for file in Path(path, "t").rglob(f"*.{format_}*"):
-            found += [(file.parent.name, _given(row)) for row in _read(file, format_)]
-        return sorted(found, key=str)
+            found += [(file.parent.name, held(row)) for row in _read(file, format_)]
+        return sorted(found, key=lambda row: row[1]["id"])
 
     return config, rows
 
 
 def _given(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row holds: whether a file has a column for a null depends on its other records."""
+    """What a row holds: whether a file has a column for a null depends on its other rows."""
     return {n: _number(v) for n, v in row.items() if v not in (None, "")}
 
 
@@ -300,10 +301,7 @@ def search(request: pytest.FixtureRequest, kind: str) -> Store:
     def rows() -> list[Any]:
         server.request("POST", f"/{index}/_refresh")
         found = server.request("POST", f"/{index}/_search", {"size": 1000})
-        documents = [h["_source"] for h in found["hits"]["hits"]]
-        # As in files, other records decide whether a document names a field that it lacks.
-        held = [{n: v for n, v in each.items() if v is not None} for each in documents]
-        return sorted(held, key=lambda r: r["id"])
+        return sorted((h["_source"] for h in found["hits"]["hits"]), key=lambda r: r["id"])
 
     return config, rows
 

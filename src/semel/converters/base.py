@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semel.config import NoKeys, section_of
 from semel.core.errors import ConfigError
-from semel.core.records import Facts
+from semel.core.records import Facts, is_absence
 
 _MOST_SCHEMAS = 1000
 
@@ -146,12 +146,25 @@ class Converter(ABC):
         written."""
         return
 
+    def keep_numbers(self) -> None:
+        """Tell whole numbers from fractions, even if a field holds both."""
+        return
+
     def expect_others(self) -> None:
         """What ``expected`` says is from a sample: values of other types are good, too."""
         return
 
     def tell_names_apart(self) -> None:
         """Take values apart, see :class:`Decoded`, whose schemas differ in name or version."""
+        return
+
+    def tell_fields_apart(self) -> None:
+        """Take values apart whose schemas have different fields, at any depth."""
+        return
+
+    def tell_absence(self) -> None:
+        """Tell fields that a value without a schema lacks from those that are null, see
+        :func:`semel.core.records.absence`."""
         return
 
     def count_unread(self) -> None:
@@ -162,7 +175,9 @@ class Converter(ABC):
     def infer(self, values: pa.Array) -> pa.Schema | None:
         """The fields found in a sample, or None when values are not objects."""
         decoded = self.decode(values).values.type
-        return pa.schema(list(decoded.fields)) if pa.types.is_struct(decoded) else None
+        if not pa.types.is_struct(decoded):
+            return None
+        return pa.schema([f for f in decoded if not is_absence(f.name)])
 
 
 class Writers:

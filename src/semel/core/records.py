@@ -15,7 +15,7 @@ coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,7 +79,8 @@ class ConnectRecords:
     ``topic``, where the records go, ``keys`` and ``values``, which may be of any type, and
     ``headers``. A null value is a tombstone. The metadata of fields holds what Connect's schema
     says beyond the Arrow type, and the facts what the schemas of keys and values say of themselves:
-    name, version, doc, parameters and default.
+    name, version, doc, parameters and default. Structs may hold fields that some records lack, see
+    :func:`absence`.
     """
 
     topic: str
@@ -117,7 +118,9 @@ class Records:
 
     Values without fields are in the column ``value``, and ``has_fields`` is False. The facts are
     those of :class:`ConnectRecords`. ``declared`` are the fields of values with a schema, as that
-    declares them: whether they may be null, their defaults and descriptions.
+    declares them: whether they may be null, their defaults and descriptions. ``has_schema`` says
+    that values have one. For sinks that write documents, ``rows`` also say which fields a record
+    lacks, see :func:`absences`.
     """
 
     topic: str
@@ -127,6 +130,7 @@ class Records:
     key_facts: Facts = field(default_factory=dict)
     value_facts: Facts = field(default_factory=dict)
     declared: Mapping[str, pa.Field] = field(default_factory=dict)
+    has_schema: bool = True
 
     @property
     def count(self) -> int:
@@ -233,5 +237,68 @@ def nested_field(
 
 
 def value_columns(names: Sequence[str]) -> list[str]:
-    """The column names that are not metadata."""
-    return [n for n in names if n not in METADATA]
+    """The column names that are fields of values."""
+    return [n for n in names if n not in METADATA and not n.startswith(_ABSENT)]
+
+
+_ABSENT = "\0absent:"
+
+
+def absence(name: str) -> str:
+    """The name of the booleans, beside a field, that say which structs lack the field. They lack
+    none if there are no such booleans, and have the field where these are null."""
+    return _ABSENT + name
+
+
+def is_absence(name: str) -> bool:
+    """Whether this is the name of such booleans."""
+    return name.startswith(_ABSENT)
+
+
+def named_by(name: str) -> str:
+    """The field that such booleans are about, by their name."""
+    return name.removeprefix(_ABSENT)
+
+
+def members(structs: pa.StructArray) -> Iterator[tuple[pa.Field, pa.Array, pa.Array | None]]:
+    """The fields of structs with their values, and which structs lack each; None if none does."""
+    arrays = dict(zip(structs.type.names, structs.flatten(), strict=True))
+    for each in structs.type:
+        if not is_absence(each.name):
+            yield each, arrays[each.name], arrays.get(absence(each.name))
+
+
+def absences(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The fields that some rows lack, and which rows do."""
+    found = {
+        n: rows.column(absence(n))
+        for n in value_columns(rows.column_names)
+        if absence(n) in rows.column_names
+    }
+    return {n: pc.fill_null(rows_, False) for n, rows_ in found.items()}
+
+
+def tells_absence(kind: pa.DataType) -> bool:
+    """Whether structs of a type, or structs inside, may lack fields."""
+    if not pa.types.is_nested(kind):
+        return False
+    inside = [kind.field(n) for n in range(kind.num_fields)]
+    return any(is_absence(f.name) or tells_absence(f.type) for f in inside)
+
+
+def without_absence(values: pa.Array) -> pa.Array:
+    """The values with nulls in the place of fields that a struct lacks."""
+    if not tells_absence(values.type):
+        return values
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_struct(values.type):
+        kept = [
+            (f, without_absence(values.field(n)))
+            for n, f in enumerate(values.type)
+            if not is_absence(f.name)
+        ]
+        fields = [f.with_type(array.type) for f, array in kept]
+        return pa.StructArray.from_arrays([a for _, a in kept], fields=fields, mask=mask)
+    if pa.types.is_list(values.type):
+        return lists_like(values, without_absence(values.flatten()))
+    return values

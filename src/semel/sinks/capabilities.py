@@ -36,6 +36,14 @@ class Capabilities:
     writes_text: bool = False
     """It writes fields as text, such as JSON: text that looks like a date stays as it is."""
 
+    tells_schemas: bool = False
+    """A field that a record's schema lacks is not null, but left as it is. Records whose schemas
+    have different fields come in parts of their own. Without a schema, after transforms, rows say
+    which fields a record lacks, see :func:`semel.core.records.absences`."""
+
+    writes_documents: bool = False
+    """The same, and rows without a schema always say so."""
+
     takes_change_events: bool = False
     """Debezium's change events are written as the rows and deletes they stand for, as by Debezium's
     own sink."""

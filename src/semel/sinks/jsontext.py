@@ -3,38 +3,23 @@ numbers, bytes base64."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from semel.converters.json import duck
-from semel.core.records import list_offsets
+from semel.converters.json.write import joined, objects
+from semel.core.records import list_offsets, members
 
 
-def documents(columns: Mapping[str, pa.Array], count: int, *, sparse: bool = False) -> pa.Array:
-    """One JSON object per row; with ``sparse``, without the fields that are null in it."""
-    if sparse and columns:
-        there = [_member(name, values) for name, values in columns.items()]
-        inner = pc.utf8_slice_codeunits(joined(there, count), 1)  # without the first comma
-        return joined(["{", inner, "}"], count)
-    pieces: list[Any] = ["{"]
-    for name, values in columns.items():
-        comma = "," if len(pieces) > 1 else ""
-        pieces += [f"{comma}{duck.quoted(name)}:", text(values)]
-    return joined([*pieces, "}"], count)
-
-
-def _member(name: str, values: pa.Array) -> pa.Array:
-    """A field of an object, after a comma; empty where it is null."""
-    if is_.is_struct(values.type):
-        inner = dict(zip([f.name for f in values.type], values.flatten(), strict=True))
-        found = documents(inner, len(values), sparse=True)
-    else:
-        found = text(values)
-    return pc.if_else(values.is_valid(), joined([f",{duck.quoted(name)}:", found], 0), "")
+def documents(
+    columns: Mapping[str, pa.Array], count: int, absent: Mapping[str, pa.Array] | None = None
+) -> pa.Array:
+    """One JSON object per row; ``absent`` says which rows lack a column."""
+    lacking = absent or {}
+    return objects(((n, text(v), lacking.get(n)) for n, v in columns.items()), count)
 
 
 def text(values: pa.Array) -> pa.Array:
@@ -59,9 +44,8 @@ def text(values: pa.Array) -> pa.Array:
     elif is_.is_dictionary(kind):
         return text(values.dictionary_decode())
     elif is_.is_struct(kind):
-        names = [f.name for f in kind]
-        inner = documents(dict(zip(names, values.flatten(), strict=True)), len(values))
-        found = pc.if_else(values.is_valid(), inner, None)
+        fields = ((f.name, text(a), absent) for f, a, absent in members(values))
+        found = pc.if_else(values.is_valid(), objects(fields, len(values)), None)
     elif is_.is_map(kind):
         entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         found = _lists(values.cast(pa.list_(entry)), _members, "{}")
@@ -107,12 +91,6 @@ def _members(entries: pa.Array) -> pa.Array:
 
 def _quoted(values: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', values, '"', "")
-
-
-def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
-    if not any(isinstance(p, pa.Array) for p in pieces):
-        return pa.repeat("".join(pieces), rows)
-    return pc.binary_join_element_wise(*pieces, "")
 
 
 def check_finite(values: pa.Array) -> None:

@@ -22,6 +22,8 @@ from semel.core.records import (
     PARTITION,
     TOPIC,
     Records,
+    absences,
+    is_absence,
     one_array,
     value_columns,
 )
@@ -75,6 +77,8 @@ class Layout:
     placeholder: str = PLACEHOLDER
     declared: Mapping[str, pa.Field] = dataclasses.field(default_factory=dict)
     """The fields that columns come from, as a schema declares them."""
+    absent: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """The rows whose records lack the field, by column."""
 
     def unavailable(self) -> dict[str, np.ndarray]:
         """The rows whose values the source could not tell, by column; see
@@ -160,7 +164,9 @@ def layout(
     declared = {n: records.declared[f] for n, f in folded.items() if f in records.declared}
     nested = {name: found for name, found in readers.items() if found}
     typed = {n: found for n, found in nested.items() if is_typed(schema.field(folded[n]))}
-    return Layout(columns, key, nested, typed, config.placeholder, declared)
+    lacking = {n: rows.to_numpy() for n, rows in absences(source).items()}
+    absent = {n: lacking[f] for n, f in folded.items() if f in lacking and n not in key}
+    return Layout(columns, key, nested, typed, config.placeholder, declared, absent)
 
 
 def not_from_values(config: Keyed) -> frozenset[str]:
@@ -217,7 +223,7 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
     """The columns that the record key provides: a struct's fields, or one primitive."""
     keys = source.column(KEY)
     if pa.types.is_struct(keys.type):
-        fields = [f.name for f in keys.type]
+        fields = [f.name for f in keys.type if not is_absence(f.name)]
         missing = [f for f in config.pk_fields if f not in fields]
         if missing:
             raise ConfigError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import WALL, without_zone
+from semel.converters.json.write import joined
 from semel.core.errors import ConfigError
 from semel.core.quoting import all_named, named
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, some_rejected
@@ -23,8 +25,10 @@ from semel.sinks.unavailable import refusals
 CHANGE_PARTITION, CHANGE_OFFSET = "__semel_partition", "__semel_offset"
 CHANGE_TIMESTAMP = "__semel_timestamp"
 CHANGE_DELETES, CHANGE_ANEW = "__semel_deletes", "__semel_anew"
+CHANGE_GIVEN = "__semel_given"
 PLACES = (CHANGE_PARTITION, CHANGE_OFFSET, CHANGE_TIMESTAMP)
-OWN = (*PLACES, CHANGE_DELETES, CHANGE_ANEW)
+_BETWEEN = "\x1f"
+OWN = (*PLACES, CHANGE_DELETES, CHANGE_ANEW, CHANGE_GIVEN)
 
 
 def held(
@@ -42,6 +46,7 @@ def held(
     return Held(
         rereading.places(records.rows),
         fitted(records.rows, arranged, given, key),
+        frozenset(arranged.absent),
     )
 
 
@@ -67,11 +72,17 @@ def inserts(
 
 
 def changes(
-    config: Deleting, provenance: Mapping[str, str], records: Records, columns: pa.Schema
+    config: Deleting,
+    provenance: Mapping[str, str],
+    records: Records,
+    columns: pa.Schema,
+    *,
+    tells_given: bool = False,
 ) -> Rows:
     """Rows and tombstones to merge, with the order in which they happened.
 
-    They have the columns that the records give, and those that must not be null.
+    They have the columns that the records give, and those that must not be null. With
+    ``tells_given`` one more names those that each record gives.
 
     Raises:
         RowsRejected: records that do not fit, or whose key is null.
@@ -82,6 +93,8 @@ def changes(
     parts = []
     if records.rows.num_rows:
         rows = fitted(records.rows, arranged, given, key)
+        if tells_given:
+            rows = rows.append_column(CHANGE_GIVEN, _given(given.names, arranged.absent, rows))
         parts.append(_dated(rows, records.rows, deletes=False))
     gone = records.tombstones
     if config.delete_enabled and gone is not None and gone.num_rows:
@@ -100,20 +113,49 @@ def changes(
     return Rows(found, key)
 
 
-def last_changes(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+def _given(names: Sequence[str], absent: Mapping[str, np.ndarray], rows: pa.Table) -> pa.Array:
+    """The columns that each row gives, as one text."""
+    each = [f"{name}{_BETWEEN}" for name in names]
+    pieces = [
+        pc.if_else(pa.array(absent[n]), "", text) if n in absent else text
+        for n, text in zip(names, each, strict=True)
+    ]
+    return joined(pieces, rows.num_rows)
+
+
+def given_in(changes: pa.Table, columns: Iterable[str]) -> dict[str, np.ndarray]:
+    """Which changes give a value, for the columns in which some do not."""
+    if CHANGE_GIVEN not in changes.column_names:
+        return {}
+    texts = changes.column(CHANGE_GIVEN).combine_chunks().dictionary_encode()
+    named_ = [set(text.split(_BETWEEN)) for text in texts.dictionary.to_pylist()]
+    codes = pc.fill_null(texts.indices, len(named_)).to_numpy()
+    found = {n: np.array([*(n in names for names in named_), True])[codes] for n in columns}
+    return {n: rows for n, rows in found.items() if not rows.all()}
+
+
+def last_changes(
+    changes: pa.Table, key: Sequence[str], given: Mapping[str, np.ndarray] | None = None
+) -> pa.Table:
     """The last change of each key; an extra column says whether the key was deleted before it,
-    so that the change starts from an empty row."""
+    so that the change starts from an empty row. ``given`` says, for some columns, which changes
+    give a value: the last of these counts, and one more column says whether there is any."""
     partition, offset, timestamp = (changes.column(n) for n in PLACES)
     keys = [changes.column(n) for n in key]
     facts = Changes(keys, [partition, offset], changes.num_rows, timestamp)
     deletes = changes.column(CHANGE_DELETES)
-    if not pc.any(deletes).as_py():
-        kept = last_of_each(facts, {}, revives=True).rows
-        last = changes if kept is None else changes.take(pa.array(kept))
-        return last.append_column(CHANGE_ANEW, pa.repeat(pa.scalar(False), last.num_rows))
-    left = last_of_each(facts, {CHANGE_DELETES: deletes.to_numpy()}, revives=True)
+    asked = dict(given or {})
+    if pc.any(deletes).as_py():
+        asked[CHANGE_DELETES] = deletes.to_numpy()
+    left = last_of_each(facts, asked, revives=True)
     last = changes if left.rows is None else changes.take(pa.array(left.rows))
-    return last.append_column(CHANGE_ANEW, pa.array(left.latest[CHANGE_DELETES] >= 0))
+    anew = left.latest.get(CHANGE_DELETES, np.full(last.num_rows, -1)) >= 0
+    for name in given or ():
+        at = left.latest[name]
+        values = changes.column(name).take(pa.array(at, mask=at < 0))
+        last = last.set_column(last.column_names.index(name), name, values)
+        last = last.append_column(CHANGE_GIVEN + name, pa.array((at >= 0) | anew))
+    return last.append_column(CHANGE_ANEW, pa.array(anew))
 
 
 def _dated(rows: pa.Table, source: pa.Table, *, deletes: bool) -> pa.Table:

@@ -24,7 +24,7 @@ from semel.core import records
 from semel.core.records import ConnectRecords, Facts, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
-from semel.sinks.flatten import VALUE, flattened
+from semel.sinks.flatten import VALUE, by_fields, flattened
 from semel.sinks.lines import lines
 from semel.tasks.transform import Failed, Transform, by_topic, chained, transformed
 from semel.tasks.unplaced import Counts, Unplaced, sum_of
@@ -87,6 +87,11 @@ class Pipeline:
         self._splits = not (self._chain.goes_by_topic or self._wants.ignores_topics)
         self._changes = self._wants_all or self._chain.changes_contents or self._splits
         self._transforms = self._changes or self._chain.reads_contents
+        tells = self._wants.tells_schemas and not frames
+        self._tells_absence = (self._wants.writes_documents and not frames) or (
+            tells and self._changes and self._transform is None
+        )
+        self._tells_schemas = self._tells_absence or tells
         self._schemas = dict(schemas or {})
         self._converters: dict[tuple[str, bool], Converter] = {}
         takes_events = self._wants.takes_change_events
@@ -181,16 +186,8 @@ class Pipeline:
                 failed[at] = replace(f, index=at)
         if self._wants.takes_text:
             records = self._as_lines(topic, raw, records, index)
-        flat = [
-            flattened(
-                part,
-                deletes=self._wants.takes_tombstones,
-                provenance=self._connector.provenance_columns,
-            )
-            for part in (
-                [records] if topics is None or not self._splits else by_topic(records, topics)
-            )
-        ]
+        split = [records] if topics is None or not self._splits else by_topic(records, topics)
+        flat = [made for part in split for made in self._flattened(topic, part)]
         filtered = given - len(records) - (len(failed) - unreadable)
         unplaced = self._leave_out_unplaced(topic, flat, unread)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
@@ -208,15 +205,30 @@ class Pipeline:
         ]
         parts = [part for piece in made for part in piece.parts]
         parts = [part for part in parts if part.count] or parts[:1]
-        if not self._wants.any_order and len(parts) > 1:
-            keys = [self._sink.key_of(p) for p in parts] if self._wants.replaces else None
-            parts = in_turn(parts, keys)
         return Converted(
-            parts,
+            self._in_turn(parts),
             sorted(failed, key=lambda f: f.index),
             sum(piece.filtered for piece in made),
             sum_of(piece.unplaced for piece in made),
         )
+
+    def _in_turn(self, parts: list[Records]) -> list[Records]:
+        if self._wants.any_order or len(parts) < 2:
+            return parts
+        keys = [self._sink.key_of(p) for p in parts] if self._wants.replaces else None
+        return in_turn(parts, keys)
+
+    def _flattened(self, topic: str, records: ConnectRecords) -> list[Records]:
+        has_schema = self._transform is not None or self._has_schemas(topic)[1]
+        tells = self._tells_schemas if has_schema else self._tells_absence
+        made = flattened(
+            records,
+            deletes=self._wants.takes_tombstones,
+            provenance=self._connector.provenance_columns,
+            has_schema=has_schema,
+            tells_absence=tells,
+        )
+        return self._in_turn(by_fields(made)) if has_schema and tells else [made]
 
     def _leave_out_unplaced(
         self, topic: str, parts: list[Records], unread: Mapping[str, int]
@@ -226,9 +238,8 @@ class Pipeline:
         if self._unplaced is None:
             return {}
         counts: list[Counts] = [self._unplaced.unread(topic, unread)] if unread else []
-        has_schema = self._transform is not None or self._has_schemas(topic)[1]
         for place, part in enumerate(parts):
-            parts[place], found = self._unplaced.without(part, typed=has_schema)
+            parts[place], found = self._unplaced.without(part, typed=part.has_schema)
             counts.append(found)
         return sum_of(counts)
 
@@ -326,12 +337,18 @@ class Pipeline:
             )
             if self._chain.reads_contents or self._wants.writes_text:
                 made.keep_text()
-            if self._transforms and self._unplaced is not None:
+            if (self._transforms or self._tells_absence) and self._unplaced is not None:
                 made.expect_others()
             if self._unplaced is not None and self._unplaced.counts:
                 made.count_unread()
             if self._wants.takes_bytes and self._changes:
                 made.tell_names_apart()
+            if self._tells_schemas and not self.passes_bytes:
+                made.tell_fields_apart()
+            if self._tells_absence and self.needs_fields:
+                made.tell_absence()
+                if self._wants.writes_text and not self._transforms:
+                    made.keep_numbers()
         return self._converters[topic, is_key]
 
     def _keys(self, topic: str, raw: pa.Table, failed: dict[int, Failed]) -> Decoded:

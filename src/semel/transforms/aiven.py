@@ -103,7 +103,8 @@ class CaseTransform(ContentsTransform):
             if given is None and not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array), pa.string()))
             elif given is not None and pa.types.is_string(given.type):
-                found[name] = Column(given.field, each(given.array, self._changed))
+                made = given.holding(each(given.array, self._changed))
+                found[name] = made if contents.has_schema else made.everywhere()
             elif given is not None and not contents.has_schema:  # a map takes text in any place
                 _refuse_nested(given, contents, array)
                 texts = each(java_text(given.array, has_schema=False), self._changed)

@@ -119,7 +119,9 @@ class Cast(ContentsTransform):
                 if nested:
                     refuse_all(found[name].array, _unsupported(nested))
                 made = cast(found[name].array, wanted, contents.has_schema)
-                found[name] = Column(_field(found[name].field, wanted, contents.has_schema), made)
+                field_ = _field(found[name].field, wanted, contents.has_schema)
+                absent = found[name].absent if contents.has_schema else None
+                found[name] = Column(field_, made, absent)
             elif not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array)))
         return contents.holding(struct(found, array))

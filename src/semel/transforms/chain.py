@@ -206,7 +206,7 @@ def _merged(
     if not known:
         return parts[0].holding(pa.nulls(length, parts[0].array.type))
     found = [Part(pa.array(rows), contents.array) for contents, rows in known]
-    array, failures = together(found, length, pa.null())
+    array, failures = together(found, length, pa.null(), tells_absence=True)
     wrong |= {f.index: f.message for f in failures}
     first = known[0][0]
     shared = {

@@ -236,7 +236,7 @@ class ExtractNewRecordState(Transform):
         return dropped
 
     def _without(self, found: Columns, dropped: Mapping[str, np.ndarray]) -> Columns:
-        """The fields without those that are dropped, which are null where others keep them."""
+        """The fields without those that are dropped."""
         left = dict(found)
         for name, rows in dropped.items():
             each = left.get(name)
@@ -245,8 +245,10 @@ class ExtractNewRecordState(Transform):
             if rows.all():
                 del left[name]
             else:
-                array = pc.if_else(pa.array(rows), pa.scalar(None, each.type), each.array)
-                left[name] = Column(each.field.with_nullable(True), array)
+                lacks = pa.array(rows)
+                array = pc.if_else(lacks, pa.scalar(None, each.type), each.array)
+                nullable = each.field.with_nullable(True)
+                left[name] = Column(nullable, array, each.absent).lacked(lacks)
         return left
 
     def _value(self, reference: Reference, found: Columns) -> Column | None:
@@ -327,7 +329,7 @@ def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
         for state, chosen in ((after, ~delete), (before, delete))
         if chosen.any()
     ]
-    rows, failures = together(parts, len(after), after.type)
+    rows, failures = together(parts, len(after), after.type, tells_absence=True)
     if failures:
         raise Refused({f.index: f.message for f in failures})
     return rows

@@ -20,6 +20,7 @@ from semel.transforms.base import Batch, Contents, Refused, Transform
 from semel.transforms.debezium import are_events, valid
 from semel.transforms.headers import added, header_keys, parents, without
 from semel.transforms.structs import (
+    Column,
     Columns,
     Opener,
     column,
@@ -74,26 +75,30 @@ class HeaderToValue(Transform):
         for name, field in zip(self._config.headers, self._config.fields, strict=True):
             has, texts = _taken(headers, name)
             if (has & there).any():
-                found = self._with(found, field.split("."), texts, contents, array)
+                made = Column(
+                    pa.field(field, texts.type), texts, None if has.all() else pa.array(~has)
+                )
+                found = self._with(found, field.split("."), made, contents, array)
         if self._config.operation == "move":
             left = without(headers, self._config.headers)
             headers = left if there.all() else pc.if_else(pa.array(there), left, headers)
         return replace(batch, values=contents.holding(struct(found, array)), headers=headers)
 
     def _with(
-        self, found: Columns, path: Sequence[str], texts: pa.Array, of: Contents, array: pa.Array
+        self, found: Columns, path: Sequence[str], new: Column, of: Contents, array: pa.Array
     ) -> Columns:
         """The fields with one more, unless what it is to be in is missing."""
         name, *rest = path
         if not rest:
             refuse_duplicate(name, found, of, array)
-            return {**found, name: column(name, texts)}
+            return {**found, name: new.named(name)}
         outer = self._opener.opened(found[name], name) if name in found else None
         if outer is None:
             return found
-        inside = self._with(columns(outer.array), rest, texts, of, outer.array)
+        inside = self._with(columns(outer.array), rest, new, of, outer.array)
         made, field = struct(inside, outer.array), outer.field
-        return {**found, name: column(name, made, nullable=field.nullable, facts=facts_in(field))}
+        whole = column(name, made, nullable=field.nullable, facts=facts_in(field))
+        return {**found, name: replace(whole, absent=outer.absent)}
 
 
 def _taken(headers: pa.Array, name: str) -> tuple[np.ndarray, pa.Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from semel.transforms.structs import (
     Column,
     Columns,
     Opener,
+    column,
     columns,
     connect_type,
     refuse_all,
@@ -46,21 +47,23 @@ class Flatten(ContentsTransform):
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "flattening", nulls=True)
         found: Columns = {}
-        self._flatten(array, "", contents, found, array, contents.facts.get("default"))
+        self._flatten(column("", array), "", contents, found, array, contents.facts.get("default"))
         own = {n: v for n, v in contents.facts.items() if n not in ("optional", "default")}
         return Contents(struct(found, array), contents.has_schema, own)
 
     def _flatten(
         self,
-        array: pa.Array,
+        outer: Column,
         before: str,
         contents: Contents,
         found: Columns,
         top: pa.Array,
         default: Mapping[str, Any] | None,
     ) -> None:
-        """``default`` is that of the whole struct."""
-        for name, inside in columns(array, defaults=True).items():
+        """``default`` is that of the whole struct. What is not in a map lacks its fields."""
+        inside_map = before and not contents.has_schema and outer.array.null_count
+        for name, found_ in columns(outer.array, defaults=True).items():
+            inside = found_.lacked(outer.array.is_null()) if inside_map else found_
             whole = f"{before}{self._delimiter}{name}" if before else name
             if contents.has_schema and connect_type(inside, has_schema=True) == "MAP":
                 refuse_all(
@@ -73,12 +76,20 @@ class Flatten(ContentsTransform):
                 found[whole] = _with_default(inside.named(whole), (default or {}).get(name))
                 continue
             own = facts_in(inside.field).get("default") or (default or {}).get(name)
-            self._flatten(opened.array, whole, contents, found, top, own)
-            rest = pc.and_(inside.array.is_valid(), opened.array.is_null())
+            self._flatten(opened, whole, contents, found, top, own)
+            left = inside.lacked(opened.array.is_valid())
+            rest = pc.and_not(top.is_valid(), left.absent)
+            if contents.has_schema:
+                rest = pc.and_(rest, inside.array.is_valid())
             if pc.any(rest).as_py():  # other values than objects
-                text = pc.if_else(rest, inside.array.storage, None)
-                kept = pa.ExtensionArray.from_storage(JSON, text)
-                found[whole] = Column(inside.field.with_name(whole), kept)
+                found[whole] = left.holding(_without(inside.array, left.absent)).named(whole)
+
+
+def _without(array: pa.Array, rows: pa.Array) -> pa.Array:
+    """What is left of JSON and structs without the objects in some rows."""
+    if array.type != JSON or pc.all(pc.or_(rows, array.is_null())).as_py():
+        return pa.nulls(len(array))
+    return pa.ExtensionArray.from_storage(JSON, pc.if_else(rows, None, array.storage))
 
 
 def _with_default(found: Column, default: Any) -> Column:
@@ -86,4 +97,4 @@ def _with_default(found: Column, default: Any) -> Column:
     facts = facts_in(found.field)
     if default is None or "default" in facts or found.type == JSON:
         return found
-    return Column(described(found.field, {**facts, "default": default}), found.array)
+    return replace(found, field=described(found.field, {**facts, "default": default}))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from semel.config import key
 from semel.core.quoting import named
 from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, each, reasons
-from semel.transforms.structs import Column, columns, refuse_all, required, struct
+from semel.transforms.structs import columns, refuse_all, required, struct
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Hash(ContentsTransform):
             if not self._config.skip:
                 refuse_all(array, f"field {named(name)}, which is to be hashed, is null or missing")
             return contents
-        found[name] = Column(found[name].field, self._hashed(found[name].array))
+        found[name] = found[name].holding(self._hashed(found[name].array))
         return contents.holding(struct(found, array))
 
     def _hashed(self, array: pa.Array) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -67,8 +67,12 @@ class InsertField(ContentsTransform):
                 name = spec[:-1] if spec[-1] in "?!" else spec
                 refuse_duplicate(name, found, contents, array)
                 made = values()
-                if contents.has_schema or made.null_count < len(made):
-                    found[name] = column(name, made, nullable=not spec.endswith("!"))
+                new = column(name, made, nullable=not spec.endswith("!"))
+                if contents.has_schema:
+                    found[name] = new
+                elif made.null_count < len(made):  # a map gets no null
+                    absent = made.is_null() if made.null_count else None
+                    found[name] = replace(new, absent=absent).over(found.get(name))
         return contents.holding(struct(found, array))
 
     def _offsets(self, batch: Batch, array: pa.Array) -> pa.Array:

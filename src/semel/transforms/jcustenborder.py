@@ -130,7 +130,7 @@ class PatternRename(ContentsTransform):
         for name, found in columns(array).items():
             new = self._pattern.all_replaced(self._template, name)
             refuse_duplicate(new, renamed, contents, array)
-            renamed[new] = found
+            renamed[new] = found.over(renamed.get(new))
         return contents.holding(struct(renamed, array))
 
 

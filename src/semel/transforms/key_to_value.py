@@ -78,7 +78,7 @@ class KeyToValue(Transform):
     def _field(self, fields: Columns, name: str, keys: Contents) -> Column:
         """A field of the key. If the key is a map, unknown fields are null."""
         if name in fields:
-            return fields[name]
+            return fields[name].everywhere()
         if not keys.has_schema:
             return column(name, pa.nulls(len(keys.array)))
         every = np.arange(len(keys.array))

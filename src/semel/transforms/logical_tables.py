@@ -121,9 +121,8 @@ class ToLogicalTopicRouter(Router):
             found = columns(values.array)
             for name in ("before", "after"):
                 row = found[name]
-                found[name] = Column(
-                    renamed(row.field, self._adjusted(f"{topic}.Value")), row.array
-                )
+                field = renamed(row.field, self._adjusted(f"{topic}.Value"))
+                found[name] = Column(field, row.array, row.absent)
             facts = {**values.facts, "name": self._adjusted(f"{topic}{ENVELOPE_SUFFIX}")}
             values = replace(values, array=struct(found, values.array), facts=facts)
         return replace(batch, keys=keys, values=values)

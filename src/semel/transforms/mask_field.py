@@ -54,7 +54,8 @@ class MaskField(ContentsTransform):
         found = columns(array, defaults=self._config.replace_nulls)
         for name in self._config.fields:
             if name in found:
-                found[name] = self._masked(found[name], contents.has_schema)
+                made = self._masked(found[name], contents.has_schema)
+                found[name] = made if contents.has_schema else made.everywhere()
             elif not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array)))
         return contents.holding(struct(found, array))
@@ -72,7 +73,7 @@ class MaskField(ContentsTransform):
             of = f"of type: {what}" if text is None else f"of type {what}"
             refuse_all(array, f"Cannot mask value {of}{custom}")
             return found
-        return Column(found.field.with_type(made.type), made)
+        return Column(found.field.with_type(made.type), made, found.absent)
 
 
 def _filled(array: pa.Array, value: Any) -> pa.Array:

@@ -133,6 +133,7 @@ class EventRouter(Transform):
         self._additions = [_addition(text) for text in config.placement]
         self._opener = Opener()
         self._payloads = PlainReader(None, evolve=True, dates=False)
+        self._payloads.tells_absence = True
 
     @property
     def routes(self) -> bool:
@@ -326,7 +327,7 @@ class EventRouter(Transform):
         none."""
         as_bytes, array = self._config.nulls == "optional_bytes", found.array
         if array.null_count == len(array):
-            return Column(found.field, pa.nulls(len(array), pa.binary())) if as_bytes else None
+            return found.holding(pa.nulls(len(array), pa.binary())) if as_bytes else None
         if pa.types.is_list(array.type):
             return found if pc.any(pc.greater(pc.list_value_length(array), 0)).as_py() else None
         if array.type != JSON:
@@ -345,7 +346,8 @@ class EventRouter(Transform):
         except (ValueError, RecursionError):  # of several types, or nested too deeply
             return found
         field = found.field.with_metadata({CONNECT: json.dumps(schema)})
-        return Column(field, pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string())))
+        array = pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string()))
+        return Column(field, array, found.absent)
 
 
 def _addition(text: str) -> _Addition:

@@ -64,5 +64,5 @@ class ReplaceField(ContentsTransform):
             if old not in found:
                 refuse_all(array, f"{named(old)} is not a valid field name")
             else:
-                kept[new] = found[old]
+                kept[new] = found[old].over(kept.get(new))
         return contents.holding(struct(kept, array))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,10 @@ from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import default_of, described, facts_in
 from semel.converters.json.plain import PlainReader
 from semel.converters.json.text import place
+from semel.converters.json.write import Writer
 from semel.converters.semantic import schema_in
 from semel.core.quoting import named
-from semel.core.records import DATA_EXCEPTION, Facts
+from semel.core.records import DATA_EXCEPTION, Facts, absence, members
 from semel.transforms.base import Contents, Refused, reasons
 
 SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
@@ -24,20 +25,51 @@ SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a struct and its values, which are null where the struct is."""
+    """A field of a struct and its values, which are null where the struct is. ``absent`` says which
+    structs lack the field; None if none does."""
 
     field: pa.Field
     array: pa.Array
+    absent: pa.Array | None = None
 
     @property
     def type(self) -> pa.DataType:
         return self.array.type
 
     def named(self, name: str) -> Column:
-        return Column(self.field.with_name(name), self.array)
+        return replace(self, field=self.field.with_name(name).with_type(self.array.type))
+
+    def holding(self, array: pa.Array) -> Column:
+        """The field with these values; structs that lack it still do."""
+        return replace(self, array=array)
+
+    def over(self, other: Column | None) -> Column:
+        """The field in a map that may hold another value of the same name: that one stays where
+        there is none to replace it."""
+        if other is None or self.absent is None:
+            return self
+        lacks = pc.fill_null(self.absent, False)
+        if self.type == other.type != JSON:
+            array = pc.if_else(lacks, other.array, self.array)
+        else:
+            texts = pc.if_else(lacks, *(_WRITER.texts(c.array) for c in (other, self)))
+            array = pa.ExtensionArray.from_storage(JSON, texts)
+        absent = other.absent and pc.and_(lacks, pc.fill_null(other.absent, False))
+        return Column(self.field.with_type(array.type), array, absent)
+
+    def lacked(self, rows: pa.Array) -> Column:
+        """The field, which these structs lack, too."""
+        if self.absent is not None:
+            rows = pc.or_(rows, pc.fill_null(self.absent, False))
+        return replace(self, absent=rows)
+
+    def everywhere(self) -> Column:
+        """The field in all structs, null in those that lack it."""
+        return replace(self, absent=None)
 
 
 Columns = dict[str, Column]
+_WRITER = Writer(embedded=True, numeric=True)
 
 
 def column(
@@ -50,7 +82,7 @@ def column(
 def columns(array: pa.Array, *, defaults: bool = False) -> Columns:
     """The fields of a struct array, in their order; ``defaults`` replace the nulls in fields that
     declare one."""
-    found = {f.name: Column(f, a) for f, a in zip(array.type, array.flatten(), strict=True)}
+    found = {f.name: Column(f, *held) for f, *held in members(array)}
     if defaults:
         there = array.is_valid()
         found = {name: _without_nulls(each, there) for name, each in found.items()}
@@ -64,8 +96,8 @@ def _without_nulls(found: Column, there: pa.Array) -> Column:
     absent = pc.and_(there, found.array.is_null())
     if found.type == JSON:
         filled = pc.if_else(absent, default.value, found.array.storage)
-        return Column(found.field, pa.ExtensionArray.from_storage(JSON, filled))
-    return Column(found.field, pc.if_else(absent, default, found.array))
+        return found.holding(pa.ExtensionArray.from_storage(JSON, filled))
+    return found.holding(pc.if_else(absent, default, found.array))
 
 
 def struct(found: Mapping[str, Column], like: pa.Array) -> pa.Array:
@@ -75,7 +107,10 @@ def struct(found: Mapping[str, Column], like: pa.Array) -> pa.Array:
         return pc.if_else(like.is_valid(), empty, None) if like.null_count else empty
     mask = like.is_null() if like.null_count else None
     fields = [c.field.with_name(name) for name, c in found.items()]
-    return pa.StructArray.from_arrays([c.array for c in found.values()], fields=fields, mask=mask)
+    arrays = [c.array for c in found.values()]
+    lacking = {absence(n): c.absent for n, c in found.items() if c.absent is not None}
+    fields += [pa.field(name, pa.bool_()) for name in lacking]
+    return pa.StructArray.from_arrays([*arrays, *lacking.values()], fields=fields, mask=mask)
 
 
 def required(contents: Contents, purpose: str, *, nulls: bool) -> pa.Array:
@@ -179,13 +214,16 @@ class Opener:
         if CONNECT not in known and not len(rows):
             return None
         array = place(self._read(text.take(rows), known, where), rows, len(text))
-        return column(found.field.name, array, facts=facts_in(found.field))
+        made = column(found.field.name, array, facts=facts_in(found.field))
+        return replace(made, absent=found.absent)
 
     def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
         if CONNECT in known:
             return self._typed[known[CONNECT]].read(text)[0]
-        reader = self._plain.setdefault(where, PlainReader(None, evolve=True, dates=False))
-        return reader.read(text, None)[0]
+        if where not in self._plain:
+            self._plain[where] = PlainReader(None, evolve=True, dates=False)
+            self._plain[where].tells_absence = True
+        return self._plain[where].read(text, None)[0]
 
 
 _JAVA = {

@@ -97,7 +97,8 @@ class TimestampConverter(ContentsTransform):
         if name in found:
             old = found[name]
             made = self._converted(old.array, contents, array)
-            found[name] = Column(pa.field(name, made.type, old.field.nullable), made)
+            absent = old.absent if contents.has_schema else None
+            found[name] = Column(pa.field(name, made.type, old.field.nullable), made, absent)
         elif not contents.has_schema:
             found[name] = column(name, pa.nulls(len(array)))
         return contents.holding(struct(found, array))

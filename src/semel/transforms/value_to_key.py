@@ -40,5 +40,6 @@ class ValueToKey(Transform):
         for name in self.fields:
             if name not in found and values.has_schema:
                 refuse_all(array, f"Field does not exist: {named(name)}")
-        chosen = {n: found.get(n) or column(n, pa.nulls(len(array))) for n in self.fields}
+        missing = pa.nulls(len(array))
+        chosen = {n: (found.get(n) or column(n, missing)).everywhere() for n in self.fields}
         return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

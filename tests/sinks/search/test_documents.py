@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.core.records import absence
 from semel.sinks.jsontext import documents, text
 from semel.sinks.search.documents import deletes, properties, requests, upserts
 
@@ -149,8 +150,15 @@ def test_types_that_say_nothing_are_left_to_the_server() -> None:
     assert properties([pa.field("f", pa.null()), pa.field("g", pa.json_())]) == {}
 
 
-def test_a_sparse_document_lacks_the_fields_that_are_null() -> None:
-    inner = [{"x": 1, "y": None}, {"x": None, "y": None}, None]
-    columns = {"a": pa.array([None, "é", None]), "s": pa.array(inner), "n": pa.nulls(3)}
-    found = documents(columns, 3, sparse=True).to_pylist()
-    assert found == ['{"s":{"x":1}}', '{"a":"é","s":{}}', "{}"]
+def test_a_document_lacks_the_fields_that_its_record_lacks() -> None:
+    inner = pa.StructArray.from_arrays(
+        [pa.array([1, None, None]), pa.nulls(3), pa.array([False, True, None])],
+        ["x", "y", absence("x")],
+    )
+    columns = {"a": pa.array([None, "é", None]), "s": inner, "n": pa.nulls(3)}
+    absent = {"a": pa.array([True, False, False]), "n": pa.array([True, True, True])}
+    assert documents(columns, 3, absent).to_pylist() == [
+        '{"s":{"x":1,"y":null}}',
+        '{"a":"é","s":{"y":null}}',
+        '{"a":null,"s":{"x":null,"y":null}}',
+    ]

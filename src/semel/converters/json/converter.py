@@ -145,6 +145,16 @@ class JsonConverter(Converter):
         if self._envelopes is not None:
             self._envelopes.by_name = True
 
+    def tell_fields_apart(self) -> None:
+        if self._envelopes is not None:
+            self._envelopes.by_fields = True
+
+    def keep_numbers(self) -> None:
+        self._plain.keeps_numbers = True
+
+    def tell_absence(self) -> None:
+        self._plain.tells_absence = True
+
     def count_unread(self) -> None:
         self._plain.counts = True
 

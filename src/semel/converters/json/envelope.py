@@ -124,6 +124,8 @@ class EnvelopeReader:
         """What the schemas of the values that were read last say of themselves."""
         self.by_name = False
         """Whether values whose schemas differ in name or version are to be taken apart."""
+        self.by_fields = False
+        """The same for those whose schemas have other fields."""
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Read a string array; null where null or failed."""
@@ -216,7 +218,7 @@ class EnvelopeReader:
             parts += found
         block, conflicts = together(parts, len(text), self._last)
         self._last = block.type
-        self.apart = apart(parts, len(text), by_name=self.by_name)
+        self.apart = apart(parts, len(text), by_name=self.by_name, by_fields=self.by_fields)
         self.facts = parts[0].facts if parts else {}
         return block, failures + conflicts
 

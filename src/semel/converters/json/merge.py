@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from semel.converters.base import Failure
 from semel.converters.json.columns import CONNECT
 from semel.converters.json.text import place
 from semel.converters.semantic import FACTS
-from semel.core.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION, absence, is_absence, named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,10 @@ class Part:
 
 
 def together(
-    parts: Sequence[Part], length: int, otherwise: pa.DataType
+    parts: Sequence[Part], length: int, otherwise: pa.DataType, *, tells_absence: bool = False
 ) -> tuple[pa.Array, list[Failure]]:
-    """One array of all parts: fields are united and numbers widened.
+    """One array of all parts: fields are united and numbers widened. With ``tells_absence`` the
+    array says which structs lack a field, see :func:`semel.core.records.absence`.
 
     A part whose fields are of other types than those before it fails. Without parts, the array
     holds nulls of the type ``otherwise``.
@@ -43,6 +45,8 @@ def together(
     for part in parts:
         try:
             wider = _unite(wanted, part.block.type)
+            if tells_absence:
+                wider = _telling_absence(wider, wanted, part.block.type)
             if wider != wanted:  # a large number does not fit a wider type, such as double
                 kept = [Part(each.rows, _as(each.block, wider)) for each in kept]
             kept.append(Part(part.rows, _as(part.block, wider)))
@@ -57,12 +61,15 @@ def together(
     return place(blocks, rows, length), failures
 
 
-def apart(parts: Sequence[Part], length: int, *, by_name: bool = False) -> np.ndarray | None:
+def apart(
+    parts: Sequence[Part], length: int, *, by_name: bool = False, by_fields: bool = False
+) -> np.ndarray | None:
     """A number for each row, equal where records are of schemas that say the same about every field
     they share, as if each had come alone; None if all of them do. ``by_name`` says that they must
-    also have one name and version. Rows of no part get the number of the row before them."""
+    also have one name and version, ``by_fields`` that they must have the same fields. Rows of no
+    part get the number of the row before them."""
     groups: list[pa.DataType] = []
-    names: list[tuple[Any, Any]] = []
+    names: list[tuple[Any, ...]] = []
     labels = np.full(length, -1)
     for part in parts:
         kind = part.block.type
@@ -70,7 +77,11 @@ def apart(parts: Sequence[Part], length: int, *, by_name: bool = False) -> np.nd
             continue
         if pa.types.is_struct(kind):
             kind = pa.struct([f for f in kind if not pa.types.is_null(f.type)])
-        name = (part.facts.get("name"), part.facts.get("version")) if by_name else (None, None)
+        name: tuple[Any, ...] = ()
+        if by_name:
+            name = part.facts.get("name"), part.facts.get("version")
+        if by_fields:
+            name = *name, _fields(pa.field("", part.block.type))
         alike = (n for n, known in enumerate(groups) if names[n] == name and _agree(known, kind))
         mine = next(alike, len(groups))
         if mine == len(groups):
@@ -83,6 +94,30 @@ def apart(parts: Sequence[Part], length: int, *, by_name: bool = False) -> np.nd
     last = np.maximum.accumulate(np.where(labels >= 0, np.arange(length), 0))
     found: np.ndarray = np.maximum(labels[last], 0)
     return found
+
+
+def _fields(field: pa.Field) -> Any:
+    """The names of the fields of structs in a field, at any depth."""
+    kind, known = field.type, (field.metadata or {}).get(CONNECT)
+    if known is not None and not pa.types.is_nested(kind):
+        return _fields_in(known)
+    if not pa.types.is_nested(kind):
+        return None
+    inside = [kind.field(n) for n in range(kind.num_fields)]
+    named = pa.types.is_struct(kind)
+    return tuple((f.name if named else "", _fields(f)) for f in inside)
+
+
+@lru_cache(maxsize=1000)
+def _fields_in(schema: bytes) -> Any:
+    """The same for a schema of Kafka Connect's."""
+
+    def inside(schema: Mapping[str, Any]) -> Any:
+        parts = [schema[part] for part in ("keys", "values", "items") if schema.get(part)]
+        fields = [(f.get("field", ""), inside(f)) for f in (*schema.get("fields", ()), *parts)]
+        return tuple(fields) or None
+
+    return inside(json.loads(schema))
 
 
 def _agree(known: pa.DataType, kind: pa.DataType) -> bool:
@@ -157,6 +192,16 @@ def _unite(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     )
 
 
+def _telling_absence(united: pa.DataType, *of: pa.DataType) -> pa.DataType:
+    """The united type, with room to say which structs lack a field that not all types have."""
+    if not pa.types.is_struct(united):
+        return united
+    names = [f.name for f in united]
+    lacking = [n for n in names if not (is_absence(n) or all(n in kind.names for kind in of))]
+    more = [pa.field(absence(n), pa.bool_()) for n in lacking if absence(n) not in names]
+    return pa.struct([*united, *more])
+
+
 def _nested(one: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None:
     """What is known of the JSON in a field that both have."""
     ours, theirs = one.metadata or {}, other.field(one.name).metadata or {}
@@ -208,7 +253,10 @@ def _as(block: pa.Array, wanted: pa.DataType) -> pa.Array:
     arrays = []
     for each in wanted:
         at = block.type.get_field_index(each.name)
-        if at < 0:
+        if at < 0 and is_absence(each.name):
+            lacks = pa.scalar(named_by(each.name) not in block.type.names)
+            arrays.append(pa.repeat(lacks, len(block)))
+        elif at < 0:
             arrays.append(pa.nulls(len(block), each.type))
         else:
             arrays.append(_cast(block.field(at), each.type))

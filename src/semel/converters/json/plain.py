@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from semel.converters.base import Failure
 from semel.converters.json import duck
 from semel.converters.json.block import ObjectReader
-from semel.converters.json.columns import column_of
+from semel.converters.json.columns import JSON, column_of
 from semel.converters.json.infer import (
     ANY,
     BOOL,
@@ -28,14 +28,26 @@ from semel.converters.json.infer import (
     without_dates,
 )
 from semel.converters.json.scalars import NAME, ScalarReader, scalar_kind
-from semel.converters.json.text import WHITESPACE, kind, moved, place, shown, sort, syntax_error
+from semel.converters.json.text import (
+    WHITESPACE,
+    kind,
+    members,
+    moved,
+    place,
+    shown,
+    sort,
+    syntax_error,
+)
+from semel.converters.json.write import Writer
 from semel.core.quoting import named
-from semel.core.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION, absence
 
 _MOST_OTHERS, _SAMPLED = 100, 100
 """How many fields are parsed only to be counted, and from how many values each gets its type."""
 _SHOWN = 10
 """Names in a message."""
+_INTEGER = r"(^|[\[,])\s*-?[0-9]+\s*([,\]]|$)"
+_WRITER = Writer(embedded=True, numeric=True)
 _HAS_MEMBERS = r'^[ \t\n\r]*\{[ \t\n\r]*"'
 
 
@@ -60,6 +72,11 @@ class PlainReader:
         self.apart: np.ndarray | None = None
         """What :attr:`~semel.converters.base.Decoded.apart` is for the values that were read
         last."""
+        self.tells_absence = False
+        """Whether to tell objects that lack a field from those in which it is null, see
+        :func:`semel.core.records.absence`. With a declared schema none lacks any."""
+        self.keeps_numbers = False
+        """Whether a field that holds fractions and whole numbers is JSON, to tell 1 from 1.0."""
         self._strange = self._hopeless = False
         self._base: pa.Schema | None = None
         self._found: dict[str, Kind] = {}
@@ -90,6 +107,10 @@ class PlainReader:
             if self._strange or (unusable and self.unread):
                 self.unread = self._count_unread(values.objects, failures)
                 self._strange, self._hopeless = False, self._hopeless and bool(self.unread)
+        if self.keeps_numbers and self._declared is None:
+            block = _keeping_numbers(block, values.objects)
+        if self.tells_absence and self._declared is None:
+            block = _telling_absence(block, values.objects)
         if self.apart is not None and values.object_rows is not None:
             labels = np.zeros(len(text), np.int64)
             labels[values.object_rows.to_numpy()] = self.apart
@@ -167,7 +188,8 @@ class PlainReader:
             labels[row] = seen.get(kinds_, -1) + 1
         if len(groups) == 1 and labels.all():
             found = self._kinds(texts)
-            return ObjectReader([as_column(n, k) for n, k in found.items() if k != NULL]).read(text)
+            kept = [(n, k) for n, k in found.items() if k != NULL or self.tells_absence]
+            return ObjectReader([as_column(n, k) for n, k in kept]).read(text)
         if groups:
             self.apart = labels
         return block, failures
@@ -212,7 +234,7 @@ class PlainReader:
             if only_null.parse(text) is not None:
                 return
         for name, seen in self._kinds(text.to_pylist()).items():
-            if name in new and seen != NULL:
+            if name in new and (seen != NULL or self.tells_absence):
                 self._found[name] = seen
                 self._ignored.discard(name)
             elif name in new:
@@ -277,6 +299,71 @@ def _unusable(block: pa.StructArray, text: pa.Array, failures: Sequence[Failure]
             rows.take(strange).to_pylist(), given.take(strange).to_pylist(), strict=True
         )
     ]
+
+
+def _telling_absence(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
+    """The objects, with what says which of them lack a field. Only for fields with nulls are their
+    names looked at."""
+    arrays, there = block.flatten(), block.is_valid()
+    doubtful = [f for f, a in zip(block.type, arrays, strict=True) if a.null_count]
+    if not (doubtful and pc.any(there).as_py()):
+        return block
+    given = duck.names(text)
+    odd = pc.indices_nonzero(pc.and_(there, given.is_null())).to_pylist()  # it holds NaN
+    found = given.flatten().dictionary_encode()
+    known = {name: code for code, name in enumerate(found.dictionary.to_pylist())}
+    by_name = np.argsort(found.indices, kind="stable")
+    rows = np.asarray(pc.list_parent_indices(given))[by_name]
+    ends = np.searchsorted(np.asarray(found.indices)[by_name], np.arange(len(known) + 1))
+    lacking: dict[str, pa.Array] = {}
+    for each in doubtful:
+        lacks = np.asarray(there).copy()
+        if (code := known.get(each.name)) is not None:
+            lacks[rows[ends[code] : ends[code + 1]]] = False
+        lacks[[row for row in odd if _has(text[row].as_py(), each.name)]] = False
+        if lacks.any():
+            lacking[absence(each.name)] = pa.array(lacks)
+    fields = [*block.type, *(pa.field(name, pa.bool_()) for name in lacking)]
+    mask = block.is_null() if block.null_count else None
+    return pa.StructArray.from_arrays([*arrays, *lacking.values()], fields=fields, mask=mask)
+
+
+def _keeping_numbers(block: pa.StructArray, text: pa.Array) -> pa.StructArray:
+    """The objects, with fractions as JSON in fields where some are written as whole numbers."""
+    arrays, fields = block.flatten(), list(block.type)
+    for at, values in enumerate(arrays):
+        kind = values.type
+        items = values.flatten() if pa.types.is_list(kind) else values
+        if not pa.types.is_floating(items.type):
+            continue
+        whole = pc.fill_null(pc.equal(items, pc.floor(items)), False)
+        if not pc.any(whole).as_py():
+            continue
+        rows = pc.indices_nonzero(whole)
+        if items is not values:
+            rows = pc.unique(pc.list_parent_indices(values).take(rows))
+        (written,) = duck.raw(text.take(rows), [fields[at].name])
+        integer = pc.match_substring_regex(written, _INTEGER)
+        if pc.any(integer).as_py():
+            kept, mine = rows.filter(integer), written.filter(integer)
+            made = pc.if_else(
+                values.is_valid(), _WRITER.texts(values), pa.scalar(None, pa.string())
+            )
+            chosen = np.zeros(len(text), np.bool_)
+            chosen[kept.to_numpy()] = True
+            made = pc.replace_with_mask(made, pa.array(chosen), mine)
+            arrays[at] = pa.ExtensionArray.from_storage(JSON, made)
+            fields[at] = fields[at].with_type(JSON)
+    mask = block.is_null() if block.null_count else None
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask) if arrays else block
+
+
+def _has(text: str, name: str) -> bool:
+    """Whether an object has a field, or is nested too deeply to tell."""
+    try:
+        return name in members(text)[0]
+    except RecursionError:
+        return True
 
 
 def _loose(kind: Kind) -> pa.DataType:

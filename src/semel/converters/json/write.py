@@ -7,7 +7,7 @@ texts. DuckDB writes the texts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import KEEPS_NULLS, facts_of
 from semel.converters.semantic import WRITTEN, as_sent, schema_in, suits
 from semel.core.quoting import named
+from semel.core.records import members, without_absence
 
 _CONNECT = "org.apache.kafka.connect.data."
 _PLAIN = (pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
@@ -69,7 +70,7 @@ def encode(
     """
     facts = facts or {}
     if envelope:
-        values = as_sent(values, facts)
+        values = as_sent(without_absence(values), facts)
     text = Writer(embedded=not envelope, numeric=numeric).texts(values)
     if envelope:
         if facts.get("name") not in WRITTEN and not suits(facts.get("name"), values.type):
@@ -80,6 +81,21 @@ def encode(
     if values.null_count:
         text = pc.if_else(values.is_null(), None, text)
     return text.cast(pa.binary())
+
+
+def objects(fields: Iterable[tuple[str, pa.Array, pa.Array | None]], rows: int) -> pa.Array:
+    """JSON objects from their fields: name, texts, and which objects lack it; None if none does."""
+    given = [(f"{duck.quoted(name)}:", text, absent) for name, text, absent in fields]
+    if all(absent is None for _, _, absent in given):
+        pieces = [piece for name, text, _ in given for piece in (f",{name}", text)]
+        pieces[:1] = [f"{{{pieces[0][1:]}"] if pieces else ["{"]
+        return joined([*pieces, "}"], rows)
+    members = [joined([f",{name}", text], rows) for name, text, _ in given]
+    for place, (_, _, absent) in enumerate(given):
+        if absent is not None:
+            members[place] = pc.if_else(pc.fill_null(absent, False), "", members[place])
+    inner = pc.utf8_slice_codeunits(joined(members, rows), 1)  # without the first comma
+    return joined(["{", inner, "}"], rows)
 
 
 def joined(pieces: Sequence[Any], rows: int) -> pa.Array:
@@ -151,14 +167,11 @@ class Writer:
         return duck.strings(pa.array(plain, pa.string()))
 
     def _objects(self, values: pa.StructArray) -> pa.Array:
-        pieces: list[Any] = ["{"]
-        for number, (field, column) in enumerate(zip(values.type, values.flatten(), strict=True)):
-            begin = f"{',' if number else ''}{duck.quoted(field.name)}:"
-            pieces += [
-                begin,
-                self.texts(column) if self.embedded else self._declared(field, column),
-            ]
-        return _where_valid(values, joined([*pieces, "}"], len(values)))
+        fields = (
+            (f.name, self.texts(a) if self.embedded else self._declared(f, a), absent)
+            for f, a, absent in members(values)
+        )
+        return _where_valid(values, objects(fields, len(values)))
 
     def _declared(self, field: pa.Field, values: pa.Array) -> pa.Array:
         """The texts that the schema of a field describes, see :func:`_field`."""

@@ -22,7 +22,7 @@ from semel.converters.registry.framing import Framed, framed, unframed
 from semel.converters.registry.registration import Registration
 from semel.converters.semantic import as_sent
 from semel.core.errors import ConfigError, SemelError, Unavailable
-from semel.core.records import DATA_EXCEPTION, Facts
+from semel.core.records import DATA_EXCEPTION, Facts, without_absence
 
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
 _MOST_READERS = 1000
@@ -64,7 +64,7 @@ class RegistryConverter(Converter):
         self._readers: dict[int, Reader | str] = {}
         self._last: pa.DataType = pa.null()
         self._facts: Facts = {}
-        self._by_name = False
+        self._by_name = self._by_fields = False
 
     @classmethod
     def keys(cls, config: Mapping[str, str], where: str) -> Any:
@@ -110,6 +110,10 @@ class RegistryConverter(Converter):
         """See :meth:`Converter.tell_names_apart`."""
         self._by_name = True
 
+    def tell_fields_apart(self) -> None:
+        """See :meth:`Converter.tell_fields_apart`."""
+        self._by_fields = True
+
     def for_topic(self, topic: str) -> Converter:
         """See :meth:`Converter.for_topic`."""
         if topic not in self._topics:
@@ -129,7 +133,7 @@ class RegistryConverter(Converter):
         """
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-        values = as_sent(values, self._facts)
+        values = as_sent(without_absence(values), self._facts)
         present = values.drop_null() if values.null_count else values
         if not len(present):
             return pa.nulls(len(values), pa.binary())
@@ -188,7 +192,7 @@ class RegistryConverter(Converter):
         block, more = together(parts, len(values), self._last)
         self._last = block.type
         failures = sorted([*failures, *more], key=lambda f: f.index)
-        labels = apart(parts, len(values), by_name=self._by_name)
+        labels = apart(parts, len(values), by_name=self._by_name, by_fields=self._by_fields)
         return Decoded(block, failures, labels, facts=parts[0].facts if parts else {})
 
     def _reader_of(self, schema_id: int) -> Reader | str:

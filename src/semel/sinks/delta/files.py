@@ -9,7 +9,7 @@ import decimal
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from semel.sinks.delta.table import Table, bound, reason, translated
 from semel.sinks.lake.tables import delete
 from semel.sinks.outages import judged
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
-from semel.sinks.rows import CHANGE_ANEW, CHANGE_DELETES, PLACES, last_changes
+from semel.sinks.rows import CHANGE_DELETES, CHANGE_GIVEN, PLACES, given_in, last_changes
 from semel.sinks.staging import CommitConflict
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def partition_text(value: Any) -> str | None:
 
 def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, int]) -> None:
     """Merge the last change of each key and move transaction identifiers, by one commit. An
-    existing row keeps the columns that no change gives.
+    existing row keeps the columns that no change of its key gives.
 
     Raises:
         CommitConflict, TransientError: see :meth:`Table.append`.
@@ -142,13 +142,14 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
     key = files[0].key
     with translated(table.where):
         parts = [pq.read_table(f.path, filesystem=filesystem) for f in files]
-        left = last_changes(pa.concat_tables(parts, promote_options="permissive"), key)
-        source = left.drop_columns(list(PLACES))
-        lacking = [f for f in table.columns if f.name not in source.column_names]
+        changes = pa.concat_tables(parts, promote_options="permissive")
+        lacking = [f for f in table.columns if f.name not in changes.column_names]
         for field in lacking:
-            source = source.append_column(field, pa.nulls(source.num_rows, field.type))
+            changes = changes.append_column(field, pa.nulls(changes.num_rows, field.type))
+        partial = given_in(changes, (n for n in table.columns.names if n not in key))
+        source = last_changes(changes, key, partial).drop_columns(list(PLACES))
         same = " AND ".join(f"target.{_quoted(n)} = source.{_quoted(n)}" for n in key)
-        deletes, anew = (f"source.{_quoted(n)}" for n in (CHANGE_DELETES, CHANGE_ANEW))
+        deletes = f"source.{_quoted(CHANGE_DELETES)}"
         merger = table.raw.merge(
             source,
             same,
@@ -159,19 +160,18 @@ def merge(table: Table, files: Sequence[DataFile], transactions: Mapping[str, in
             streamed_exec=not all(_bounded(source.schema.field(n).type) for n in key),
             commit_properties=bound(transactions),
         )
-        every = _assigned(table.columns.names)
-        given = _assigned(n for n in table.columns.names if n not in {f.name for f in lacking})
+        # delta-rs's shortcuts for all columns (1.6) fail for names with a backtick.
+        every = {_quoted(n): f"source.{_quoted(n)}" for n in table.columns.names}
+        given = dict(every)
+        for name in partial:
+            own, has = _quoted(name), f"source.{_quoted(CHANGE_GIVEN + name)}"
+            if pc.any(source.column(CHANGE_GIVEN + name)).as_py():
+                given[own] = f"CASE WHEN {has} THEN source.{own} ELSE target.{own} END"
+            else:
+                del given[own]
         merger = merger.when_matched_delete(deletes)
-        if lacking and pc.any(source.column(CHANGE_ANEW)).as_py():
-            merger = merger.when_matched_update(every, f"{anew} AND NOT {deletes}")
         merger = merger.when_matched_update(given, f"NOT {deletes}")
         merger.when_not_matched_insert(every, f"NOT {deletes}").execute()
-
-
-def _assigned(names: Iterable[str]) -> dict[str, str]:
-    """The target's columns and their values. delta-rs's shortcuts for all columns (1.6) fail for
-    names with a backtick."""
-    return {_quoted(n): f"source.{_quoted(n)}" for n in names}
 
 
 def _quoted(name: str) -> str:

@@ -120,6 +120,7 @@ class DeltaSink(LakeSink):
             commits_dead_letters_first=True,
             replaces=self._upserts,
             any_order=True,
+            tells_schemas=self._config.insert_mode == "upsert",
             carries=frozenset({TIMESTAMP}) if self._upserts else frozenset(),
             evolves=config.auto_evolve,
         )
@@ -379,9 +380,10 @@ class DeltaStager(LakeStager[FileWriter]):
         table = self._tables.find(records.topic)
         if records.rows.num_rows or table is None:
             table = self._tables.target(records)
-        arrange = made.changes if self._config.insert_mode == "upsert" else made.inserts
-        provenance = self._connector.provenance_columns
-        return table, arrange(self._config, provenance, records, table.columns)
+        given = (self._config, self._connector.provenance_columns, records, table.columns)
+        if self._config.insert_mode == "upsert":
+            return table, made.changes(*given, tells_given=True)
+        return table, made.inserts(*given)
 
     def _check_home(self, records: Records) -> None:
         """Raises ConfigError: the rows would be in one table and their positions in another."""

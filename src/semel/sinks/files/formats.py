@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -16,6 +16,7 @@ from semel.converters.json.columns import JSON
 from semel.converters.json.write import encode
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
+from semel.core.records import absence
 from semel.sinks.convert import column_type, holds_json
 from semel.sinks.parquet import OpenFile, ParquetFile, abandon
 
@@ -44,6 +45,24 @@ class Format:
             return f"{self.bytes_extension}{_SUFFIX[self.compression]}"
         return f".{self.name}"
 
+    def rows(
+        self, rows: pa.Table, count: int, lacking: Mapping[str, pa.ChunkedArray] | None = None
+    ) -> pa.Table:
+        """The rows as files of this format take them: JSON as lines. ``lacking`` says, by column,
+        which rows lack it."""
+        if self.name != "json":
+            return rows
+        for name, which in (lacking or {}).items():
+            if name in rows.column_names:
+                rows = rows.append_column(absence(name), which)
+        lines = [
+            encode(_embedding(each), envelope=False, numeric=True)
+            for each in rows.combine_chunks().to_batches()
+        ]
+        if not rows.column_names:  # Arrow has no rows without columns
+            lines = [pa.repeat(pa.scalar(b"{}"), count)]
+        return pa.table({"line": pa.chunked_array(lines, pa.binary())})
+
     def open(self, path: str, stream: BinaryIO, schema: pa.Schema) -> OpenFile:
         """Begin a file of rows of one schema."""
         if self.name == "parquet":
@@ -53,10 +72,10 @@ class Format:
         target: Any = stream
         if self.compression != "none":
             target = pa.CompressedOutputStream(stream, self.compression)
-        if self.name == "bytes":
-            write = _bytes(target, self.separator)
+        if self.name == "csv":
+            write = _csv(target, schema)
         else:
-            write = _lines(target) if self.name == "json" else _csv(target, schema)
+            write = _bytes(target, b"\n" if self.name == "json" else self.separator)
         return RowsFile(path, stream, schema, write, target)
 
 
@@ -103,17 +122,6 @@ class RowsFile:
 
     def abandon(self) -> None:
         abandon(self._stream)
-
-
-def _lines(target: Any) -> Write:
-    """One object per line."""
-
-    def write(rows: pa.Table) -> None:
-        for batch in rows.combine_chunks().to_batches():
-            objects = encode(_embedding(batch), envelope=False, numeric=True)
-            _append(target, objects, b"\n")
-
-    return write
 
 
 def _bytes(target: Any, separator: bytes) -> Write:

@@ -60,7 +60,7 @@ class Schemas:
             self.renew(topic)
             if self._known.get(topic, (0, None))[0] != version:
                 continue
-            wider = pa.schema([*known, *map(_column, new)])
+            wider = pa.schema([*known, *map(stored, new)])
             try:
                 name = f"{self._of(topic)}/{version + 1:06}.schema"
                 self.store.create(name, _text(topic, wider))
@@ -72,7 +72,8 @@ class Schemas:
         return f"{self._folder}/{folder_of(topic)}"
 
 
-def _column(field: pa.Field) -> pa.Field:
+def stored(field: pa.Field) -> pa.Field:
+    """A field in a type that files have."""
     kind = convert.column_type(field.type, convert.common_type)
     says = {convert.HOLDS_JSON: b"1"} if field.type == JSON else None
     return pa.field(field.name, kind, metadata=says)

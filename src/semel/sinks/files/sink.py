@@ -115,6 +115,8 @@ class FilesSink(StagingSink):
             evolves=True,
             any_order=True,
             writes_text=self._format.name in ("json", "csv"),
+            tells_schemas=self._format.name == "csv",
+            writes_documents=self._format.name == "json",
             carries=frozenset({TIMESTAMP}) if config.reads_times else frozenset(),
         )
 
@@ -198,6 +200,8 @@ class FilesSink(StagingSink):
                 )
 
     def schema(self, topic: str) -> pa.Schema | None:
+        if self._format.name == "json":
+            return None  # each record has its own fields, and its own types
         found = self._schemas.find(self._config.routed(topic))
         if found is None:
             return None
@@ -324,7 +328,7 @@ class FilesSink(StagingSink):
                 {},
                 by_partition.folder,
             )
-            writer.write(mine, where)
+            writer.write(self._format.rows(mine, mine.num_rows), where)
         return writer.finish()
 
     def _check(self, state: LedgerState, files: Sequence[Landing]) -> None:

@@ -18,6 +18,7 @@ from semel.core.records import (
     Commit,
     Records,
     RowsRejected,
+    absences,
     all_rejected,
     rejected,
     value_columns,
@@ -29,7 +30,7 @@ from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.folders import Clock, Folders
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of
-from semel.sinks.files.schemas import Schemas
+from semel.sinks.files.schemas import Schemas, stored
 from semel.sinks.files.writer import FileKey, FileWriter, Naming, Rows, in_order
 from semel.sinks.layout import layout
 from semel.sinks.staging import Stager
@@ -54,7 +55,8 @@ class Arranger:
     kind: Format
 
     def fields(self, records: Records) -> pa.Schema:
-        """The fields of the files that the records go to, including the records' own.
+        """The fields of the files that the records go to, including the records' own. Objects of
+        JSON have only these.
 
         Raises:
             ConfigError: the configuration leaves out every field.
@@ -62,6 +64,10 @@ class Arranger:
         """
         target = self.target(records)
         arranged = layout(self.config, self.connector.provenance_columns, records, deletes=False)
+        if self.kind.name == "json":
+            found = {f.name: f for f in arranged.fields()}
+            own = [found.get(n, pa.field(n, pa.string())) for n in arranged.columns]
+            return pa.schema([stored(f) for f in own])
         known = self.schemas.find(target)
         fields = value_columns(records.rows.column_names)
         if fields and known is None and not set(fields) & set(arranged.columns):
@@ -121,7 +127,7 @@ class Arranger:
             raise all_rejected("the value is null (behavior.on.null.values=fail)", gone)
         source = records.rows
         columns = self.fields(records)
-        if not columns.names:  # Arrow and Parquet cannot hold rows without columns
+        if not columns.names and self.kind.name != "json":  # Parquet has no rows without columns
             raise no_columns_yet(source)
         rows = made.inserts(self.config, self.connector.provenance_columns, records, columns).table
         if self.kind.name == "bytes":
@@ -129,6 +135,7 @@ class Arranger:
         if self.kind.name == "json" and (unwritten := without_json(rows)):
             each = sorted(unwritten.items())
             raise RowsRejected([rejected(source, i, why) for i, why in each])
+        rows = self.kind.rows(rows, source.num_rows, absences(source))
         where = Rows(
             topic,
             folder_of(topic),

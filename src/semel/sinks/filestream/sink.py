@@ -76,6 +76,7 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         ignores_topics=True,
         uses_key=False,
         takes_text=True,
+        writes_documents=True,
         takes_tombstones=True,
         traces=False,
         any_order=True,

@@ -42,7 +42,8 @@ def merge(
     with reading(table.where):
         parts = [pq.read_table(table.io.new_input(f.path).open()) for f in files]
     changes = last_changes(pa.concat_tables(parts, promote_options="permissive"), key)
-    kept = changes.filter(pc.invert(changes.column(CHANGE_DELETES))).drop_columns(list(OWN))
+    kept = changes.filter(pc.invert(changes.column(CHANGE_DELETES)))
+    kept = kept.drop_columns([n for n in OWN if n in kept.column_names])
     writer = FileWriter(table, "semel-merged-")
     try:
         replaced = _rewrite(table, changes.select(list(key)), writer)

@@ -30,6 +30,8 @@ from semel.core.records import (
     Records,
     Rejected,
     RowsRejected,
+    absence,
+    absences,
     by_target,
     value_columns,
 )
@@ -199,7 +201,8 @@ class Encoder:
     def _values(self, records: Records, topic: str) -> pa.ChunkedArray:
         rows = records.rows
         if records.has_fields:
-            values = rows.select(value_columns(rows.column_names)).to_struct_array()
+            names = [*value_columns(rows.column_names), *map(absence, absences(rows))]
+            values = rows.select(names).to_struct_array()
         else:
             values = rows.column(VALUE)
         return _encoded(self._value.of(topic, records.value_facts), values)

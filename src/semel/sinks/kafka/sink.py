@@ -116,6 +116,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
             engines=frozenset({"direct"}),
             carries=frozenset({TIMESTAMP, HEADERS}),
             takes_bytes=True,
+            writes_documents=True,
             takes_tombstones=True,
             takes_dead_letters=True,
             any_order=True,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as is_
 
-from semel.sinks.jsontext import joined
+from semel.converters.json.write import joined
 
 _SIMPLE = {
     pa.int8(): "byte",

@@ -79,7 +79,6 @@ class SearchSink(Sink):
             self._config,
             connector.provenance_columns,
             passes=plain and self._passes(connector.originals),
-            sparse=plain and self._config.merges,
         )
         self._indices: dict[str, Index] = {}
         self._alone: set[str] = set()
@@ -176,6 +175,7 @@ class SearchSink(Sink):
             key_metadata=frozenset(identity | config.metadata),
             takes_tombstones=tombstones == "fail" or (tombstones == "delete" and keyed),
             takes_bytes=self._writer.passes,
+            writes_documents=True,
             writes_text=config.schema_ignore and not config.streams,  # else mapped as dates
             replaces=keyed,
             any_order=not config.merges,

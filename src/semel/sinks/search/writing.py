@@ -25,6 +25,8 @@ from semel.core.records import (
     Records,
     Rejected,
     RowsRejected,
+    absence,
+    absences,
     nested_field,
     one_array,
     rejected,
@@ -64,13 +66,11 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Makes lines from a connector's records. With ``passes``, keys and values that no transform
-    has changed are still bytes: keys of text, and values of JSON. With ``sparse``, a null may stand
-    for a field that a record lacks."""
+    has changed are still bytes: keys of text, and values of JSON."""
 
     config: SearchConfig
     provenance: Mapping[str, str]
     passes: bool
-    sparse: bool = False
 
     def parts(
         self, records: Records, index: str, generation: Callable[[TopicPartition], int]
@@ -147,7 +147,7 @@ class Writer:
         return rows
 
     def _told(self, rows: pa.Table) -> pa.Table:
-        """The rows, with nulls for what their source could not tell if they leave fields out."""
+        """The rows, which lack what their source could not tell if they only update documents."""
         placeholder = self.config.placeholder
         names = value_columns(rows.column_names)
         if self.passes and names == ["value"] and _is_binary(rows, "value"):
@@ -155,11 +155,18 @@ class Writer:
             gone = {"value": held} if held.any() else {}
         else:
             gone = unavailable({n: rows.column(n) for n in names}, (), placeholder)
-        if gone and not (self.config.merges and self.sparse and "value" not in gone):
+        if gone and not self.config.merges:
             raise some_rejected(rows, refusals(gone, placeholder))
+        known = absences(rows)
         for name, held in gone.items():
-            made = without(rows.column(name), held)
-            rows = rows.set_column(rows.column_names.index(name), name, made)
+            rows = rows.set_column(
+                rows.column_names.index(name), name, without(rows.column(name), held)
+            )
+            lacks = pa.chunked_array([pa.array(held)])
+            if name in known:
+                lacks = pc.or_(lacks, known[name])
+                rows = rows.drop_columns([absence(name)])
+            rows = rows.append_column(absence(name), lacks)
         return rows
 
     def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
@@ -217,7 +224,8 @@ class Writer:
             columns = self.columns(rows)
             if self.config.streams:
                 columns[TIME] = _times(rows, self.config.times)
-            return documents(columns, rows.num_rows, sparse=self.sparse)
+            lacking = {n: one_array(held) for n, held in absences(rows).items()}
+            return documents(columns, rows.num_rows, lacking)
         text = one_array(rows.column("value")).cast(pa.string())
         text = pc.replace_substring(text, "\n", " ")  # white space: in a string it would be \n
         if not self.provenance:

@@ -108,6 +108,7 @@ class DatabaseSink(Sink):
             carries=frozenset({HEADERS} if config.pk_mode == "record_header" else ()),
             takes_tombstones=config.delete_enabled,
             takes_change_events=config.of_debezium,
+            tells_schemas=True,
             replaces=replaces,
             any_order=not replaces,
             only_updates=config.mode == "update",

@@ -92,7 +92,7 @@ class TableView(ABC):
             raise some_rejected(records.rows, refusals(gone, arranged.placeholder))
         given |= {name: without(given[name], rows) for name, rows in gone.items()}
         held = self._held(table, records, replace(arranged, columns=given))
-        return replace(held, optional=held.optional | gone.keys())
+        return replace(held, optional=held.optional | gone.keys() | arranged.absent.keys())
 
     def _table(self, topic: str) -> Table | None:
         if topic not in self._tables:
