@@ -16,13 +16,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from semel.sinks.kafka.sender import Encoder
 
 from semel.config import ConnectorConfig, read
 from semel.converters import create as converter_of
 from semel.core.records import Commit
 from semel.sinks import create
 from semel.sinks.kafka.config import KafkaConfig
+from semel.sinks.kafka.sender import Encoder
 from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some

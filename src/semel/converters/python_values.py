@@ -1,12 +1,18 @@
-"""Parts of nested Arrow arrays from Python values, for the converters that read row by row."""
+"""Parts of nested Arrow arrays from Python values, for the converters that read row by row; and
+JSON of values that Arrow has no type for: times are ISO 8601, decimals numbers, bytes base64."""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+
+from semel.core.records import check_years
 
 
 def offsets(values: Sequence[Any]) -> pa.Array:
@@ -17,3 +23,30 @@ def offsets(values: Sequence[Any]) -> pa.Array:
 def mask(values: Sequence[Any]) -> pa.Array:
     """Which values are null."""
     return pa.array([v is None for v in values], pa.bool_())
+
+
+class Json(str):
+    """A text that is JSON already."""
+
+
+def shown(values: pa.Array) -> Any:
+    """The only one of these values, for :func:`compact`."""
+    if pa.types.is_temporal(values.type):
+        check_years(values)
+        return values.cast(pa.string())[0].as_py().replace(" ", "T")
+    found = values[0].as_py()
+    return base64.b64encode(found).decode() if isinstance(found, bytes) else found
+
+
+def compact(value: Any) -> str:
+    """A value as JSON, without white space."""
+    match value:
+        case Json():
+            return value
+        case Decimal():
+            return format(value, "f")
+        case dict():
+            return f"{{{','.join(f'{compact(str(k))}:{compact(v)}' for k, v in value.items())}}}"
+        case list():
+            return f"[{','.join(map(compact, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -51,6 +51,7 @@ UTC = pa.timestamp("us", "UTC")
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _MOST_DIGITS, _FINEST = 131_072, 16_383
 """The digits that PostgreSQL allows before and after the point of a number."""
+_MOST_SCALE = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,10 @@ def decimal_type(parameters: Mapping[str, Any]) -> pa.DataType:
         KeyError, TypeError, ValueError: it has no usable scale.
     """
     precision = int(parameters.get("connect.decimal.precision", 38))
-    return pa.decimal128(min(max(precision, 1), 38), int(parameters["scale"]))
+    scale = int(parameters["scale"])
+    if abs(scale) > _MOST_SCALE:  # Arrow reads no such number
+        raise ValueError(f"a decimal with a scale of {scale}, which is beyond {_MOST_SCALE}")
+    return pa.decimal128(min(max(precision, 1), 38), scale)
 
 
 def semantic_facts(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -337,7 +341,9 @@ def _wire(schema: Mapping[str, Any]) -> pa.DataType:
     """The Arrow type of a schema in Kafka Connect's form, as far as it matters here."""
     kind = schema.get("type")
     if kind == "struct":
-        names = [f.get("field") for f in schema.get("fields") or () if isinstance(f, Mapping)]
+        fields = schema.get("fields")
+        given = fields if isinstance(fields, list) else ()
+        names = [f.get("field") for f in given if isinstance(f, Mapping)]
         return pa.struct([(str(name), pa.null()) for name in names])
     items = schema.get("items")
     if kind == "array" and isinstance(items, Mapping):

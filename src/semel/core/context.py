@@ -9,12 +9,14 @@ import logging
 import os
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from semel.core.quoting import harmless, indented
@@ -80,6 +82,14 @@ def prefix(record: logging.LogRecord) -> str:
         return ""
     part = f"task-{about['task']}" if "task" in about else "worker"
     return f"[{about['connector']}|{part}] "
+
+
+def search_path() -> dict[str, str]:
+    """Environment variables for a Python process that this one starts. It looks for modules in the
+    working directory only if this process does: the folder that a command happens to run in may
+    hold an ``enum.py`` of somebody else."""
+    searched = {Path(entry).resolve() for entry in sys.path}
+    return {} if Path.cwd() in searched else {"PYTHONSAFEPATH": "1"}
 
 
 def this_user() -> str:

@@ -48,6 +48,10 @@ METADATA_TYPES: dict[str, pa.DataType] = {
 }
 
 
+_LAST_SECOND, _PER_SECOND = 971_890_963_199, {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""The end of the year 32767, and the units of times."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record that could not be delivered, in its raw form, with the reason.
@@ -203,6 +207,20 @@ class Commit:
 
     records: Sequence[Records]
     dead_letters: Sequence[DeadLetter] = field(default=())
+
+
+def check_years(values: pa.Array | pa.ChunkedArray) -> None:
+    """Raises ArrowInvalid for dates and times so far away that Arrow has other texts for them."""
+    kind = values.type
+    if pa.types.is_date(kind):
+        counts, a_second = values.cast(pa.date32()).cast(pa.int32()), 1 / 86_400
+    elif pa.types.is_timestamp(kind):
+        counts, a_second = values.cast(pa.int64()), _PER_SECOND[kind.unit]
+    else:
+        return
+    found = pc.min_max(counts).as_py()
+    if max(-(found["min"] or 0), found["max"] or 0) > _LAST_SECOND * a_second:
+        raise pa.ArrowInvalid("its year is beyond 32767, and no text can hold it")
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow.types as is_
 from semel.converters.json.columns import clock_times
 from semel.converters.json.floats import is_faithful
 from semel.converters.semantic import without_nanoseconds
-from semel.core.quoting import named
+from semel.core.records import check_years
 
 UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """What :func:`cast` raises when some value does not fit."""
@@ -44,6 +44,8 @@ def cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.nulls(len(values), target)])
     if is_text(source):
         return _parsed(values.cast(pa.string()), target)
+    if is_text(target):
+        check_years(values)
     if is_.is_boolean(target):
         return _boolean(values)
     if is_.is_floating(target):
@@ -71,16 +73,6 @@ def check_text(text: pa.ChunkedArray, pattern: str, what: str) -> None:
         other = text.filter(pc.invert(pc.match_substring_regex(text, f"^({pattern})$")))
         if len(other.drop_null()):
             raise pa.ArrowInvalid(f"it is not {what}")
-
-
-def without_json(rows: pa.Table) -> dict[int, str]:
-    """The rows with a NaN or an infinity, for which JSON has no number, each with the column."""
-    found: dict[int, str] = {}
-    for name, values in zip(rows.column_names, rows.columns, strict=True):
-        if is_.is_floating(values.type):
-            for row in pc.indices_nonzero(pc.invert(pc.is_finite(values))).to_pylist():
-                found.setdefault(row, f"column {named(name)}: JSON has no {values[row].as_py()}")
-    return found
 
 
 def told(value: pa.Scalar) -> str:

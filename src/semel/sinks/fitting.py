@@ -11,10 +11,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as is_
 
 from semel.converters.json.scalars import of_one_kind
 from semel.converters.json.text import place
-from semel.core.records import one_array
+from semel.core.quoting import named
+from semel.core.records import check_years, one_array
+from semel.sinks import jsontext
 from semel.sinks.casts import UNFIT
 
 __all__ = ["UNFIT", "by_kind", "only_null", "unfit_rows"]
@@ -43,6 +46,33 @@ def _unfit(values: pa.ChunkedArray, convert: Convert) -> list[tuple[int, str]]:
         right = _unfit(values.slice(middle), convert)
         return left + [(middle + place, why) for place, why in right]
     return []
+
+
+def without_json(rows: pa.Table, *, years: bool = True) -> dict[int, str]:
+    """The rows with a value that JSON cannot hold, each with the column and the reason: a NaN or an
+    infinity and, with ``years``, a time too far away."""
+
+    def fits(values: pa.ChunkedArray) -> None:
+        jsontext.check(one_array(values), years=years)
+
+    found: dict[int, str] = {}
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        if is_.is_floating(values.type):
+            for row in pc.indices_nonzero(pc.invert(pc.is_finite(values))).to_pylist():
+                found.setdefault(row, f"column {named(name)}: JSON has no {values[row].as_py()}")
+            continue
+        for row, why in unfit_rows(values, fits):
+            found.setdefault(row, f"column {named(name)}: {why}")
+    return found
+
+
+def without_text(rows: pa.Table) -> dict[int, str]:
+    """The rows with a date or a time that no text can hold, each with the column and the reason."""
+    return {
+        row: f"column {named(name)}: {why}"
+        for name, values in zip(rows.column_names, rows.columns, strict=True)
+        for row, why in unfit_rows(values, check_years)
+    }
 
 
 def only_null(values: pa.ChunkedArray) -> bool:

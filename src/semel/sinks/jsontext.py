@@ -11,7 +11,7 @@ import pyarrow.types as is_
 
 from semel.converters.json import duck
 from semel.converters.json.write import joined, objects
-from semel.core.records import list_offsets, members
+from semel.core.records import check_years, list_offsets, members
 
 
 def documents(
@@ -38,6 +38,7 @@ def text(values: pa.Array) -> pa.Array:
     elif is_.is_timestamp(kind):
         found = _quoted(_timestamps(values))
     elif is_.is_date(kind) or is_.is_time(kind):
+        check_years(values)
         found = _quoted(values.cast(pa.string()))
     elif is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
         found = duck.base64_strings(values.cast(pa.binary()))
@@ -71,6 +72,7 @@ def moments(values: pa.Array) -> pa.Array:
 
 
 def _timestamps(values: pa.Array) -> pa.Array:
+    check_years(values)
     if values.type.tz not in (None, "UTC"):
         values = values.cast(pa.timestamp(values.type.unit, "UTC"))
     return pc.replace_substring(values.cast(pa.string()), " ", "T")
@@ -93,8 +95,9 @@ def _quoted(values: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', values, '"', "")
 
 
-def check_finite(values: pa.Array) -> None:
-    """Raises ArrowInvalid for a NaN or an infinity, however deep inside: JSON has neither."""
+def check(values: pa.Array, *, years: bool = True) -> None:
+    """Raises ArrowInvalid for a NaN, an infinity and, with ``years``, for a time too far away,
+    however deep inside: JSON has none of them."""
     kind = values.type
     if is_.is_floating(kind):
         finite = pc.is_finite(values)
@@ -102,10 +105,11 @@ def check_finite(values: pa.Array) -> None:
             raise pa.ArrowInvalid("JSON has no NaN and no infinities")
     elif is_.is_struct(kind):
         for field in values.flatten():
-            check_finite(field)
+            check(field, years=years)
     elif is_.is_map(kind):
-        check_finite(
-            values.cast(pa.list_(pa.struct([("k", kind.key_type), ("v", kind.item_type)])))
-        )
+        entry = pa.struct([("k", kind.key_type), ("v", kind.item_type)])
+        check(values.cast(pa.list_(entry)), years=years)
     elif is_.is_nested(kind):
-        check_finite(pc.list_flatten(values))
+        check(pc.list_flatten(values), years=years)
+    elif years:
+        check_years(values)

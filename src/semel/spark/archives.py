@@ -207,7 +207,7 @@ def in_background(module: str, *arguments: str) -> None:
     It outlives this process, but not its own limit (see :func:`yielding`)."""
     try:
         subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from semel.config import load, under
 from semel.config.references import refers
-from semel.core.context import LOG_FORMAT
+from semel.core.context import LOG_FORMAT, search_path
 from semel.core.errors import SemelError
 from semel.spark.gateway import MEMORY, OPTIONS, Jvm, connected, neutral, spark_archive
 
@@ -159,7 +159,7 @@ class Standby:
                 stderr=subprocess.DEVNULL,  # until it has those of Spark's daemon
                 process_group=0,  # Ctrl-C in a terminal is for this process
                 pass_fds=passed,
-                env={**os.environ, **_OF_DAEMONS},
+                env={**os.environ, **search_path(), **_OF_DAEMONS},
                 text=True,
             )
         assert self._process.stdin is not None

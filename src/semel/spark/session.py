@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 
 from semel.config import CommonConfig, under
 from semel.core import failpoints
-from semel.core.context import STANDBY
+from semel.core.context import STANDBY, search_path
 from semel.core.errors import ConfigError, Problem, ServiceError
 from semel.sinks import MODULE, sink_class
 from semel.sources import is_source, source_class
@@ -142,6 +142,7 @@ def _settings(
             AUTHENTICATE: "true",
             # Spark would start a thread for each slot: 1,024 took most of a second.
             "spark.rpc.netty.dispatcher.numThreads": _DISPATCHERS,
+            **{f"spark.executorEnv.{name}": value for name, value in search_path().items()},
         }
         if "local-cluster" in given.get("spark.master", ""):  # its executors need to be told
             found[f"{AUTHENTICATE}.secret"] = secrets.token_hex(32)

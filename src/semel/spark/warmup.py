@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext
 
+from semel.core.context import search_path
 from semel.core.errors import ServiceError
 from semel.spark.archives import QUIET, yielding
 from semel.spark.gateway import MEMORY, OPTIONS, Jvm, launcher_answer, neutral, spark_archive
@@ -73,6 +74,7 @@ def _train(part: Path) -> dict[str, Any]:
         "spark.authenticate": "true",
         "spark.python.daemon.module": "semel.spark.daemon",
         "spark.python.worker.faulthandler.enabled": "false",
+        **{f"spark.executorEnv.{name}": value for name, value in search_path().items()},
         OPTIONS: f"{java_options(works=False)} -XX:ArchiveClassesAtExit={part} {QUIET}",
     }
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
+from semel.core.context import search_path
 from semel.core.errors import Failure, SemelError
 from semel.spark import launch
 from semel.tasks import memory
@@ -157,6 +158,7 @@ def _started() -> str:
             stderr=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C in a terminal is for this process
             pass_fds=[listener.fileno()],
+            env={**os.environ, **search_path()},
         )
 
     def end() -> None:

@@ -4,6 +4,7 @@ cancelled at any time."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from semel.core.context import search_path
 from semel.core.redact import redacted
 from semel.worker.errors import Conflict, NotFound
 
@@ -95,6 +97,7 @@ class _Audit:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env={**os.environ, **search_path()},
             text=True,
         )
         given = json.dumps(dict(config))

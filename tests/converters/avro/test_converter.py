@@ -261,6 +261,38 @@ def test_a_union_of_several_types_is_a_struct_as_in_kafka_connect() -> None:
     assert named[1]["v"] == {"string": None, "a.Inner": {"x": 1}}
 
 
+def test_json_of_a_record_inside_itself_says_what_a_struct_would() -> None:
+    described = record(
+        inner=["null", "Row"],
+        at={"type": "long", "logicalType": "timestamp-millis"},
+        price={"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+    )
+    inner = {"inner": None, "at": 5, "price": Decimal("1.50")}
+    far = {**inner, "at": 2**62}
+    row = {"inner": inner, "at": 0, "price": Decimal("0")}
+    made = converter(Known({1: schema(described)}))
+    values = [message(described, row), message(described, {**row, "inner": far})]
+    decoded = made.decode(pa.array(values))
+    assert decoded.values[0].as_py()["inner"] == (
+        '{"inner":null,"at":"1970-01-01T00:00:00.005Z","price":1.50}'
+    )
+    assert [(f.index, f.message) for f in decoded.failures] == [
+        (1, "schema 1: field inner: its year is beyond 32767, and no text can hold it")
+    ]
+
+
+@pytest.mark.parametrize("scale", [39, -39, 10**20, "x", None, [1]])
+def test_a_decimal_of_a_scale_that_arrow_lacks_is_refused(scale: object) -> None:
+    described = record(price={"type": "bytes", "logicalType": "decimal", "scale": scale})
+    good = record(price={"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 38})
+    made = converter(Known({1: schema(described), 2: schema(good, 2)}))
+    value = b"\0\0\0\0\1\4\1\2"
+    decoded = made.decode(pa.array([value, message(good, {"price": Decimal("1E-38")}, 2)]))
+    assert [f.index for f in decoded.failures] == [0]
+    assert "schema 1" in decoded.failures[0].message
+    assert decoded.values[1].as_py() == {"price": Decimal("1E-38")}
+
+
 def test_referenced_schemas_are_found_by_name() -> None:
     inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
     outer = record(v="a.Inner")

@@ -286,7 +286,18 @@ def test_an_envelope_without_a_schema_says_so() -> None:
         ({"type": "struct", "fields": [{"type": "int8"}]}, 'needs a "field" name'),
         ({"type": "struct", "fields": [{"type": "array", "field": "x"}]}, "field x: the items"),
         ([], "the schema must be an object"),
-        ({"type": "bytes", "name": CONNECT + "Decimal"}, "needs a whole number as scale"),
+        ({"type": "struct", "fields": 5}, 'a struct needs "fields"'),
+        ({"type": "struct", "fields": {"a": 5}}, 'a struct needs "fields"'),
+        ({"type": "int8", "parameters": 5, "doc": "x"}, "not a Kafka Connect schema"),
+        ({"type": "array", "items": {"type": ["int8"]}}, "unknown type"),
+        *(
+            (
+                {"type": "bytes", "name": CONNECT + "Decimal", "parameters": {"scale": scale}},
+                "needs a whole number from -38 to 38 as scale",
+            )
+            for scale in ("x", None, "39", "-39", "99999999999999999999", {})
+        ),
+        ({"type": "bytes", "name": CONNECT + "Decimal"}, "needs a whole number from -38 to 38"),
     ],
 )
 def test_a_schema_that_is_not_connects_fails_its_records(schema: object, problem: str) -> None:
@@ -296,6 +307,13 @@ def test_a_schema_that_is_not_connects_fails_its_records(schema: object, problem
     assert problem in failures[0]
     assert sorted(failures) == [0, 2]
     assert found.to_pylist() == [None, {"id": 1}, None]
+
+
+def test_a_record_fails_once_even_if_its_schema_conflicts_as_well() -> None:
+    texts = [envelope([field("id", "string")], {"id": "a"}) for _ in range(2)]
+    texts.append(envelope([field("id", "int8")], {"id": 300}))
+    found = JsonConverter().decode(pa.array(texts, pa.binary()))
+    assert [failure.index for failure in found.failures] == [2]
 
 
 def test_records_of_several_schema_versions_share_one_array() -> None:

@@ -276,7 +276,7 @@ def _one(f: Field, value: Any, syntax: str) -> Any:
         names = {n: name for name, n in reversed(f.type.values)}
         return names.get(value, f"UNKNOWN_ENUM_VALUE_{f.type.name}_{value}")
     if f.kind == "string" and isinstance(value, bytes):  # proto2 allows any
-        return value.decode(errors="replace")
+        return value.decode()
     if f.kind in ("uint64", "fixed64") and value >= 2**63:
         return value - 2**64
     return value

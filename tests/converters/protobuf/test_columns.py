@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.converters.protobuf import contents, rows
@@ -46,8 +46,8 @@ def by_library(file: File, value: bytes) -> Any:
         return None
     try:
         return expected(file.types[-1], found, file.syntax)
-    except UnicodeDecodeError:  # proto2's texts may be anything, but not in Python
-        assume(False)
+    except UnicodeDecodeError:  # which the library lets pass in proto2
+        return None
 
 
 def compare(file: File, node: Node, values: list[bytes]) -> None:
@@ -56,6 +56,8 @@ def compare(file: File, node: Node, values: list[bytes]) -> None:
         wanted = by_library(file, value)
         if wanted is None:
             assert row in refused, value
+        elif file.syntax == "proto2" and "not UTF-8" in refused.get(row, ""):
+            continue  # another value has taken the text's place
         else:
             assert row not in refused, (value, refused[row])
             shown = with_maps(file.types[-1], found[row])

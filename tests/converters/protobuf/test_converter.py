@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from semel.converters import create
-from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConverter, compiler
+from semel.converters.protobuf import ApicurioProtobufConverter, ProtobufConverter, compiler, rows
 from semel.converters.protobuf.link import Reading
 from semel.converters.registry.client import Schema
 from semel.core.errors import ConfigError, Unavailable
@@ -114,8 +114,7 @@ def test_a_schema_that_cannot_be_used_is_reported() -> None:
         1: "message Row {",
         2: HEAD + 'import "other.proto"; message Row { Other o = 1; }',
         3: HEAD + "message Row { Other o = 1; }",
-        4: "message Row { optional group G = 1 { } }",
-        5: HEAD + "message Row {\n  int32 id = x;\n}",
+        4: HEAD + "message Row {\n  int32 id = x;\n}",
     }
     made = converter(broken)
     decoded = made.decode(pa.array([message(b"", n) for n in broken]))
@@ -126,8 +125,7 @@ def test_a_schema_that_cannot_be_used_is_reported() -> None:
     )
     assert "it imports other.proto, which is not registered as a reference" in reasons[1]
     assert reasons[2] == 'schema 3: not a Protobuf schema: line 2: "Other" is not defined.'
-    assert "field g: groups and delimited messages are not read" in reasons[3]
-    assert "line 3: Expected field number." in reasons[4]
+    assert "line 3: Expected field number." in reasons[3]
 
 
 def test_trouble_of_the_machine_is_neither_a_bad_record_nor_remembered(
@@ -458,6 +456,117 @@ def test_optional_fields_of_proto2_are_null_or_their_defaults() -> None:
     decoded = made.decode(pa.array([message(b""), message(inside(2, "x") + number(3, 9))]))
     assert decoded.failures[0].message == "schema 1: field name: required, but missing"
     assert decoded.values[1].as_py()["kind"] == "B"  # it knows no other numbers
+
+
+GROUPS = """
+syntax = "proto2";
+message Row {
+  optional group G = 1 { optional int32 a = 1; optional string b = 3; }
+  repeated group H = 2 { required int32 a = 1; }
+  optional int32 z = 20;
+}
+"""
+DELIMITED = """
+edition = "2023";
+message Row {
+  G g = 1 [features.message_encoding = DELIMITED];
+  repeated G h = 2 [features.message_encoding = DELIMITED];
+  int32 z = 20;
+}
+message G { int32 a = 1; }
+"""
+
+
+@pytest.mark.parametrize("text", [GROUPS, DELIMITED], ids=["groups", "delimited"])
+def test_groups_are_read_and_written_like_messages(text: str) -> None:
+    pool = descriptor_pool.DescriptorPool()
+    file = descriptor_pb2.FileDescriptorProto()
+    compiler.compiled(text).CopyToProto(file)
+    pool.Add(file)
+    row = message_factory.GetMessageClass(pool.FindMessageTypeByName("Row"))(z=7)
+    row.g.a = 1
+    row.h.add().a = 2
+    row.h.add().a = 3
+    made = converter({1: text})
+    whole = row.SerializeToString()
+    (found,) = read(made, message(whole))
+    assert (found["g"]["a"], [h["a"] for h in found["h"]], found["z"]) == (1, [2, 3], 7)
+    written = made._writer(Schema("PROTOBUF", text, (), 1), None)(
+        made.decode(pa.array([message(whole)])).values
+    )
+    assert type(row).FromString(written[0].as_py()[1:]) == row
+    begin, end = varint(1 << 3 | 3), varint(1 << 3 | 4)
+    twice = begin + number(1, 4) + end + begin + end  # they are merged
+    assert read(made, message(twice))[0]["g"]["a"] == 4
+    damaged = [begin + number(1, 4), begin + varint(9 << 3 | 4), end, inside(1, number(1, 4))]
+    decoded = made.decode(pa.array([message(whole), *map(message, damaged)]))
+    assert [f.index for f in decoded.failures] == [1, 2, 3]
+    assert decoded.values[4].as_py()["g"] is None, "a length instead of tags: an unknown field"
+
+
+def test_a_text_that_is_not_utf8_is_refused_alone_in_proto2_too() -> None:
+    text = 'syntax = "proto2"; message Row { optional string s = 1; map<string, string> m = 2; }'
+    values = [inside(1, "a"), inside(1, b"\xff"), inside(2, inside(1, b"\xed\xa0\x80"))]
+    decoded = converter({1: text}).decode(pa.array(list(map(message, values))))
+    assert [(f.index, f.message) for f in decoded.failures] == [
+        (1, "schema 1: field s: not UTF-8: byte 0xff at position 0"),
+        (2, "schema 1: field m.key: not UTF-8: byte 0xed at position 0"),
+    ]
+    assert decoded.values[0].as_py()["s"] == "a"
+
+
+def test_the_largest_default_is_a_long_of_the_same_bits() -> None:
+    text = """
+    syntax = "proto2";
+    message Row {
+      optional uint64 u = 1 [default = 18446744073709551615];
+      optional fixed64 f = 2 [default = 9223372036854775808];
+      optional double d = 3 [default = nan];
+      optional float h = 4 [default = -inf];
+    }
+    """
+    made = converter({1: text}, optional_for_proto2=False)
+    for values in ([b""], [b"", number(1, 3)]):
+        found = read(made, *map(message, values))[0]
+        assert (found["u"], found["f"], found["h"]) == (-1, -(2**63), float("-inf"))
+        assert found["d"] != found["d"]
+
+
+def test_numbers_of_a_fixed_size_that_nobody_gives_are_read_in_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows.Reader, "whole", None)
+    text = HEAD + "message Row { double d = 1; float f = 2; fixed32 u = 3; sfixed64 s = 4; }"
+    assert read(converter({1: text}), message(b""))[0] == {"d": 0.0, "f": 0.0, "u": 0, "s": 0}
+
+
+def test_json_of_a_message_inside_itself_says_what_a_struct_would() -> None:
+    text = (
+        HEAD
+        + """
+    import "google/protobuf/timestamp.proto";
+    import "google/type/date.proto";
+    import "confluent/meta.proto";
+    import "confluent/type/decimal.proto";
+    message Row {
+      Row inner = 1;
+      google.protobuf.Timestamp at = 2;
+      google.type.Date day = 3;
+      confluent.type.Decimal price = 4;
+      int64 micros = 5 [(confluent.field_meta) = {
+        params: [{ key: "connect.name", value: "io.debezium.time.MicroTimestamp" }]
+      }];
+    }
+    """
+    )
+    inner = inside(2, number(1, 1) + number(2, 5_000_000))
+    inner += inside(3, number(1, 2024) + number(2, 2) + number(3, 29))
+    inner += inside(4, inside(1, b"\x0f") + number(3, 1)) + number(5, 1_000_001)
+    (found,) = read(converter({1: text}), message(inside(1, inner)))
+    assert found["inner"] == (
+        '{"inner":null,"at":"1970-01-01T00:00:01.005Z","day":"2024-02-29","price":1.500000000,'
+        '"micros":"1970-01-01T00:00:01.000001"}'
+    )
 
 
 def test_a_message_inside_itself_is_json() -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,20 @@ def test_what_is_no_number_in_json_is_refused_there(folder: Folder) -> None:
         put(folder, values, {"format": "json"})
     assert [r.offset for r in refusal.value.rejected] == [1, 3]
     assert "column x: JSON has no nan" in refusal.value.rejected[0].message
+    nested = records([{"y": {"d": 1.5}}, {"y": {"d": float("nan")}}, {"y": None}])
+    with pytest.raises(RowsRejected) as refusal:
+        put(folder, nested, {"format": "json"})
+    assert [r.offset for r in refusal.value.rejected] == [1]
+
+
+def test_a_time_that_no_text_can_hold_is_refused_in_csv(folder: Folder) -> None:
+    values = records([{"x": 1}] * 3)
+    times = pa.array([0, 3_093_527_980_800_000, None], pa.timestamp("ms", "UTC"))  # 100000-01-01
+    with pytest.raises(RowsRejected) as refusal:
+        put(folder, replace(values, rows=values.rows.set_column(0, "x", times)), {"format": "csv"})
+    (told,) = refusal.value.rejected
+    assert told.offset == 1
+    assert "column x: its year is beyond 32767" in told.message
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])

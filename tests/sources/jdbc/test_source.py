@@ -331,7 +331,7 @@ def test_a_table_that_is_not_there_any_more_is_waited_for(
     reading = source.read(partition, None)
     execute("DROP TABLE t")
     assert taken(reading) == ([], None)
-    assert "t is not there: waiting for it" in caplog.text
+    assert "t is not there, or has no columns: waiting for it" in caplog.text
     execute("CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     assert ids(taken(reading)[0]) == [1]
 
@@ -780,12 +780,8 @@ def test_columns_are_named_for_each_table(make: Make, execute: Execute) -> None:
             list(itertools.takewhile(bool, source.read(partition, None)))
 
 
-def test_a_query_with_two_columns_of_one_name_is_refused(
-    make: Make, execute: Execute, url: str
-) -> None:
-    if "sqlite" in url:
-        pytest.skip("SQLite numbers such columns: id, id:1")
+def test_a_query_with_two_columns_of_one_name_is_refused(make: Make, execute: Execute) -> None:
     execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     source = make(query="SELECT id, v AS id FROM t", mode="bulk")
-    with pytest.raises(ConfigError, match=r"query: .*(column|name).*\bid\b"):
+    with pytest.raises(ConfigError, match=r"query.*: .*(column|name).*\bid\b"):
         source.check()

@@ -290,7 +290,7 @@ class Pipeline:
         commands = [["semel", "audit", str(file)] for file in self._process.files]
         running = [
             subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, "-P", "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -43,7 +43,7 @@ class Process:
         """Start the process, which dies at the given moment."""
         if crash is not None:
             failpoints.arm(self._points, crash.place, "kill-driver", crash.skip)
-        command = [sys.executable, "-m", "semel", "run", *map(str, self.files), *options]
+        command = [sys.executable, "-P", "-m", "semel", "run", *map(str, self.files), *options]
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 command,

@@ -27,7 +27,8 @@ class Process:
     ) -> None:
         self.log = log
         command = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]
-        command += [str(int(signal.SIGKILL)), "", sys.executable, "-m", "semel", verb, str(file)]
+        command += [str(int(signal.SIGKILL)), ""]
+        command += [sys.executable, "-P", "-m", "semel", verb, str(file)]
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 command,

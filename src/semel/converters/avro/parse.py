@@ -26,7 +26,14 @@ from semel.converters.avro.schema import (
     Union,
 )
 from semel.converters.schema_sizes import check_size
-from semel.converters.semantic import DECIMAL, JSON_NAME, WRITTEN, semantic, semantic_facts
+from semel.converters.semantic import (
+    DECIMAL,
+    JSON_NAME,
+    WRITTEN,
+    decimal_type,
+    semantic,
+    semantic_facts,
+)
 from semel.core.quoting import all_named, named
 from semel.core.records import Facts
 
@@ -251,4 +258,5 @@ def _decimal(schema: Mapping[str, Any], size: int | None) -> Decimal | None:
         return None
     scale = schema.get("scale", parameters.get("scale", 0))
     precision = schema.get("precision", parameters.get("connect.decimal.precision", 38))
-    return Decimal(min(max(int(precision), 1), 38), int(scale), size)
+    kind = decimal_type({"scale": scale, "connect.decimal.precision": precision})
+    return Decimal(kind.precision, kind.scale, size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import decimal
-import json
 import struct
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -24,7 +23,7 @@ from semel.converters.avro.schema import (
     Recursion,
     Union,
 )
-from semel.converters.python_values import mask, offsets
+from semel.converters.python_values import Json, compact, mask, offsets, shown
 from semel.core.quoting import named
 
 _DEEPEST = 200
@@ -120,7 +119,11 @@ class Reader:
                 return list(dict(self._items(node.entry)).items())
             case Recursion():
                 inner = node.named[node.name]
-                return _compact(plain(inner, self._inside("", inner)))
+                found = self._inside("", inner)
+                try:
+                    return compact(plain(inner, found))
+                except pa.ArrowInvalid as error:
+                    self._refuse(str(error))
         raise AssertionError(node)
 
     def _inside(self, name: str, node: Node) -> Any:
@@ -257,16 +260,12 @@ def plain(node: Node, value: Any) -> Any:
         case Map(item):
             return {k: plain(item, v) for k, v in value}
         case Recursion():
-            return json.loads(value)
+            return Json(value)
         case Decimal():
-            return str(value)
+            return value
         case Primitive() if node.logical is not None and not isinstance(value, str):
-            return str(arrow(node, [value])[0].as_py())
+            return shown(arrow(node, [value]))
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict[int, str]]:

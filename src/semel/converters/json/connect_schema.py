@@ -276,7 +276,7 @@ def _decimal(name: str, schema: Mapping[str, Any]) -> tuple[pa.DataType, tuple[R
         wanted = decimal_type(parameters)
     except (KeyError, TypeError, ValueError) as error:
         raise SchemaError(
-            f"field {named(name)}: a Decimal needs a whole number as scale"
+            f"field {named(name)}: a Decimal needs a whole number from -38 to 38 as scale"
         ) from error
     encoded = Reading(pa.string(), lambda a: duck.unscaled_decimals(a, wanted), r'"')
     (number,) = column(name, wanted).readings

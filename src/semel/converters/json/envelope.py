@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from semel.converters.base import Failure
 from semel.converters.json.block import ObjectReader
-from semel.converters.json.connect_schema import SchemaError, translate
+from semel.converters.json.connect_schema import translate
 from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import (
@@ -42,6 +42,10 @@ NO_SCHEMA = (
 SCHEMA, PAYLOAD = "schema", "payload"
 MOST_PREFIXES = 32
 MOST_SCHEMAS = 1000
+
+
+_NO_SCHEMA = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
+"""What a text that is no schema of Kafka Connect's may lead to."""
 
 
 class PayloadReader:
@@ -220,7 +224,8 @@ class EnvelopeReader:
         self._last = block.type
         self.apart = apart(parts, len(text), by_name=self.by_name, by_fields=self.by_fields)
         self.facts = parts[0].facts if parts else {}
-        return block, failures + conflicts
+        unread = {failure.index for failure in failures}
+        return block, [*failures, *(c for c in conflicts if c.index not in unread)]
 
     def _prefix(self, value: str) -> str | None:
         """The text before the payload, if the schema comes first and can be read."""
@@ -250,7 +255,7 @@ class EnvelopeReader:
                 self._by_schema.clear()
             try:
                 known = PayloadReader(schema, defaults=self._defaults)
-            except SchemaError as error:
+            except _NO_SCHEMA as error:
                 known = f"not a Kafka Connect schema: {error}"
             self._by_schema[schema] = known
         return known

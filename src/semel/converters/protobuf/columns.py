@@ -93,7 +93,7 @@ def _oneof(
 
 
 def _tag(field: Field) -> int:
-    return field.number << 3 | field.node.wire
+    return field.number << 3 | field.wire
 
 
 def _field(field: Field, found: Mapping[int, Found], cursor: Cursor, begins: Longs) -> pa.Array:
@@ -103,7 +103,8 @@ def _field(field: Field, found: Mapping[int, Found], cursor: Cursor, begins: Lon
     count = len(cursor)
     if here is None:
         none = np.empty(0, np.int64)
-        here = Found(none, none, none, np.empty(0, np.uint64))
+        varints = np.empty(0, np.uint64) if field.node.wire == VARINT else None
+        here = Found(none, none, none, varints)
     elif len(here) > 1 and (here.rows[1:] == here.rows[:-1]).any():
         first = np.concatenate([[True], here.rows[1:] != here.rows[:-1]])
         cursor.doubt(_flags(here.rows[~first], count))

@@ -29,7 +29,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.converters.semantic import TYPES, Semantic, semantic, semantic_facts
+from semel.converters.semantic import TYPES, Semantic, decimal_type, semantic, semantic_facts
 from semel.core.quoting import all_named, named
 
 DECIMAL, PLAIN_DECIMAL = "confluent.type.Decimal", (38, 9)
@@ -196,16 +196,12 @@ class Linked:
             required=field.is_required,
             always=always,
             nullable=nullable,
+            group=field.type == FieldDescriptor.TYPE_GROUP,
             oneof=oneof.full_name if oneof else None,
-            default=None if repeated else field.default_value,
+            default=None if repeated else _default(field),
         )
 
     def _node(self, field: FieldDescriptor) -> Node:
-        if field.type == FieldDescriptor.TYPE_GROUP:
-            raise SchemaError(
-                f"field {named(field.name)}: groups and delimited messages are not read. Make it a "
-                "message"
-            )
         if field.enum_type is not None:
             enum = field.enum_type
             values = tuple((value.name, value.number) for value in enum.values)
@@ -213,7 +209,7 @@ class Linked:
         if field.message_type is None:
             kind = _KINDS[field.type]
             narrow = _parameters(field).get("connect.type", "") if kind in _NARROWED else ""
-            return Scalar(kind, _NARROW.get(narrow), strict=not _is_proto2(field.file))
+            return Scalar(kind, _NARROW.get(narrow))
         name = field.message_type.full_name
         if name in self._open:
             return Recursion(name, self._made)
@@ -278,6 +274,13 @@ def _semantic(
     return known, semantic_facts({"type": wire, "name": name, "parameters": others})
 
 
+def _default(field: FieldDescriptor) -> Any:
+    """The default of a field; numbers of 64 bits without a sign are longs of the same bits."""
+    found = field.default_value
+    unsigned = field.type in (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
+    return found - 2**64 if unsigned and found >= 2**63 else found
+
+
 def _has_struct(node: Node) -> bool:
     return isinstance(node, (Message, Wrapped, Known))
 
@@ -298,4 +301,5 @@ def _decimal(parameters: Mapping[str, str]) -> pa.DataType:
 
     if not {"precision", "scale"} & set(parameters):
         return pa.decimal128(*PLAIN_DECIMAL)
-    return pa.decimal128(min(max(number("precision", 38), 1), 38), number("scale", 0))
+    given = {"scale": number("scale", 0), "connect.decimal.precision": number("precision", 38)}
+    return decimal_type(given)

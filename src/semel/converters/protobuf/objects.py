@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.converters.python_values import mask, offsets
+from semel.converters.python_values import Json, mask, offsets, shown
 
 
 def arrow(node: Node, values: Sequence[Any]) -> pa.Array:
@@ -84,9 +83,9 @@ def plain(node: Node, value: Any) -> Any:
                 return {k: plain(item, v) for k, v in value}
             return [[plain(key, k), plain(item, v)] for k, v in value]
         case Recursion():
-            return json.loads(value)
+            return Json(value)
         case Known():
-            return str(pa.scalar(value, node.type).as_py())
+            return shown(pa.array([value], node.type))
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
@@ -97,5 +96,11 @@ def _plain_column(column: Field | Oneof, value: Any) -> Any:
         members = zip(column.fields, value, strict=True)
         return {f.name: _plain_column(f, v) for f, v in members if v is not None}
     if column.repeated and not column.is_map:
-        return [plain(column.node, each) for each in value]
-    return plain(column.node, value)
+        return [_plain_value(column, each) for each in value]
+    return _plain_value(column, value)
+
+
+def _plain_value(field: Field, value: Any) -> Any:
+    if field.known is None or value is None:
+        return plain(field.node, value)
+    return shown(field.known.of(arrow(field.node, [value])))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 import struct
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
 from semel.converters.protobuf.objects import arrow, plain
 from semel.converters.protobuf.schema import (
     BYTES,
+    END_GROUP,
     FIXED32,
     FIXED64,
     VARINT,
@@ -30,10 +30,10 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
+from semel.converters.python_values import compact
 from semel.core.quoting import named
 
 _DEEPEST = 100
-_END_GROUP = 4
 _LAYOUT = {
     "double": "<d",
     "float": "<f",
@@ -77,8 +77,11 @@ class Reader:
                 return self._message(node.message, data)[0]
             case Recursion():
                 inner = node.named[node.name]
-                found = plain(inner, self._message(inner, data))
-                return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+                found = self._message(inner, data)
+                try:
+                    return compact(plain(inner, found))
+                except ValueError as error:  # a time that is none, or too far away
+                    self._refuse(str(error))
         raise AssertionError(node)
 
     def _refuse(self, why: str) -> NoReturn:
@@ -165,7 +168,7 @@ class Reader:
         while at < len(data):
             number, wire, at = self._tag(data, at)
             field = node.by_number.get(number)
-            mine = field is not None and field.node.wire == wire
+            mine = field is not None and field.wire == wire
             packed = (
                 field is not None
                 and field.repeated
@@ -178,6 +181,9 @@ class Reader:
             self._path.append(field.name)
             if packed:
                 values, at = self._packed(field.node, data, at)
+            elif field.group:
+                value, at = self._group(data, at, number)
+                values = [value]
             else:
                 value, at = self._one(field.node, data, at)
                 values = [value]
@@ -207,22 +213,28 @@ class Reader:
             case 2:
                 at = self._bytes(data, at)[1]
             case 3:
-                self._nested += 1
-                if self._nested > _DEEPEST:
-                    self._refuse(f"nested more than {_DEEPEST} levels deep")
-                while True:
-                    inner, kind, at = self._tag(data, at)
-                    if kind == _END_GROUP:
-                        break
-                    at = self._skip(data, at, inner, kind)
-                self._nested -= 1
-                if inner != number:
-                    self._refuse(f"group {number} ends as group {inner}")
+                at = self._group(data, at, number)[1]
             case 4:
                 self._refuse(f"group {number} ends, but did not begin")
             case _:
                 self._refuse(f"there is no wire type {wire}")
         return at
+
+    def _group(self, data: bytes, at: int, number: int) -> tuple[bytes, int]:
+        """What stands before the tag that ends a group."""
+        self._nested += 1
+        if self._nested > _DEEPEST:
+            self._refuse(f"nested more than {_DEEPEST} levels deep")
+        begin = end = at
+        while True:
+            inner, wire, at = self._tag(data, end)
+            if wire == END_GROUP:
+                break
+            end = self._skip(data, at, inner, wire)
+        self._nested -= 1
+        if inner != number:
+            self._refuse(f"group {number} ends as group {inner}")
+        return data[begin:end], at
 
     def _varint(self, data: bytes, at: int) -> tuple[int, int]:
         found = 0
@@ -267,17 +279,15 @@ class Reader:
             return _of_varint(node.kind, number), at
         if node.wire == BYTES:
             value, at = self._bytes(data, at)
-            return self._text(node, value) if node.kind == "string" else value, at
+            return self._text(value) if node.kind == "string" else value, at
         layout = _LAYOUT[node.kind]
         value, at = self._take(data, at, struct.calcsize(layout))
         return struct.unpack(layout, value)[0], at
 
-    def _text(self, node: Scalar, value: bytes) -> str:
+    def _text(self, value: bytes) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            if not node.strict:
-                return value.decode(errors="replace")
             self._refuse(f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}")
 
     def _known(self, node: Known, parts: tuple[Any, ...]) -> Any:

@@ -13,7 +13,7 @@ from semel.converters.json.columns import JSON
 from semel.converters.semantic import Semantic, metadata
 from semel.core.quoting import named
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = 0, 1, 2, 3, 4, 5
 """Wire types."""
 SCALARS: Mapping[str, tuple[int, pa.DataType, Any]] = {
     "double": (FIXED64, pa.float64(), 0.0),
@@ -61,12 +61,10 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Scalar(Node):
-    """``narrow`` is the smaller type of numbers that ``connect.type`` declares; ``strict`` says
-    that texts must be UTF-8, which proto2 does not require."""
+    """``narrow`` is the smaller type of numbers that ``connect.type`` declares."""
 
     kind: str
     narrow: pa.DataType | None = None
-    strict: bool = True
 
     @property
     def type(self) -> pa.DataType:
@@ -129,12 +127,19 @@ class Field:
     required: bool = False
     always: bool = False
     nullable: bool = True
+    group: bool = False
+    """Whether a message stands between two tags, and not behind its length."""
     oneof: str | None = None
     default: Any = None
     """What stands for it where it is absent: a number, a text, bytes."""
     known: Semantic | None = None
     facts: Mapping[str, Any] | None = None
     """The semantic type of a scalar; see :mod:`semel.converters.semantic`."""
+
+    @property
+    def wire(self) -> int:
+        """The wire type of one value."""
+        return GROUP if self.group else self.node.wire
 
     @property
     def is_map(self) -> bool:
@@ -219,7 +224,7 @@ class Message(Node):
     def tags(self) -> frozenset[int]:
         """The tags of fields, those of packed ones among them."""
         packed = {f.number << 3 | BYTES for f in self.fields if f.repeated}
-        return frozenset({f.number << 3 | f.node.wire for f in self.fields} | packed)
+        return frozenset({f.number << 3 | f.wire for f in self.fields} | packed)
 
     @property
     def parts(self) -> Sequence[Node]:

@@ -18,6 +18,8 @@ from semel.converters.protobuf.derive import scrubbed
 from semel.converters.protobuf.parts import Unwritable
 from semel.converters.protobuf.schema import (
     BYTES,
+    END_GROUP,
+    GROUP,
     SCALARS,
     VARINT,
     Enum,
@@ -133,7 +135,7 @@ def _field(field: Field, values: pa.Array, path: str) -> pa.Array:
 def _single(field: Field, values: pa.Array, path: str) -> pa.Array:
     node = field.node
     if not isinstance(node, (Scalar, Enum)):
-        return _behind(_tag(field, BYTES), _sized(_content(node, values, path)))
+        return _inner_messages(field, _content(node, values, path))
     values = _physical(node, values, path)
     written = _behind(_tag(field, node.wire), _payload(node, values))
     if field.explicit or field.required:
@@ -156,6 +158,12 @@ def _tag(field: Field, wire: int) -> pa.Scalar:
 
 def _behind(tag: pa.Scalar, values: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(tag, values, _EMPTY)
+
+
+def _inner_messages(field: Field, content: pa.Array) -> pa.Array:
+    if not field.group:
+        return _behind(_tag(field, BYTES), _sized(content))
+    return pc.binary_join_element_wise(_tag(field, GROUP), content, _tag(field, END_GROUP), _EMPTY)
 
 
 def _sized(content: pa.Array) -> pa.Array:
@@ -228,7 +236,7 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
     if items.null_count:
         raise Unwritable(f"{_told(path)}a list holds null, which Protobuf lists cannot hold")
     if not isinstance(node, (Scalar, Enum)):
-        return _joined(_behind(_tag(field, BYTES), _sized(_content(node, items, path))), offsets)
+        return _joined(_inner_messages(field, _content(node, items, path)), offsets)
     payload = _payload(node, _physical(node, items, path))
     if node.wire == BYTES:
         return _joined(_behind(_tag(field, BYTES), payload), offsets)

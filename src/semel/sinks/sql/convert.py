@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.core.records import lists_like, one_array
+from semel.core.records import check_years, lists_like, one_array
 from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.fitting import by_kind, only_null
-from semel.sinks.jsontext import check_finite
 from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
 __all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of"]
@@ -154,7 +153,7 @@ def json_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(values.type, pa.JsonType):
         return _storage(values).cast(pa.string())
     array = one_array(values)
-    check_finite(array)
+    jsontext.check(array)
     written = pc.if_else(array.is_valid(), jsontext.text(array), pa.scalar(None, pa.string()))
     return pa.chunked_array([written], pa.string())
 
@@ -165,6 +164,7 @@ def text_of(values: pa.ChunkedArray) -> pa.ChunkedArray:
         values = values.cast(pa.binary())
     if pa.types.is_duration(values.type):
         raise pa.ArrowNotImplementedError("a duration has no text form")  # Arrow writes a count
+    check_years(values)
     return values.cast(pa.string())
 
 

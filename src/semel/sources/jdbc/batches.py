@@ -146,9 +146,9 @@ def _fitting(
         if len(values) == 1:
             return convert(pa.nulls(1, values.type)), {0: " ".join(str(error).split())}
     half = len(values) // 2
-    (first, why), (second, more) = (
-        _fitting(part, convert) for part in (values.slice(0, half), values.slice(half))
-    )
+    # Taken and not sliced: a slice of lists keeps the items of all.
+    halves = (values.take(pa.array(rows)) for rows in (range(half), range(half, len(values))))
+    (first, why), (second, more) = (_fitting(part, convert) for part in halves)
     return pa.concat_arrays([first, second]), why | {row + half: said for row, said in more.items()}
 
 

@@ -228,6 +228,13 @@ class JdbcSourceConfig:
         problems = []
         if self.plain_query.strip() and self.masked_query.strip():
             problems.append(Problem("query", "query and query.masked exclude each other: set one"))
+        for name, given_query in (("query", self.plain_query), ("query.masked", self.masked_query)):
+            if given_query.strip() and not _statement(given_query):
+                problems.append(Problem(name, f"{name} holds no statement. Write a SELECT"))
+        if ";" in self.suffix:
+            problems.append(
+                Problem("query.suffix", "query.suffix must not hold a semicolon: it ends a query")
+            )
         if self.query and not self.topic_prefix:
             problems.append(
                 Problem("topic.prefix", "topic.prefix is required with query: it is the topic")
@@ -275,7 +282,12 @@ class JdbcSourceConfig:
     @property
     def query(self) -> str:
         """The query to read; empty if tables are read."""
-        return (self.plain_query.strip() or self.masked_query.strip()).rstrip("; \n\t")
+        return _statement(self.plain_query) or _statement(self.masked_query)
+
+    @property
+    def suffix(self) -> str:
+        """What ends each query."""
+        return _statement(self.query_suffix)
 
     @property
     def by_time(self) -> bool:
@@ -319,3 +331,8 @@ class JdbcSourceConfig:
         if any(compiled(p).fullmatch(full_name) for p in self.exclude):
             return False
         return not names & set(self.blacklist)
+
+
+def _statement(text: str) -> str:
+    """A statement without the semicolons that may end it."""
+    return text.strip().rstrip("; \r\n\t")

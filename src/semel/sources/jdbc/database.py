@@ -102,7 +102,11 @@ class Database(ABC):
 
     @abstractmethod
     def columns_of(self, query: str) -> Sequence[Column]:
-        """The columns of a query."""
+        """The columns of a query, which is read as ``FROM (query)``.
+
+        Raises:
+            SchemaChanged, Unreadable: it is not one statement, or the database cannot read it.
+        """
 
     @abstractmethod
     def now(self) -> int:

@@ -16,6 +16,7 @@ from semel.core.errors import Unavailable
 from semel.sinks.sql.duckdb import Duckdb as DuckdbSession
 from semel.sinks.sql.duckdb import confined
 from semel.sinks.sql.duckdb_config import DuckdbConfig
+from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -68,6 +69,10 @@ class _Session(DuckdbSession):
             raise Unavailable(f"{self.where}: there is no such file")
         self._connection = self._open()
         self._session.execute("BEGIN")
+
+    def statements(self, query: str) -> int:
+        """How many statements a text holds."""
+        return len(self._session.extract_statements(query))
 
     def described(self, query: str) -> duckdb.DuckDBPyRelation:
         """A query that nothing has run."""
@@ -137,6 +142,8 @@ class Duckdb(Database):
 
     def columns_of(self, query: str) -> Sequence[Column]:
         with self.snapshot():
+            if (count := self._session.statements(query)) != 1:
+                raise SchemaChanged(f"{self.where}: it holds {count} statements")
             return self._columns(query)
 
     def _columns(self, query: str) -> Sequence[Column]:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 
 from semel.config import read
-from semel.core.errors import TransientError
+from semel.core.errors import TransientError, Unavailable
 from semel.sinks.sql import grants
 from semel.sinks.sql.dialect import fetched_blocks
 from semel.sinks.sql.errors import SchemaChanged
@@ -55,6 +55,12 @@ class _Session(MysqlSession):
             cursor.execute(f"SELECT * FROM ({query}\n) AS q LIMIT 0")
             found: Sequence[Any] = cursor._result.fields
             return found
+
+    def check_statement(self, query: str) -> None:
+        """Let the server parse a query: it must be whole without the parentheses around it, too."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"PREPARE semel_query FROM {self._connection.escape(query)}")
+            cursor.execute("DEALLOCATE PREPARE semel_query")
 
     def rows(
         self, sql: str, schema_of: Callable[[Sequence[Any]], pa.Schema]
@@ -170,7 +176,13 @@ class Mysql(Database):
     def columns_of(self, query: str) -> Sequence[Column]:
         try:
             with self.snapshot():
-                return self._described(query)
+                found = self._described(query)
+                self._session.check_statement(query)
+                return found
+        except Unavailable as error:
+            if "(1792)" in str(error):  # it would lock rows, or write, in a transaction that reads
+                raise SchemaChanged(str(error)) from None
+            raise
         except TransientError as error:
             if "(1060)" in str(error):  # which passes where tasks add columns
                 raise SchemaChanged(f"{error}. Give each column of query a name, with AS") from None

@@ -10,10 +10,11 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from semel.core.errors import ServiceError
+from semel.core.errors import ServiceError, Unavailable
 from semel.sinks.postgresql.connection import Connection
 from semel.sinks.postgresql.url import libpq_uri
 from semel.sinks.sql import grants
+from semel.sinks.sql.errors import SchemaChanged
 from semel.sinks.sql.names import literal, quote
 from semel.sources.jdbc.batches import fetched_ahead
 from semel.sources.jdbc.config import JdbcSourceConfig
@@ -127,12 +128,18 @@ class Postgresql(Database):
 
     def columns_of(self, query: str) -> Sequence[Column]:
         try:
+            with self.snapshot():  # prepared, and so one statement; a view's text may hold several
+                found = self._connection.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
+        except Unavailable as error:
+            if "read-only transaction" in str(error):  # it would lock rows, or write
+                raise SchemaChanged(str(error)) from None
+            raise
+        try:
             return self._viewed(query)
         except ServiceError as error:
             if "read-only" not in str(error) and "permission denied" not in str(error):
                 raise
-        with self.snapshot():  # a standby, or no right to make views: types without their digits
-            found = self._connection.query(f"SELECT * FROM ({query}\n) AS q LIMIT 0").schema
+        # a standby, or no right to make views: types without their digits
         return [self._described(field) for field in found]
 
     def _described(self, field: pa.Field) -> Column:

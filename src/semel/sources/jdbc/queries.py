@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,8 +168,8 @@ class Query:
         lines = [f"SELECT {columns} {self._rows}"]
         if order := self._order():
             lines.append(f"ORDER BY {', '.join(order)}")
-        if self.config.query_suffix:
-            lines.append(self.config.query_suffix)
+        if self.config.suffix:
+            lines.append(self.config.suffix)
         return " ".join(lines)
 
     @property
@@ -281,12 +282,17 @@ def widest(columns: Sequence[Column], rows: str) -> str:
 
 def null_of(column: Column) -> str:
     """The name of the column that says whether a guarded column is null."""
-    return f"{column.name} is null"
+    return _beside(column.name, "null")
 
 
 def unfit_of(name: str) -> str:
     """The name of the column that shows values that do not fit a column's type."""
-    return f"{name} is unfit"
+    return _beside(name, "unfit")
+
+
+def _beside(name: str, what: str) -> str:
+    """A name that no column of a user has, and that no database cuts."""
+    return f"semel_{what}_{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}"
 
 
 def floor(microseconds: int, digits: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel.config import SourceConnectorConfig, read
 from semel.core.delivery import Delivery, Support
-from semel.core.errors import ConfigError, NotJudged, Problem, misconfigured
+from semel.core.errors import ConfigError, NotJudged, Problem, ServiceError, misconfigured
 from semel.core.problems import together
 from semel.core.quoting import named
 from semel.sinks.sql.errors import SchemaChanged
@@ -116,7 +116,7 @@ class JdbcSource(Source):
 
     def exactly_once(self) -> Support:
         config = self._config
-        if config.mode == TIMESTAMP and config.query_suffix:
+        if config.mode == TIMESTAMP and config.suffix:
             return Support(
                 False,
                 "query.suffix may end a query between rows that have the same time, and the rest "
@@ -136,14 +136,20 @@ class JdbcSource(Source):
         return []
 
     def check(self) -> None:
+        with self._database.snapshot():
+            pass  # what fails after this is the query's fault
         if not self._config.query:
-            with self._database.snapshot():
-                return
+            return
         try:
             self._query_columns = self._database.columns_of(self._config.query)
+            if not self._query_columns:
+                raise Unreadable("it has no columns")
             shape(self._config, self._query_columns, of_query=True)
-        except (SchemaChanged, Unreadable) as error:
-            raise misconfigured("query", f"connector {self._name}: query: {error}") from None
+        except (ServiceError, Unreadable) as error:
+            wrong = isinstance(error, SchemaChanged) or "syntax" in str(error)
+            needed = " must be a SELECT, and only one" if wrong else ""
+            why = f"connector {self._name}: query{needed}: {error}"
+            raise misconfigured("query", why) from None
 
     def check_offset(self, partition: SourcePartition, offset: SourceOffset) -> None:
         if (self._table(partition) is None) is not bool(self._config.query):
@@ -236,7 +242,7 @@ class JdbcSource(Source):
         """See :class:`~semel.sources.base.Repeatable`. Without times, a row never moves: reading on
         from the offset shows what comes after it."""
         config, last = self._config, self._position(offset)
-        unknown = config.query_suffix or config.timestamp_initial == -1
+        unknown = config.suffix or config.timestamp_initial == -1
         if not config.by_time or unknown or positions.lacking(config, last):
             return None
         load = last.whole if self._in_ranges or last.load else None
@@ -288,7 +294,7 @@ class JdbcSource(Source):
     def _in_ranges(self) -> bool:
         """Whether large tables are read in ranges at first."""
         config = self._config
-        alone = config.query or config.query_suffix or config.timestamp_initial is not None
+        alone = config.query or config.suffix or config.timestamp_initial is not None
         return bool(config.range_rows) and config.by_number and not alone
 
     def _rows(
@@ -330,7 +336,10 @@ class JdbcSource(Source):
         with database.snapshot():
             columns = self._query_columns if table is None else database.columns(table)
             if not columns:
-                self._warn(str(table), f"table {named(table)} is not there: waiting for it")
+                self._warn(
+                    str(table),
+                    f"table {named(table)} is not there, or has no columns: waiting for it",
+                )
                 return
             if table is not None:
                 config = self._of(table)

@@ -22,6 +22,7 @@ from semel.sinks.sql.sqlite import Sqlite as SqliteSession
 from semel.sinks.sql.sqlite_config import SqliteConfig
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
+from semel.sources.jdbc.queries import check_names
 from semel.sources.jdbc.values import INSTANT, numeric_type
 
 _BATCH_ROWS = 4096
@@ -46,6 +47,14 @@ class _Session(SqliteSession):
             cursor.execute(f"PRAGMA busy_timeout = {self._config.lock_timeout_ms}")
             cursor.fetchall()
         return connection
+
+    def described(self, query: str) -> pa.Schema:
+        """The columns of a query, in the types of its first row."""
+        options = {"adbc.sqlite.query.batch_rows": 1}
+        with self._connection.cursor(adbc_stmt_kwargs=options) as cursor:
+            cursor.execute(query)
+            with cursor.fetch_record_batch() as reader:
+                return reader.schema
 
     def stream(self, sql: str, rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         options = {"adbc.sqlite.query.batch_rows": rows}
@@ -92,7 +101,7 @@ class Sqlite(Database):
     def columns(self, table: TableId) -> Sequence[Column]:
         found = self._session.query(
             'SELECT name, type, pk, "notnull" AS required '
-            f"FROM pragma_table_info({literal(table.name)})"
+            f"FROM pragma_table_xinfo({literal(table.name)}) WHERE hidden <> 1"  # 1: of a module
         ).to_pylist()
         alone = sum(bool(r["pk"]) for r in found) == 1
         return [
@@ -111,8 +120,12 @@ class Sqlite(Database):
             # The first statement is prepared with the columns that the session already knows,
             # perhaps stale.
             self._session.query("SELECT count(*) AS n FROM sqlite_master")
-            first = self._session.query(f"SELECT * FROM ({query}\n) AS q LIMIT 1")
-            return [self._guessed(field) for field in first.schema]
+            # The client runs the first of several statements. Only a single one can be read within
+            # parentheses and without them.
+            self._session.query(f"EXPLAIN SELECT * FROM ({query}\n) AS q")
+            found = self._session.described(query)
+        check_names([name.lower() for name in found.names])  # FROM (query) would number them
+        return [self._guessed(field) for field in found]
 
     def _guessed(self, field: pa.Field) -> Column:
         times = [name.lower() for name in self._config.timestamp_columns]
@@ -238,7 +251,8 @@ def _time(quoted: str) -> str:
         f"(CASE typeof({quoted}) "
         f"WHEN 'integer' THEN CASE WHEN abs({quoted}) <= {_LATEST} THEN {quoted} END "
         f"WHEN 'real' THEN CAST(round((julianday({quoted}) - 2440587.5) * {_DAY}) AS INTEGER) "
-        f"WHEN 'text' THEN CASE WHEN julianday({quoted}) IS NULL OR date({day}) <> {day} THEN NULL "
+        f"WHEN 'text' THEN CASE WHEN instr({quoted}, char(0)) OR julianday({quoted}) IS NULL "
+        f"OR date({day}) <> {day} THEN NULL "
         f"WHEN {rest} = '' THEN 1000 * CAST(strftime('%s', {day}) AS INTEGER) "
         f"WHEN {clock} < '24' AND substr({rest}, 1, 1) IN (' ', 'T') "
         f"THEN 1000 * {at} + {milliseconds} END END)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -71,6 +72,10 @@ _WITHIN = (
     "The query is read as FROM (query): it must not begin with WITH, each column needs a name of "
     "its own, and ORDER BY needs TOP"
 )
+
+
+_PARTS = re.compile(r"(?s)'[^']*'|\"[^\"]*\"|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|[()]")
+"""Parentheses, and what may hold others: texts, names and comments."""
 
 
 class Session(SqlServerSession):
@@ -156,6 +161,8 @@ class SqlServer(Database):
         ]
 
     def columns_of(self, query: str) -> Sequence[Column]:
+        if not _is_balanced(query):
+            raise Unreadable(f"{self.where}: its parentheses do not match")
         try:
             with self.snapshot():
                 return self._described(None)
@@ -228,6 +235,17 @@ class SqlServer(Database):
 
     def close(self) -> None:
         self._session.close()
+
+
+def _is_balanced(query: str) -> bool:
+    """Whether each parenthesis is closed after it was opened: so the text stays within those that
+    semel puts around it, where the server takes one statement."""
+    depth = 0
+    for found in _PARTS.findall(query):
+        depth += (found == "(") - (found == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _moment(column: Column) -> str:
