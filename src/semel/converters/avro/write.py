@@ -24,6 +24,7 @@ from semel.converters.avro.schema import (
 )
 from semel.converters.bytestrings import of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
+from semel.converters.semantic import counts
 from semel.core.quoting import all_named, named
 
 Piece = Any
@@ -153,7 +154,7 @@ def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
     cut."""
     if node.logical is None or node.logical == JSON or pa.types.is_string(node.physical):
         if pa.types.is_temporal(values.type):
-            values = _number_of_time(values)
+            values = counts(values)
         return _cast(values, node.physical, path)
     if pa.types.is_temporal(values.type):
         zone = getattr(node.logical, "tz", None)
@@ -165,10 +166,6 @@ def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
     else:
         values = _cast(values, node.logical, path)
     return values.cast(node.physical)
-
-
-def _number_of_time(values: pa.Array) -> pa.Array:
-    return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
 
 
 def _cast(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
