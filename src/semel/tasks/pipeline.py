@@ -29,7 +29,7 @@ from semel.sinks.lines import lines
 from semel.tasks.chains import by_topic, chained
 from semel.tasks.rowtransform import Failed, Transform, transformed
 from semel.tasks.unplaced import Counts, Unplaced, sum_of
-from semel.transforms.change_events import Unwrapper, are_change_events
+from semel.transforms.debezium import Unwrapper, are_change_events
 
 log = logging.getLogger(__name__)
 
