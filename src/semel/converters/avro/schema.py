@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, with_default
 from semel.converters.semantic import FACTS, PER_DAY, Semantic
-from semel.core.quoting import named
+from semel.core.quoting import in_field, named
 from semel.core.records import Facts
 
 PRIMITIVES = {
@@ -366,7 +366,7 @@ _WIDER = {
 
 def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
     """The reasons why a reader's schema cannot read what was written, part by part."""
-    told = f"field {named(path)}: " if path else ""
+    told = in_field(path)
     if isinstance(reader, Union) or isinstance(writer, Union):
         if _nullable(writer) and not _nullable(reader):
             yield f"{told}it may be null, but not in the latest version"

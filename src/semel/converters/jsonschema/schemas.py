@@ -13,7 +13,7 @@ import pyarrow as pa
 from semel.converters.json.columns import JSON
 from semel.converters.schema_sizes import MOST
 from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, plain_type, schema_in, suits
-from semel.core.quoting import named
+from semel.core.quoting import in_field, named
 from semel.core.records import Facts
 
 Schema = dict[str, Any]
@@ -314,7 +314,7 @@ def incompatible(
     reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
 ) -> Iterator[str]:
     """The reasons why a schema does not describe what another one writes, part by part."""
-    told = f"field {named(path)}: " if path else ""
+    told = in_field(path)
     ours, theirs = writer["type"], reader["type"]
     if theirs == "struct" and "fields" not in reader:
         return

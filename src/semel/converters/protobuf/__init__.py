@@ -34,8 +34,7 @@ try:
     from semel.converters.protobuf.compiler import SchemaError, compiled
     from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
     from semel.converters.protobuf.link import Linked, Reading
-    from semel.converters.protobuf.promotion import incompatible
-    from semel.converters.protobuf.schema import Node
+    from semel.converters.protobuf.schema import Node, incompatible
     from semel.converters.protobuf.write import write
 except ModuleNotFoundError as missing:
     lacking = "Protobuf needs the package grpcio-tools: pip install 'semel[registry]'"
@@ -187,7 +186,11 @@ class ProtobufConverter(RegistryConverter):
         return made
 
     def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
-        return incompatible(self._linked(latest), self._linked(Schema(PROTOBUF, derived)))
+        return incompatible(self._first(latest), self._first(Schema(PROTOBUF, derived)))
+
+    def _first(self, schema: Schema) -> Node:
+        linked = self._linked(schema)
+        return linked.root(linked.name_of((0,)))
 
     def _writer(self, schema: Schema) -> Writer:
         linked = self._linked(schema)
