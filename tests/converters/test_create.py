@@ -8,9 +8,8 @@ import pytest
 from semel import converters
 from semel.config import definitions, names
 from semel.converters.base import Converter, Decoded
-from semel.converters.bytearray import ByteArrayConverter
 from semel.converters.json.converter import JsonConverter
-from semel.converters.string import StringConverter
+from semel.converters.primitives import ByteArrayConverter, StringConverter
 from semel.core.errors import ConfigError
 
 

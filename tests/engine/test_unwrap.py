@@ -10,7 +10,7 @@ import pytest
 
 from semel.converters.json.converter import JsonConverter
 from semel.core.errors import ConfigError
-from semel.transforms.change_events import Unwrapper, are_change_events
+from semel.transforms.debezium import Unwrapper, are_change_events
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Configure
 from tests.engine.harness import caught_up, sql

@@ -47,7 +47,7 @@ class Authority:
     def trust_store(self) -> Path:
         entry = pkcs12.PKCS12Certificate(self.own, b"authority")
         encryption = BestAvailableEncryption(self.password.encode())
-        data = pkcs12.serialize_key_and_certificates(None, None, None, [entry], encryption)
+        data = pkcs12.serialize_java_truststore([entry], encryption)
         return self._written("ca.p12", data)
 
     def pem_store(self, common: str) -> Path:

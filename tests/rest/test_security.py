@@ -29,6 +29,7 @@ from semel.worker.rest.token import VARIABLE, token_for
 from semel.worker.secrets import kept, shown
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import LocalSpark
+from tests.kafka.secured import java_trust_store
 from tests.patience import PATIENCE
 from tests.rest.authority import Authority
 
@@ -143,13 +144,17 @@ def test_without_settings_of_its_own_a_listener_has_the_workers(
         )
 
 
-@pytest.mark.parametrize("store", ["pem", "trust_store"])
+@pytest.mark.parametrize(
+    "store",
+    [lambda a: a.pem, lambda a: a.trust_store, java_trust_store],
+    ids=["pem", "pkcs12", "jks"],
+)
 def test_a_client_without_a_trusted_certificate_is_turned_away(
-    store: str, serve: Serve, authority: Authority, tmp_path: Path
+    store: Callable[[Authority], Path], serve: Serve, authority: Authority, tmp_path: Path
 ) -> None:
     more = {
         "ssl.client.auth": "required",
-        "ssl.truststore.location": str(getattr(authority, store)),
+        "ssl.truststore.location": str(store(authority)),
         "ssl.truststore.password": authority.password,
     }
     (port,) = serve(encrypted(authority.pem_store("worker"), authority, **more))

@@ -28,46 +28,23 @@ __all__ = [
 GROUP = "semel.converters"
 """The entry point group of third-party converters: name -> a :class:`Converter` class."""
 
+_KAFKA, _CONFLUENT = "org.apache.kafka.connect.", "io.confluent.connect."
+_APICURIO = "io.apicurio.registry.utils.converter."
+_NUMBERS = ("Boolean", "Double", "Float", "Integer", "Long", "Short")
 _OURS = {
-    "org.apache.kafka.connect.json.JsonConverter": "semel.converters.json.converter:JsonConverter",
-    "org.apache.kafka.connect.storage.StringConverter": "semel.converters.string:StringConverter",
-    "org.apache.kafka.connect.converters.ByteArrayConverter": (
-        "semel.converters.bytearray:ByteArrayConverter"
-    ),
-    "io.confluent.connect.avro.AvroConverter": "semel.converters.avro:AvroConverter",
-    "io.apicurio.registry.utils.converter.AvroConverter": (
-        "semel.converters.avro:ApicurioAvroConverter"
-    ),
-    "io.confluent.connect.json.JsonSchemaConverter": (
-        "semel.converters.jsonschema:JsonSchemaConverter"
-    ),
-    "io.confluent.connect.protobuf.ProtobufConverter": (
-        "semel.converters.protobuf:ProtobufConverter"
-    ),
-    "io.apicurio.registry.utils.converter.ProtobufConverter": (
-        "semel.converters.protobuf:ApicurioProtobufConverter"
-    ),
-    "org.apache.kafka.connect.converters.BooleanConverter": (
-        "semel.converters.primitives:BooleanConverter"
-    ),
-    "org.apache.kafka.connect.converters.DoubleConverter": (
-        "semel.converters.primitives:DoubleConverter"
-    ),
-    "org.apache.kafka.connect.converters.FloatConverter": (
-        "semel.converters.primitives:FloatConverter"
-    ),
-    "org.apache.kafka.connect.converters.IntegerConverter": (
-        "semel.converters.primitives:IntegerConverter"
-    ),
-    "org.apache.kafka.connect.converters.LongConverter": (
-        "semel.converters.primitives:LongConverter"
-    ),
-    "org.apache.kafka.connect.converters.ShortConverter": (
-        "semel.converters.primitives:ShortConverter"
-    ),
+    f"{_KAFKA}json.JsonConverter": "semel.converters.json.converter:JsonConverter",
+    f"{_KAFKA}storage.StringConverter": "semel.converters.primitives:StringConverter",
+    **{
+        f"{_KAFKA}converters.{name}Converter": f"semel.converters.primitives:{name}Converter"
+        for name in ("ByteArray", *_NUMBERS)
+    },
+    f"{_CONFLUENT}avro.AvroConverter": "semel.converters.avro:AvroConverter",
+    f"{_APICURIO}AvroConverter": "semel.converters.avro:ApicurioAvroConverter",
+    f"{_CONFLUENT}json.JsonSchemaConverter": "semel.converters.jsonschema:JsonSchemaConverter",
+    f"{_CONFLUENT}protobuf.ProtobufConverter": "semel.converters.protobuf:ProtobufConverter",
+    f"{_APICURIO}ProtobufConverter": "semel.converters.protobuf:ApicurioProtobufConverter",
 }
-
-_OWN_FORMAT = "io.apicurio.registry.utils.converter.ExtJsonConverter"
+_OWN_FORMAT = f"{_APICURIO}ExtJsonConverter"
 
 
 def find(class_name: str, *, where: str) -> type[Converter]:
@@ -76,24 +53,20 @@ def find(class_name: str, *, where: str) -> type[Converter]:
     Raises:
         ConfigError: no converter has this name, or it cannot be loaded.
     """
-    known = _known()
+    known, given = _known(), f"{where}={class_name!r}"
     try:
         name = full_name(class_name)
     except ConfigError as error:
-        raise misconfigured(where, f"{where}={class_name!r}: {error}") from None
+        raise misconfigured(where, f"{given}: {error}") from None
     if name not in known:
-        raise misconfigured(where, f"{where}={class_name!r}: {_unknown(name, list(known))}")
+        raise misconfigured(where, f"{given}: {_unknown(name, list(known))}")
     entry = EntryPoint(name, known[name], GROUP)
     try:
         found = entry.load()
     except (ImportError, AttributeError) as error:
-        raise misconfigured(
-            where, f"{where}={class_name!r}: cannot load {entry.value}: {error}"
-        ) from error
+        raise misconfigured(where, f"{given}: cannot load {entry.value}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Converter)):
-        raise misconfigured(
-            where, f"{where}={class_name!r}: {entry.value} is not a semel Converter"
-        )
+        raise misconfigured(where, f"{given}: {entry.value} is not a semel Converter")
     return found
 
 

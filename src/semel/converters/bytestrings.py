@@ -1,4 +1,4 @@
-"""Binary arrays from numpy's bytes."""
+"""Binary arrays from numpy's bytes, and what writers of binary formats share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from semel.core.quoting import in_field
 
 
 def of_bytes(content: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]) -> pa.Array:
@@ -67,3 +69,23 @@ def elements(
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
     return both.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+class Unwritable(ValueError):
+    """Values that do not fit their schema."""
+
+
+def fitted(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
+    """The values of a field in another type, if it can hold them.
+
+    Raises:
+        Unwritable: it does not.
+    """
+    if values.type == wanted:
+        return values
+    try:
+        return values.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        why = f"{values.type} does not fit {wanted}: {reason}"
+        raise Unwritable(f"{in_field(path)}{why}") from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.converters.bytestrings import elements
 
@@ -165,6 +166,35 @@ class Cursor:
 def zigzag(found: npt.NDArray[np.uint64]) -> Longs:
     """Signed numbers from zigzag encoding, which keeps the sign in the lowest bit."""
     return ((found >> _ONE) ^ (~(found & _ONE) + _ONE)).view(np.int64)
+
+
+def texts(found: pa.Array) -> tuple[pa.Array, Flags | None]:
+    """Bytes as text, and which of them are not UTF-8, if any: those are empty."""
+    try:
+        return found.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        bad = np.array([not _is_utf8(v) for v in found.to_pylist()], np.bool_)
+        return pc.if_else(pa.array(bad), b"", found).cast(pa.string()), bad
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def repeating(owners: Longs, keys: pa.Array, sizes: Longs) -> Flags:
+    """The maps of these sizes in which a key stands twice; ``owners`` has the map of each key. The
+    last of equal keys counts, which is for the reader of single values to find."""
+    if sizes.max(initial=0) > 1:
+        table = pa.table({"row": owners, "key": keys})
+        distinct = table.group_by(["row", "key"], use_threads=False).aggregate([])
+        if distinct.num_rows < len(owners):
+            found = np.bincount(distinct.column("row").to_numpy(), minlength=len(sizes))
+            return found < sizes
+    return np.zeros(len(sizes), np.bool_)
 
 
 def _packed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -1,5 +1,5 @@
-"""Numbers and booleans in a fixed number of bytes: Kafka Connect's IntegerConverter and the like,
-for what Java's serializers have written."""
+"""Kafka Connect's StringConverter and ByteArrayConverter, and those of numbers and booleans, which
+Java's serializers write in a fixed number of bytes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
-from semel.converters.json.text import place
+from semel.converters.json.text import as_text, place
 from semel.core.records import DATA_EXCEPTION
+
+
+class StringConverter(Converter):
+    """UTF-8 bytes to strings; bytes that are not UTF-8 are failures, never replaced."""
+
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        text, failures = as_text(values)
+        return Decoded(text, failures)
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        if pa.types.is_struct(values.type) and values.type.num_fields == 1:
+            values = values.flatten()[0]
+        if pa.types.is_nested(values.type):
+            return super().encode(values)
+        return values.cast(pa.string()).cast(pa.binary())
+
+
+class ByteArrayConverter(Converter):
+    """Passes the bytes on."""
+
+    def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
+        return Decoded(values)
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        kind = values.type
+        if not any(is_(kind) for is_ in (pa.types.is_binary, pa.types.is_null)):
+            raise Unwritable(
+                f"ByteArrayConverter writes bytes as they are, but was given {kind}. Set the "
+                "converter to StringConverter or JsonConverter"
+            )
+        return values.cast(pa.binary())
 
 
 class NumberConverter(Converter):

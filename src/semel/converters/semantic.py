@@ -13,7 +13,7 @@ such a field, whose type (:class:`Described`) then holds the facts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -47,8 +47,35 @@ PRIMITIVES = {
     "string": pa.string(),
     "bytes": pa.binary(),
 }
+_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], str, str]] = (
+    (pa.types.is_boolean, "boolean", ""),
+    (pa.types.is_int8, "int8", ""),
+    (lambda kind: kind in (pa.int16(), pa.uint8()), "int16", ""),
+    (lambda kind: kind in (pa.int32(), pa.uint16()), "int32", ""),
+    (lambda kind: kind in (pa.int64(), pa.uint32()), "int64", ""),
+    (lambda kind: kind in (pa.float16(), pa.float32()), "float32", ""),
+    (pa.types.is_floating, "float64", ""),
+    (pa.types.is_binary, "bytes", ""),
+    (pa.types.is_large_binary, "bytes", ""),
+    (pa.types.is_fixed_size_binary, "bytes", ""),
+    (pa.types.is_string, "string", ""),
+    (pa.types.is_large_string, "string", ""),
+    (pa.types.is_null, "string", ""),
+    (pa.types.is_date, "int32", "Date"),
+    (pa.types.is_time, "int32", "Time"),
+    (pa.types.is_timestamp, "int64", "Timestamp"),
+)
+
+
+def plain_type(kind: pa.DataType) -> tuple[str, str]:
+    """Kafka Connect's primitive type for an Arrow type, and its logical type, if it has one; both
+    empty for types without."""
+    found = ((name, logical) for matches, name, logical in _PLAIN if matches(kind))
+    return next(found, ("", ""))
+
+
 UTC = pa.timestamp("us", "UTC")
-_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _MOST_DIGITS, _FINEST = 131_072, 16_383
 """The digits that PostgreSQL allows before and after the point of a number."""
 _MOST_SCALE = 38
@@ -82,7 +109,7 @@ def time_of_day(numbers: pa.Array, unit: pa.DataType) -> pa.Array:
     """Numbers as times of the unit. Arrow accepts any number, but these must be within a day."""
     times = numbers.cast(pa.int32() if unit.bit_width == 32 else pa.int64()).cast(unit)
     least, greatest = pc.min_max(numbers).as_py().values()
-    if least is not None and (least < 0 or greatest >= _DAY[unit.unit]):
+    if least is not None and (least < 0 or greatest >= PER_DAY[unit.unit]):
         raise pa.ArrowInvalid("no time of a day")
     return times
 
@@ -105,7 +132,7 @@ def _moments(text: pa.Array) -> pa.Array:
 def times_in_utc(text: pa.Array) -> pa.Array:
     """Times of day with a zone, ``10:20:30.5+02:00``, in UTC."""
     moments = _moments(pc.binary_join_element_wise("1970-01-02T", text, "")).cast(pa.int64())
-    days = pc.multiply(pc.divide(moments, _DAY["us"]), _DAY["us"])
+    days = pc.multiply(pc.divide(moments, PER_DAY["us"]), PER_DAY["us"])
     return pc.subtract(moments, days).cast(pa.time64("us"))
 
 
@@ -307,7 +334,7 @@ def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
     kind = values.type
     wire = kind if schema.get("name") in WRITTEN else sent_as(kind, schema)
     if pa.types.is_temporal(kind) and wire != kind:
-        return _iso(values, wire) if wire == pa.string() else _count(values).cast(wire)
+        return _iso(values, wire) if wire == pa.string() else counts(values).cast(wire)
     if pa.types.is_list(kind) and isinstance(schema.get("items"), Mapping):
         items = values.flatten()
         sent = as_sent(items, schema["items"])
@@ -323,7 +350,8 @@ def as_sent(values: pa.Array, schema: Mapping[str, Any]) -> pa.Array:
     return pa.StructArray.from_arrays(each, fields=fields, mask=mask)
 
 
-def _count(values: pa.Array) -> pa.Array:
+def counts(values: pa.Array) -> pa.Array:
+    """Dates and times as the numbers that Arrow stores."""
     return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
 
 

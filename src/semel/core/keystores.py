@@ -19,22 +19,31 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE--
 _PASSWORD = "SEMEL_STORE_PASSWORD"
 
 
-def authorities(location: str, password: str) -> str:
+def authorities(location: str, password: str, prefix: str = "") -> str:
     """The trusted certificates of a JKS, JCEKS or PKCS12 store, or of a PEM file, as PEM.
+
+    Args:
+        prefix: what stands before ``ssl.truststore.location`` in the configuration.
 
     Raises:
         ConfigError: the file is not there, the password is wrong, or nothing in it is trusted.
     """
+    where = f"{prefix}{_LOCATION}"
     try:
         facts = Path(location).stat()
         content = content_of(Path(location))
         if b"-----BEGIN " in content:
-            return content.decode(errors="replace")
+            return content.decode("ascii", errors="ignore")
+        return _read(location, password, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
     except OSError as error:
-        raise misconfigured(
-            _LOCATION, f"ssl.truststore.location={location} cannot be read: {error.strerror}"
-        ) from None
-    return _read(location, password, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
+        why = f" cannot be read: {error.strerror}"
+    except _Unreadable as error:
+        why = str(error).replace("ssl.truststore.", f"{prefix}ssl.truststore.")
+    raise misconfigured(where, f"{where}={location}{why}")
+
+
+class _Unreadable(Exception):
+    """Why a store cannot be read; the message continues after its location."""
 
 
 @lru_cache(maxsize=16)
@@ -42,7 +51,7 @@ def _read(location: str, password: str, _version: tuple[int, ...]) -> str:
     try:
         done = subprocess.run(
             [
-                *(_keytool(location), "-J-Duser.language=en", "-J-XX:TieredStopAtLevel=1"),
+                *(_keytool(), "-J-Duser.language=en", "-J-XX:TieredStopAtLevel=1"),
                 *("-list", "-rfc", "-keystore", location, "-storepass:env", _PASSWORD),
             ],
             env={**os.environ, _PASSWORD: password},
@@ -53,35 +62,28 @@ def _read(location: str, password: str, _version: tuple[int, ...]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise misconfigured(
-            _LOCATION,
-            f"ssl.truststore.location={location}: keytool has not read it within {_PATIENCE:.0f} s",
-        ) from None
+        raise _Unreadable(f": keytool has not read it within {_PATIENCE:.0f} s") from None
     if done.returncode != 0:
         reason = (done.stdout.strip() or done.stderr.strip()).splitlines()
-        raise misconfigured(
-            _LOCATION,
-            f"ssl.truststore.location={location} cannot be read with ssl.truststore.password: "
+        raise _Unreadable(
+            " cannot be read with ssl.truststore.password: "
             + (reason[0] if reason else f"keytool ended with code {done.returncode}"),
         )
     _, *parts = _ENTRY.split(done.stdout)
     entries = zip(parts[::2], parts[1::2], strict=True)
     found = [_CERTIFICATE.findall(text) for kind, text in entries if kind == "trustedCertEntry"]
     if not any(found):
-        raise misconfigured(
-            _LOCATION, f"ssl.truststore.location={location} holds no trusted certificate"
-        )
+        raise _Unreadable(" holds no trusted certificate")
     return "\n".join(each for certificates in found for each in certificates) + "\n"
 
 
-def _keytool(location: str) -> str:
+def _keytool() -> str:
     home = os.environ.get("JAVA_HOME", "")
     found = shutil.which("keytool", path=f"{home}/bin") if home else None
     found = found or shutil.which("keytool")
     if found is None:
-        raise misconfigured(
-            _LOCATION,
-            f"ssl.truststore.location={location}: no keytool is installed to read it. Set "
-            "JAVA_HOME, or name a PEM file with ssl.truststore.type=PEM",
+        raise _Unreadable(
+            ": no keytool is installed to read it. Set JAVA_HOME, or name a PEM file with "
+            "ssl.truststore.type=PEM"
         )
     return found

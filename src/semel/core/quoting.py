@@ -24,6 +24,11 @@ def named(name: object, most: int = _NAME) -> str:
     return f"{text[:most]!r}... ({len(text):,} characters)"
 
 
+def in_field(path: str) -> str:
+    """How a message about a field begins; empty for what is in no field."""
+    return f"field {named(path)}: " if path else ""
+
+
 def all_named(names: Iterable[object]) -> str:
     """The first of some names, and how many more there are."""
     return listed([named(n) for n in names])

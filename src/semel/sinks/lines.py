@@ -37,7 +37,7 @@ def lines(values: pa.Array) -> pa.Array:
         return values
     if kinds.is_timestamp(kind) or kinds.is_date(kind) or kinds.is_time(kind):
         return _JAVAS_DATE.format(milliseconds(values))
-    return java_text(values, has_schema=True)
+    return java_text(values)
 
 
 def _of_json(text: pa.Array) -> pa.Array:
@@ -57,4 +57,4 @@ def _read(text: pa.Array, mask: pa.Array, kind: pa.DataType) -> pa.Array:
         return text
     chosen = text.filter(mask)
     read, _ = ScalarReader(column(NAME, kind)).read(chosen)
-    return pc.replace_with_mask(text, mask, pc.coalesce(java_text(read, has_schema=True), chosen))
+    return pc.replace_with_mask(text, mask, pc.coalesce(java_text(read), chosen))

@@ -28,7 +28,7 @@ from semel.sinks.flatten import VALUE, by_fields, flattened
 from semel.sinks.lines import lines
 from semel.tasks.transform import Failed, Transform, by_topic, chained, transformed
 from semel.tasks.unplaced import Counts, Unplaced, sum_of
-from semel.transforms.change_events import Unwrapper, are_change_events
+from semel.transforms.debezium import Unwrapper, are_change_events
 
 log = logging.getLogger(__name__)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from semel.config import Definition, aliases, below, section_of, under
+from semel.config import Definition, Type, aliases, below, key, section_of, under
+from semel.config import names as names_of
 from semel.config.extras import entries
 from semel.config.worker import MODULES, may_import
-from semel.core.errors import ConfigError, Problem, prefixed
+from semel.core.errors import ConfigError, misconfigured, prefixed
 from semel.core.problems import together
 from semel.core.redact import redacted
 from semel.transforms import iceberg_cdc, source_names
 from semel.transforms.base import KeyOrValue, Predicate, Transform
 from semel.transforms.chain import Chain, Outcome, Stage
-from semel.transforms.config import STAGE, PredicateKeys, StageKeys, unknown
 from semel.transforms.python import PythonConfig
 
 __all__ = [
@@ -44,76 +45,47 @@ PREDICATES = "semel.predicates"
 """The entry point group of third-party predicates: name -> a :class:`Predicate` class."""
 
 _KAFKA = "org.apache.kafka.connect.transforms."
-_OURS = {
-    _KAFKA + "Cast": "semel.transforms.cast:Cast",
-    _KAFKA + "DropHeaders": "semel.transforms.headers:DropHeaders",
-    _KAFKA + "ExtractField": "semel.transforms.extract_field:ExtractField",
-    _KAFKA + "Filter": "semel.transforms.base:Filter",
-    _KAFKA + "Flatten": "semel.transforms.flatten:Flatten",
-    _KAFKA + "HeaderFrom": "semel.transforms.headers:HeaderFrom",
-    _KAFKA + "HoistField": "semel.transforms.hoist_field:HoistField",
-    _KAFKA + "InsertField": "semel.transforms.insert_field:InsertField",
-    _KAFKA + "InsertHeader": "semel.transforms.headers:InsertHeader",
-    _KAFKA + "MaskField": "semel.transforms.mask_field:MaskField",
-    _KAFKA + "RegexRouter": "semel.transforms.routers:RegexRouter",
-    _KAFKA + "ReplaceField": "semel.transforms.replace_field:ReplaceField",
-    _KAFKA + "SetSchemaMetadata": "semel.transforms.set_schema_metadata:SetSchemaMetadata",
-    _KAFKA + "TimestampConverter": "semel.transforms.timestamp_converter:TimestampConverter",
-    _KAFKA + "TimestampRouter": "semel.transforms.routers:TimestampRouter",
-    _KAFKA + "ValueToKey": "semel.transforms.value_to_key:ValueToKey",
-}
 _DEBEZIUM = "io.debezium.transforms."
-_OURS |= {
-    _DEBEZIUM + "ByLogicalTableRouter": "semel.transforms.logical_tables:ByLogicalTableRouter",
-    _DEBEZIUM
-    + "ExtractChangedRecordState": "semel.transforms.debezium_headers:ExtractChangedRecordState",
-    _DEBEZIUM + "HeaderToValue": "semel.transforms.debezium_headers:HeaderToValue",
-    _DEBEZIUM + "ExtractNewRecordState": "semel.transforms.debezium:ExtractNewRecordState",
-    _DEBEZIUM + "outbox.EventRouter": "semel.transforms.outbox:EventRouter",
-    _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
-    _DEBEZIUM + "ToLogicalTopicRouter": "semel.transforms.logical_tables:ToLogicalTopicRouter",
-}
-_OURS |= {
-    "python": "semel.transforms.python:Python",
-    "sql": "semel.transforms.sql:Sql",
-}
 _CONFLUENT = "io.confluent.connect.transforms."
 _AIVEN = "io.aiven.kafka.connect.transforms."
-_OURS |= {
-    _CONFLUENT + "Drop": "semel.transforms.tombstones:Drop",
-    _CONFLUENT + "ExtractTopic": "semel.transforms.extract_topic:ExtractTopic",
-    _CONFLUENT + "Filter": "semel.transforms.filter_condition:FilterCondition",
-    _CONFLUENT + "MessageTimestampRouter": "semel.transforms.routers:MessageTimestampRouter",
-    "io.confluent.transforms.NullFilter": "semel.transforms.tombstones:NullFilter",
-    _CONFLUENT + "TombstoneHandler": "semel.transforms.tombstones:TombstoneHandler",
-    _AIVEN + "CaseTransform": "semel.transforms.aiven:CaseTransform",
-    _AIVEN + "ConcatFields": "semel.transforms.aiven:ConcatFields",
-    _AIVEN + "FilterByFieldValue": "semel.transforms.aiven:FilterByFieldValue",
-    _AIVEN + "ExtractTimestamp": "semel.transforms.extract_timestamp:ExtractTimestamp",
-    _AIVEN + "ExtractTopic": "semel.transforms.extract_topic:AivenExtractTopic",
-    _AIVEN + "Hash": "semel.transforms.hashes:Hash",
-    _AIVEN + "KeyToValue": "semel.transforms.key_to_value:KeyToValue",
-    _AIVEN + "MakeTombstone": "semel.transforms.tombstones:MakeTombstone",
-    _AIVEN + "TombstoneHandler": "semel.transforms.tombstones:AivenTombstoneHandler",
-}
-_OURS |= {
-    f"{project}.connect.transforms.{name}": f"semel.transforms.iceberg_cdc:{name}"
-    for project in ("org.apache.iceberg", "io.tabular.iceberg")
-    for name in ("CopyValue", "DebeziumTransform", "DmsTransform")
-}
 _COMMON = "com.github.jcustenborder.kafka.connect.transform.common."
-_OURS |= {
-    _COMMON + name: f"semel.transforms.jcustenborder:{name}"
-    for name in (
-        "ChangeTopicCase",
-        "ExtractTimestamp",
-        "LowerCaseTopic",
-        "PatternFilter",
-        "PatternRename",
-        "SetNull",
-        "TopicNameToField",
-    )
+
+
+def _in(module: str, package: str, *names: str) -> dict[str, str]:
+    """The classes that a module has for those of a Java package."""
+    return {f"{package}{name}": f"semel.transforms.{module}:{name}" for name in names}
+
+
+_FIELDS = ("ExtractField", "Flatten", "HoistField", "InsertField", "MaskField", "ReplaceField")
+_TEXTS = ("CaseTransform", "ConcatFields", "FilterByFieldValue", "Hash")
+_TOPICS = ("ChangeTopicCase", "LowerCaseTopic", "TopicNameToField")
+_CDC = ("CopyValue", "DebeziumTransform", "DmsTransform")
+_OURS = {
+    "python": "semel.transforms.python:Python",
+    "sql": "semel.transforms.sql:Sql",
+    **_in("base", _KAFKA, "Filter"),
+    **_in("cast", _KAFKA, "Cast"),
+    **_in("fields", _KAFKA, *_FIELDS, "SetSchemaMetadata", "ValueToKey"),
+    **_in("headers", _KAFKA, "DropHeaders", "HeaderFrom", "InsertHeader"),
+    **_in("routers", _KAFKA, "RegexRouter", "TimestampRouter"),
+    **_in("timestamp_converter", _KAFKA, "TimestampConverter"),
+    **_in("confluent", _CONFLUENT, "Drop", "ExtractTopic", "Filter", "TombstoneHandler"),
+    **_in("confluent", "io.confluent.transforms.", "NullFilter"),
+    **_in("routers", _CONFLUENT, "MessageTimestampRouter"),
+    **_in("debezium", _DEBEZIUM, "ExtractNewRecordState"),
+    _DEBEZIUM + "UnwrapFromEnvelope": "semel.transforms.debezium:ExtractNewRecordState",
+    **_in("debezium_headers", _DEBEZIUM, "ExtractChangedRecordState", "HeaderToValue"),
+    **_in("logical_tables", _DEBEZIUM, "ByLogicalTableRouter", "ToLogicalTopicRouter"),
+    **_in("outbox", f"{_DEBEZIUM}outbox.", "EventRouter"),
+    **_in("aiven", _AIVEN, *_TEXTS, "ExtractTimestamp", "ExtractTopic", "KeyToValue"),
+    **_in("aiven", _AIVEN, "MakeTombstone", "TombstoneHandler"),
+    **_in("jcustenborder", _COMMON, *_TOPICS, "ExtractTimestamp", "SetNull"),
+    **_in("jcustenborder", _COMMON, "PatternFilter", "PatternRename"),
+    **_in("iceberg_cdc", "org.apache.iceberg.connect.transforms.", *_CDC),
+    **_in("iceberg_cdc", "io.tabular.iceberg.connect.transforms.", *_CDC),
 }
+_PREDICATES = ("HasHeaderKey", "RecordIsTombstone", "TopicNameMatches")
+_OUR_PREDICATES = _in("predicates", f"{_KAFKA}predicates.", *_PREDICATES)
 _AGAIN = "a record would get a different one each time it is read"
 _INSTEAD = {
     "TimestampNow": f"{_AGAIN}. Leave it out: Kafka's own time is kept",
@@ -128,11 +100,6 @@ _INSTEAD = {
     "ExtractNestedField": "use type=sql: SELECT *, outer_field.inner_field AS name FROM records",
 }
 """What to use in place of well-known transforms."""
-_OUR_PREDICATES = {
-    _KAFKA + "predicates.HasHeaderKey": "semel.transforms.predicates:HasHeaderKey",
-    _KAFKA + "predicates.RecordIsTombstone": "semel.transforms.predicates:RecordIsTombstone",
-    _KAFKA + "predicates.TopicNameMatches": "semel.transforms.predicates:TopicNameMatches",
-}
 _MOST, _LONGEST = 200, 249
 """The most transforms of a chain, and the most predicates, and their longest names: nobody has as
 many, and each costs time whenever a configuration is checked."""
@@ -141,6 +108,21 @@ _NAMESAKES = frozenset(
     {_CONFLUENT + "Filter", *(f"{_KAFKA}Filter${suffix}" for suffix in _SUFFIXES)},
 )
 """Kafka's Filter takes no suffix, and Confluent's needs one, so plain ``Filter`` is Kafka's."""
+
+
+@dataclass(frozen=True)
+class PredicateKeys:
+    """Keys that all predicates have."""
+
+    type: str = key("type", doc="The class.", type=Type.CLASS)
+
+
+@dataclass(frozen=True)
+class StageKeys(PredicateKeys):
+    """Keys that all transforms have."""
+
+    predicate: str = key("predicate", "", "The predicate that selects records.")
+    negate: bool = key("negate", False, "Transform all other records instead.")
 
 
 def chain_of(raw: Mapping[str, str]) -> Chain:
@@ -153,12 +135,10 @@ def chain_of(raw: Mapping[str, str]) -> Chain:
     too_long = any(len(part.strip()) > _LONGEST for part in raw.get("transforms", "").split(","))
     if len(names) > _MOST or too_long:
         why = f"transforms may have up to {_MOST} names of up to {_LONGEST} characters"
-        raise ConfigError(Problem("transforms", why))
+        raise misconfigured("transforms", why)
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
-        raise ConfigError(
-            Problem("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
-        )
+        raise misconfigured("transforms", f"transforms names {', '.join(sorted(repeated))} twice")
     stages = together(*(_stage_of(raw, name) for name in names))
     return Chain([*stages, *_implied(raw)])
 
@@ -212,12 +192,12 @@ def warnings_of(raw: Mapping[str, str]) -> list[str]:
         names = _list(raw, kind)
         for name in names:
             prefix = f"{kind}.{name}."
-            own = STAGE if kind == "transforms" else STAGE[:1]
+            own = StageKeys if kind == "transforms" else PredicateKeys
             try:
                 section = _found(kind, raw, prefix)[0].section
             except ConfigError:
                 continue
-            warnings += unknown(section, raw, prefix, own)
+            warnings += _unknown_keys(raw, prefix, {*names_of(section), *names_of(own)})
         belongs = tuple(f"{kind}.{name}." for name in names)
         warnings += [
             f"{name} has no effect: {kind} does not name {name.split('.')[1]}"
@@ -242,24 +222,20 @@ def _stage(raw: Mapping[str, str], alias: str) -> Stage:
     chosen = raw.get(f"{prefix}predicate", "").strip()
     negate = raw.get(f"{prefix}negate", "").strip().lower()
     if negate not in ("", "true", "false"):
-        raise ConfigError(Problem(f"{prefix}negate", f"{prefix}negate must be true or false"))
+        raise misconfigured(f"{prefix}negate", f"{prefix}negate must be true or false")
     if not chosen:
         if f"{prefix}negate" in raw:
-            raise ConfigError(
-                Problem(
-                    f"{prefix}negate",
-                    f"Config '{prefix}negate' was provided but there is no config "
-                    f"'{prefix}predicate' defining a predicate to be negated.",
-                )
+            raise misconfigured(
+                f"{prefix}negate",
+                f"Config '{prefix}negate' was provided but there is no config "
+                f"'{prefix}predicate' defining a predicate to be negated.",
             )
         return Stage(alias, made)
     if chosen not in _list(raw, "predicates"):
-        raise ConfigError(
-            Problem(
-                f"{prefix}predicate",
-                f"{prefix}predicate={chosen}: predicates does not name it; it names "
-                f"{', '.join(_list(raw, 'predicates')) or 'none'}",
-            )
+        raise misconfigured(
+            f"{prefix}predicate",
+            f"{prefix}predicate={chosen}: predicates does not name it; it names "
+            f"{', '.join(_list(raw, 'predicates')) or 'none'}",
         )
     predicate = _made("predicates", raw, f"predicates.{chosen}.")
     return Stage(alias, made, predicate, negate == "true")
@@ -275,7 +251,7 @@ def _made(kind: str, raw: Mapping[str, str], prefix: str) -> Any:
     except ConfigError as error:
         raise prefixed(error.problems, prefix, otherwise=f"{prefix}type") from None
     except ValueError as error:
-        raise ConfigError(Problem(f"{prefix}type", f"{prefix[:-1]}: {error}")) from None
+        raise misconfigured(f"{prefix}type", f"{prefix[:-1]}: {error}") from None
 
 
 def _check_module(config: Any, raw: Mapping[str, str], prefix: str) -> None:
@@ -283,13 +259,11 @@ def _check_module(config: Any, raw: Mapping[str, str], prefix: str) -> None:
     if not isinstance(config, PythonConfig) or MODULES not in raw:
         return
     if not may_import(config.function.partition(":")[0], _list(raw, MODULES)):
-        raise ConfigError(
-            Problem(
-                f"{prefix}function",
-                f"{prefix}function={config.function}: connectors of this worker may call functions "
-                f"of {raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's "
-                "file",
-            )
+        raise misconfigured(
+            f"{prefix}function",
+            f"{prefix}function={config.function}: connectors of this worker may call functions "
+            f"of {raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's "
+            "file",
         )
 
 
@@ -298,34 +272,34 @@ def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
     where = f"{prefix}type"
     given = raw.get(where, "").strip()
     if not given:
-        raise ConfigError(Problem(where, f"{where} is required: the class of the {kind[:-1]}"))
+        raise misconfigured(where, f"{where} is required: the class of the {kind[:-1]}")
     known = _known(kind)
     try:
         name = aliases.full_name(given, _with_suffixes(known), kind[:-1].title())
     except ConfigError as error:
-        raise ConfigError(Problem(where, f"{where}={given}: {error}")) from None
+        raise misconfigured(where, f"{where}={given}: {error}") from None
     base, _, suffix = name.partition("$")
     if base not in known or (suffix and suffix not in _SUFFIXES):
-        raise ConfigError(Problem(where, f"{where}={given}: {_unknown(kind, given, known)}"))
+        raise misconfigured(where, f"{where}={given}: {_unknown(kind, given, known)}")
     entry = EntryPoint(base, known[base], kind)
     try:
         found = entry.load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            Problem(where, f"{where}={given}: cannot load {entry.value}: {error}")
+        raise misconfigured(
+            where, f"{where}={given}: cannot load {entry.value}: {error}"
         ) from error
     wanted: type = Transform if kind == "transforms" else Predicate
     if not (isinstance(found, type) and issubclass(found, wanted)):
-        raise ConfigError(
-            Problem(where, f"{where}={given}: {entry.value} is not a semel {wanted.__name__}")
+        raise misconfigured(
+            where, f"{where}={given}: {entry.value} is not a semel {wanted.__name__}"
         )
     takes_one = issubclass(found, KeyOrValue)
     if takes_one and not suffix:
-        raise ConfigError(
-            Problem(where, f"{where}={given}: add $Key or $Value: {given}$Value changes values")
+        raise misconfigured(
+            where, f"{where}={given}: add $Key or $Value: {given}$Value changes values"
         )
     if suffix and not takes_one:
-        raise ConfigError(Problem(where, f"{where}={given}: write {base}, without ${suffix}"))
+        raise misconfigured(where, f"{where}={given}: write {base}, without ${suffix}")
     return found, suffix
 
 
@@ -364,3 +338,13 @@ def _unknown(kind: str, given: str, known: Mapping[str, str]) -> str:
     if base.startswith("io.debezium."):
         own += "; Debezium's source connectors have transforms that can be set there instead"
     return f"no such {kind[:-1]}{hint}; available are {', '.join(shorts)}{own}"
+
+
+def _unknown_keys(raw: Mapping[str, str], prefix: str, known: set[str]) -> list[str]:
+    """Warnings for keys below ``prefix`` that are not known."""
+    warnings = []
+    for name in sorted(under(raw, prefix).keys() - known):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+        warnings.append(f"unknown configuration key {prefix}{name}{hint}")
+    return warnings

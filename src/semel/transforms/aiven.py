@@ -1,26 +1,34 @@
-"""Aiven's transforms that look at texts of fields, or make them."""
+"""Aiven's transforms."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.patterns import check, compiled
 from semel.core.quoting import named
+from semel.core.records import TIMESTAMP_TYPE
+from semel.transforms import confluent
 from semel.transforms.base import (
     Batch,
     Contents,
     ContentsTransform,
     Reading,
     Refused,
+    Transform,
     each,
+    flags,
     reasons,
+    refuse,
+    valid,
 )
 from semel.transforms.structs import (
     Column,
@@ -33,7 +41,7 @@ from semel.transforms.structs import (
     required,
     struct,
 )
-from semel.transforms.texts import java_text
+from semel.transforms.texts import java_text, milliseconds
 
 _MORE_THAN_TEXT = re.compile(r"\s*([-+.\d\"'\[{]|null\b|NaN\b|Infinity\b)")
 """Kafka Connect's ``Values.parseString`` turns text that begins like this into something other than
@@ -54,27 +62,22 @@ class ConcatFields(ContentsTransform):
     """See Aiven's transform of this name."""
 
     section = ConcatFieldsConfig
-
-    def __init__(self, config: ConcatFieldsConfig, *, of_key: bool) -> None:
-        super().__init__(config, of_key=of_key)
-        self._config = config
+    config: ConcatFieldsConfig
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "concatenating fields", nulls=False)
         found = columns(array)
-        texts = [self._text(found.get(name), contents, array) for name in self._config.fields]
-        joined = pc.binary_join_element_wise(*texts, self._config.delimiter)
-        refuse_duplicate(self._config.output, found, contents, array)
-        found[self._config.output] = column(self._config.output, joined)
+        texts = [self._text(found.get(name), contents, array) for name in self.config.fields]
+        joined = pc.binary_join_element_wise(*texts, self.config.delimiter)
+        refuse_duplicate(self.config.output, found, contents, array)
+        found[self.config.output] = column(self.config.output, joined)
         return Contents(struct(found, array), contents.has_schema)
 
     def _text(self, found: Column | None, contents: Contents, array: pa.Array) -> pa.Array:
         if found is None:
-            return pa.repeat(pa.scalar(self._config.missing), len(array))
+            return pa.repeat(pa.scalar(self.config.missing), len(array))
         _refuse_nested(found, contents, array)
-        return pc.fill_null(
-            java_text(found.array, has_schema=contents.has_schema), self._config.missing
-        )
+        return pc.fill_null(java_text(found.array), self.config.missing)
 
 
 @dataclass(frozen=True)
@@ -89,30 +92,27 @@ class CaseTransform(ContentsTransform):
     """See Aiven's transform of this name."""
 
     section = CaseTransformConfig
+    config: CaseTransformConfig
 
     def __init__(self, config: CaseTransformConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        self._fields = config.fields
         self._change = str.lower if config.case.lower() == "lower" else str.upper
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "changing the case", nulls=False)
         found: Columns = columns(array)
-        for name in self._fields:
+        for name in self.config.fields:
             given = found.get(name)
             if given is None and not contents.has_schema:
                 found[name] = column(name, pa.nulls(len(array), pa.string()))
             elif given is not None and pa.types.is_string(given.type):
-                made = given.holding(each(given.array, self._changed))
+                made = given.holding(each(given.array, self._change))
                 found[name] = made if contents.has_schema else made.everywhere()
             elif given is not None and not contents.has_schema:  # a map takes text in any place
                 _refuse_nested(given, contents, array)
-                texts = each(java_text(given.array, has_schema=False), self._changed)
+                texts = each(java_text(given.array), self._change)
                 found[name] = column(name, texts)
         return contents.holding(struct(found, array))
-
-    def _changed(self, text: str | None) -> str | None:
-        return None if text is None else self._change(text)
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,16 @@ class FilterByFieldValueConfig:
 
     def __post_init__(self) -> None:
         if (self.value is not None) == bool(self.pattern):
-            raise ConfigError(
-                Problem(
-                    "field.value",
-                    "Either field.value or field.value.pattern have to be set to apply filter "
-                    "transform",
-                )
+            raise misconfigured(
+                "field.value",
+                "Either field.value or field.value.pattern have to be set to apply filter "
+                "transform",
             )
         if self.value is not None and _MORE_THAN_TEXT.match(self.value):
-            raise ConfigError(
-                Problem(
-                    "field.value",
-                    f"field.value={self.value} is not read as text, so it would match no text. "
-                    "Set field.value.pattern=^...$ instead",
-                )
+            raise misconfigured(
+                "field.value",
+                f"field.value={self.value} is not read as text, so it would match no text. "
+                "Set field.value.pattern=^...$ instead",
             )
 
 
@@ -149,22 +145,21 @@ class FilterByFieldValue(Reading):
     """See Aiven's transform of this name."""
 
     section = FilterByFieldValueConfig
+    config: FilterByFieldValueConfig
 
     def __init__(self, config: FilterByFieldValueConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        self._config = config
         self._pattern = compiled(config.pattern) if config.pattern else None
 
     def apply(self, batch: Batch) -> Batch:
         contents = batch.contents(self.of_key)
-        present = np.asarray(contents.array.is_valid().to_numpy(zero_copy_only=False))
+        present = valid(contents.array)
         found = self._found(contents)
         matching = self._matching(found, contents, present)
-        kept = np.flatnonzero(~present | (matching == self._config.matches))
-        return batch if len(kept) == len(batch) else batch.take(kept)
+        return batch.only(~present | (matching == self.config.matches))
 
     def _found(self, contents: Contents) -> Column:
-        name = self._config.field
+        name = self.config.field
         if not name:
             if contents.has_schema:
                 refuse_all(contents.array, "what has a schema cannot be filtered as a whole")
@@ -178,23 +173,16 @@ class FilterByFieldValue(Reading):
     def _matching(self, found: Column, contents: Contents, present: np.ndarray) -> np.ndarray:
         _refuse_nested(found, contents, contents.array)
         if self._pattern is None:
-            null = np.asarray(found.array.is_null().to_numpy(zero_copy_only=False))
-            missing = np.flatnonzero(null & present)
-            if len(missing):
-                what = (
-                    f"field {named(self._config.field)}"
-                    if self._config.field
-                    else "the key or value"
-                )
-                raise Refused(reasons(missing, f"{what}, by which records are filtered, is null"))
-        texts = java_text(found.array, has_schema=contents.has_schema)
-        holds = pc.fill_null(self._holds(texts, found.type), False)
-        return np.asarray(holds.to_numpy(zero_copy_only=False))
+            name = self.config.field
+            what = f"field {named(name)}" if name else "the key or value"
+            missing = ~valid(found.array) & present
+            refuse(missing, f"{what}, by which records are filtered, is null")
+        return flags(pc.fill_null(self._holds(java_text(found.array), found.type), False))
 
     def _holds(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if self._pattern is not None:
             return self._pattern.finds(texts)
-        value = self._config.value
+        value = self.config.value
         assert value is not None
         is_flag = value.strip().lower() in ("true", "false")
         wanted = value.strip().lower() if is_flag else value
@@ -209,3 +197,193 @@ def _refuse_nested(found: Column, contents: Contents, array: pa.Array) -> None:
         refuse_all(
             array, f"field {named(found.field.name)} is of type {kind}, which has no text here"
         )
+
+
+def _named(text: str) -> None:
+    if not text:
+        raise ValueError("must not be empty")
+
+
+@dataclass(frozen=True)
+class ExtractTimestampConfig:
+    """The keys of ExtractTimestamp."""
+
+    field: str = key("field.name", doc="The field that holds the time.", validator=_named)
+    resolution: str = key(
+        "timestamp.resolution",
+        "milliseconds",
+        "The unit of a time that is a number.",
+        choices=("milliseconds", "seconds"),
+    )
+
+
+class ExtractTimestamp(Reading):
+    """See Aiven's transform of this name. Kafka's own timestamp is kept beside the new one."""
+
+    section = ExtractTimestampConfig
+    config: ExtractTimestampConfig
+    sets_timestamp = True
+
+    def apply(self, batch: Batch) -> Batch:
+        contents = batch.contents(self.of_key)
+        array = required(contents, "timestamp extraction", nulls=False)
+        found = columns(array).get(self.config.field)
+        times = pa.nulls(len(array)) if found is None else found.array
+        where = f"field {named(self.config.field)}, which is to be the record's timestamp,"
+        refuse(~valid(times), f"{where} is null or missing")
+        if pa.types.is_int64(times.type):
+            factor = 1000 if self.config.resolution.lower() == "seconds" else 1
+            made = pc.multiply(times, factor)
+        elif pa.types.is_temporal(times.type):
+            made = milliseconds(times)
+        else:
+            every = np.arange(len(times))
+            raise Refused(reasons(every, f"{where} is {times.type}, not int64 or a timestamp"))
+        return replace(batch, times=made.cast(TIMESTAMP_TYPE))
+
+
+@dataclass(frozen=True)
+class ExtractTopicConfig:
+    """The keys of Aiven's ExtractTopic."""
+
+    field: str = key("field.name", "", "The field; empty for the whole key or value.")
+    skip: bool = key("skip.missing.or.null", False, "Whether records without it keep their topic.")
+
+
+class ExtractTopic(confluent.ExtractTopic):
+    """See Aiven's transform of this name."""
+
+    section = ExtractTopicConfig
+
+
+@dataclass(frozen=True)
+class HashConfig:
+    """The keys of Hash."""
+
+    field: str = key("field.name", "", "The field; empty for the whole key or value.")
+    function: str = key("function", doc="The hash.", choices=("md5", "sha1", "sha256"))
+    skip: bool = key("skip.missing.or.null", False, "Whether records without it pass.")
+
+
+class Hash(ContentsTransform):
+    """See Aiven's transform of this name."""
+
+    section = HashConfig
+    config: HashConfig
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        name = self.config.field
+        if not name:
+            return contents.holding(self._hashed(contents.array))
+        array = required(contents, "hashing", nulls=self.config.skip)
+        found = columns(array)
+        if name not in found:
+            if not self.config.skip:
+                refuse_all(array, f"field {named(name)}, which is to be hashed, is null or missing")
+            return contents
+        found[name] = found[name].holding(self._hashed(found[name].array))
+        return contents.holding(struct(found, array))
+
+    def _hashed(self, array: pa.Array) -> pa.Array:
+        what = f"field {named(self.config.field)}" if self.config.field else "the whole"
+        if not self.config.skip:
+            refuse(~valid(array), f"{what}, which is to be hashed, is null or missing")
+        if pa.types.is_null(array.type):
+            return array
+        if not pa.types.is_string(array.type):
+            refuse_all(array, f"{what}, which is to be hashed, is not text")
+            return array
+        function = self.config.function
+        return each(array, lambda text: hashlib.new(function, text.encode()).hexdigest())
+
+
+_ALL, _WHOLE = "*", "_key"
+
+
+@dataclass(frozen=True)
+class KeyToValueConfig:
+    """The keys of KeyToValue."""
+
+    key_fields: tuple[str, ...] = key(
+        "key.fields", doc="The fields of the key to copy; * stands for the whole key."
+    )
+    value_fields: tuple[str, ...] = key(
+        "value.fields",
+        (),
+        "Their names in the value, in the same order. A missing name is _key for the whole key, "
+        "and otherwise the field's own name.",
+    )
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.pairs()]
+        for name in names:
+            if names.count(name) > 1:
+                raise misconfigured(
+                    "value.fields",
+                    f"value.fields: more than one field of the key is copied to {name}",
+                )
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """The name of each field in the value, and in the key."""
+        for number, name in enumerate(self.key_fields):
+            given = self.value_fields[number] if number < len(self.value_fields) else ""
+            chosen = given or name
+            yield (_WHOLE if chosen == _ALL else chosen), name
+
+
+class KeyToValue(Transform):
+    """See Aiven's transform of this name."""
+
+    section = KeyToValueConfig
+    needs_key = True
+
+    def __init__(self, config: KeyToValueConfig) -> None:
+        super().__init__(config)
+        self._pairs = list(config.pairs())
+
+    def apply(self, batch: Batch) -> Batch:
+        values = required(batch.values, "copying fields from key to value", nulls=False)
+        keys = batch.keys
+        fields: Columns | None = None
+        if any(name != _ALL for _, name in self._pairs):
+            fields = columns(required(keys, "copying fields from key to value", nulls=False))
+        found = columns(values)
+        for name, copied in self._pairs:
+            if copied == _ALL:
+                found[name] = column(name, keys.array)
+            elif fields is not None:
+                found[name] = self._field(fields, copied, keys).named(name)
+        return replace(batch, values=batch.values.holding(struct(found, values)))
+
+    def _field(self, fields: Columns, name: str, keys: Contents) -> Column:
+        """A field of the key. If the key is a map, unknown fields are null."""
+        if name in fields:
+            return fields[name].everywhere()
+        if not keys.has_schema:
+            return column(name, pa.nulls(len(keys.array)))
+        every = np.arange(len(keys.array))
+        raise Refused(reasons(every, f"Key field '{name}' not found in key schema"))
+
+
+@dataclass(frozen=True)
+class TombstoneHandlerConfig:
+    """The keys of Aiven's TombstoneHandler."""
+
+    behavior: str = key(
+        "behavior",
+        doc="drop_silent: drop tombstones; drop_warn: drop them and say so; fail: refuse them.",
+        choices=("drop_silent", "drop_warn", "fail"),
+    )
+
+
+class TombstoneHandler(confluent.TombstoneHandler):
+    """See Aiven's transform of this name."""
+
+    section = TombstoneHandlerConfig
+
+
+class MakeTombstone(Transform):
+    """See Aiven's transform of this name: the value becomes null."""
+
+    def apply(self, batch: Batch) -> Batch:
+        return replace(batch, values=Contents(pa.nulls(len(batch), batch.values.array.type)))

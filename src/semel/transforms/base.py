@@ -28,6 +28,7 @@ from semel.core.records import (
 )
 
 ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
+NULL_POINTER = "java.lang.NullPointerException"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,10 @@ class Batch:
             None if self.places is None else self.places.take(at),
         )
 
+    def only(self, wanted: np.ndarray) -> Batch:
+        """The records for which ``wanted`` is true."""
+        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+
 
 class Refused(Exception):
     """Raised by a transform: these records, by their index, cannot be transformed."""
@@ -138,12 +143,14 @@ class Refused(Exception):
 class Transform(ABC):
     """One stage of a chain. It lives in one task and may remember what it has seen."""
 
-    section: ClassVar[type]
+    section: ClassVar[type] = NoKeys
     """The dataclass of its configuration keys."""
+    config: Any
+    """An instance of ``section``."""
 
-    @abstractmethod
     def __init__(self, config: Any) -> None:
         """Take an instance of ``section``. Raises ConfigError."""
+        self.config = config
 
     @abstractmethod
     def apply(self, batch: Batch) -> Batch:
@@ -179,6 +186,11 @@ class Transform(ABC):
         return False
 
     @property
+    def changes_headers(self) -> bool:
+        """Whether it adds headers."""
+        return False
+
+    @property
     def changes_contents(self) -> bool:
         """Whether it changes keys or values."""
         return True
@@ -199,6 +211,7 @@ class KeyOrValue(Transform):
 
     def __init__(self, config: Any, *, of_key: bool) -> None:
         """Take an instance of ``section``, and whether it is for keys. Raises ConfigError."""
+        super().__init__(config)
         self.of_key = of_key
 
     @property
@@ -213,17 +226,9 @@ class KeyOrValue(Transform):
 class Reading(KeyOrValue):
     """A transform that looks at keys or values, and changes neither."""
 
-    @property
-    def changes_key(self) -> bool:
-        return False
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
-
-    @property
-    def reads_contents(self) -> bool:
-        return True
+    changes_key = False
+    changes_contents = False
+    reads_contents = True
 
 
 class ContentsTransform(KeyOrValue):
@@ -240,17 +245,15 @@ class ContentsTransform(KeyOrValue):
 class Router(Transform):
     """A transform that only changes where records go, by the name of their topic alone."""
 
-    @abstractmethod
-    def route(self, topic: str) -> str:
-        """Where the records of a topic go."""
+    routes = True
 
     @property
     def changes_contents(self) -> bool:
         return False
 
-    @property
-    def routes(self) -> bool:
-        return True
+    @abstractmethod
+    def route(self, topic: str) -> str:
+        """Where the records of a topic go."""
 
     def apply(self, batch: Batch) -> Batch:
         return replace(batch, topics=each(batch.topics, self.route))
@@ -259,28 +262,21 @@ class Router(Transform):
 class Filter(Transform):
     """Kafka Connect's Filter: drops every record that its predicate selects."""
 
-    section = NoKeys
-
-    def __init__(self, config: NoKeys) -> None:
-        """There is nothing to configure."""
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
+    changes_contents = False
 
     def apply(self, batch: Batch) -> Batch:
-        return batch.take(np.array([], np.int64))
+        return batch.take(np.arange(0))
 
 
 class Predicate(ABC):
     """Selects the records that a transform is applied to."""
 
-    section: ClassVar[type]
+    section: ClassVar[type] = NoKeys
     reads_headers: ClassVar[bool] = False
 
-    @abstractmethod
     def __init__(self, config: Any) -> None:
         """Take an instance of ``section``. Raises ConfigError."""
+        self.config = config
 
     @abstractmethod
     def holds(self, batch: Batch) -> pa.Array:
@@ -292,6 +288,52 @@ def each(texts: pa.Array, change: Callable[[str], str | None]) -> pa.Array:
     encoded = texts.dictionary_encode()
     changed = [change(t) for t in encoded.dictionary.to_pylist()]
     return pa.array(changed, pa.string()).take(encoded.indices)
+
+
+def bisected(run: Callable[[pa.Table], pa.Table], given: pa.Table) -> pa.Table:
+    """What ``run`` makes of records, whose first column has their indices. If it refuses them,
+    halving finds those that it refuses alone.
+
+    Raises:
+        Refused: names those that are refused by the same exception as the first of them.
+    """
+    refused: dict[int, tuple[str, str]] = {}
+
+    def parts(of: pa.Table) -> list[pa.Table]:
+        try:
+            return [run(of)]
+        except Refused as error:
+            if of.num_rows == 1:
+                refused[of.column(0)[0].as_py()] = (error.exception, error.reasons[0])
+                return []
+        middle = of.num_rows // 2
+        return parts(of.slice(0, middle)) + parts(of.slice(middle))
+
+    made = parts(given)
+    if refused:
+        first = next(iter(refused.values()))[0]
+        raise Refused({row: why for row, (kind, why) in refused.items() if kind == first}, first)
+    return made[0] if len(made) == 1 else pa.concat_tables(made, promote_options="permissive")
+
+
+def flags(array: pa.Array) -> np.ndarray:
+    """Booleans without nulls, for numpy."""
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def valid(array: pa.Array) -> np.ndarray:
+    """For each value, whether it is not null."""
+    return flags(array.is_valid())
+
+
+def refuse(wrong: np.ndarray, why: str, exception: str = DATA_EXCEPTION) -> None:
+    """Refuse the records for which ``wrong`` is true, if there are any.
+
+    Raises:
+        Refused: names them.
+    """
+    if wrong.any():
+        raise Refused(reasons(np.flatnonzero(wrong), why), exception)
 
 
 def reasons(indices: Sequence[int] | np.ndarray, message: str) -> dict[int, str]:

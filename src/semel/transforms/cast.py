@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import default_of, facts_in, with_default
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.records import Facts
-from semel.transforms.base import Batch, Contents, ContentsTransform, Refused
+from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, valid
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
     Column,
@@ -64,18 +64,16 @@ class CastConfig(Defaults):
         for mapping in self.spec:
             name, colon, kind = (part.strip() for part in mapping.partition(":"))
             if ":" in kind.rstrip(":"):
-                raise ConfigError(Problem("spec", f"Invalid rename mapping: {mapping}"))
+                raise misconfigured("spec", f"Invalid rename mapping: {mapping}")
             if colon and kind.rstrip(":"):
                 types[name] = _type(kind.rstrip(":"))
             else:
                 whole = _type(name)
         if whole is not None and len(self.spec) > 1:
-            raise ConfigError(
-                Problem(
-                    "spec",
-                    "Cast transformations that specify a type to cast the entire value to may "
-                    "only specify a single cast in their spec",
-                )
+            raise misconfigured(
+                "spec",
+                "Cast transformations that specify a type to cast the entire value to may "
+                "only specify a single cast in their spec",
             )
         object.__setattr__(self, "types", types)
         object.__setattr__(self, "whole", whole)
@@ -88,28 +86,25 @@ def _type(name: str) -> pa.DataType:
         message = f"Cast transformation does not support casting to {name.upper()}"
     else:
         message = f"Invalid type found in casting spec: {name}"
-    raise ConfigError(Problem("spec", f"{message}; supported types are {', '.join(TYPES)}"))
+    raise misconfigured("spec", f"{message}; supported types are {', '.join(TYPES)}")
 
 
 class Cast(ContentsTransform):
     """See Kafka Connect's Cast. Dates become text in UTC."""
 
     section = CastConfig
-
-    def __init__(self, config: CastConfig, *, of_key: bool) -> None:
-        super().__init__(config, of_key=of_key)
-        self._config = config
+    config: CastConfig
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
-        if self._config.whole is not None:
+        if self.config.whole is not None:
             whole = column("", contents.array)
             if nested := connect_type(whole, has_schema=contents.has_schema):
                 refuse_all(contents.array, _unsupported(nested))
-            made = cast(contents.array, self._config.whole, contents.has_schema)
-            return Contents(made, contents.has_schema, _facts(contents, self._config.whole))
+            made = cast(contents.array, self.config.whole, contents.has_schema)
+            return Contents(made, contents.has_schema, _facts(contents, self.config.whole))
         array = required(contents, "cast types", nulls=True)
-        found = columns(array, defaults=self._config.replace_nulls)
-        for name, wanted in self._config.types.items():
+        found = columns(array, defaults=self.config.replace_nulls)
+        for name, wanted in self.config.types.items():
             if name in found:
                 if found[name].type == JSON and not contents.has_schema:
                     made = _cast_mixed(found[name].array, wanted)
@@ -166,7 +161,7 @@ def cast(array: pa.Array, wanted: pa.DataType, has_schema: bool) -> pa.Array:
     elif kinds.is_nested(kind) or kind == JSON:  # only nulls
         return pa.nulls(len(array), wanted)
     if kinds.is_string(wanted):
-        return java_text(array, has_schema=has_schema)
+        return java_text(array)
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         what = java_class(pa.binary(), has_schema=has_schema)
         refuse_all(array, f"Unexpected type in Cast transformation: class {what}")
@@ -266,7 +261,7 @@ def _saturated(array: pa.Array, bits: int) -> pa.Array:
     inside = (known > least) & (known < float(1 << bits))
     whole = np.where(inside, known, 0).astype(np.int64)
     whole = np.where(known >= float(1 << bits), most, np.where(known <= least, least, whole))
-    return pa.array(whole, mask=np.asarray(array.is_null()))
+    return pa.array(whole, mask=~valid(array))
 
 
 def _of_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:

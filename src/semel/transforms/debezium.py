@@ -1,4 +1,8 @@
-"""Debezium's ExtractNewRecordState: replaces a change event with its row."""
+"""Debezium's change events, and ExtractNewRecordState, which replaces them with their rows.
+
+A change event holds a row before and after a change, and what happened to it: ``op`` is ``c``
+(create), ``u`` (update), ``r`` (read by a snapshot), ``d`` (delete) or ``t`` (truncate).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
+from semel.converters.base import Failure
+from semel.converters.json.columns import CONNECT
+from semel.converters.json.envelope import PayloadReaders
 from semel.converters.json.facts import facts_as_whole
 from semel.converters.json.merge import Part, together
+from semel.converters.json.text import place
+from semel.core.errors import misconfigured
 from semel.core.quoting import named
-from semel.transforms.base import Batch, Contents, Refused, Transform
-from semel.transforms.change_events import are_change_events
+from semel.core.records import DATA_EXCEPTION
+from semel.transforms.base import Batch, Contents, Refused, Transform, reasons, valid
 from semel.transforms.fields import Defaults
-from semel.transforms.headers import added, header_keys, parents
+from semel.transforms.headers import added, header_keys, parents, where
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text
 
-"""The fields that identify a change event."""
+_EVENT = frozenset({"before", "after", "source", "op"})
+_WITH_A_ROW = ("c", "u", "r")
 ENVELOPE_SUFFIX = ".Envelope"
 """How the names of their schemas end."""
 _TRANSACTION = ("id", "data_collection_order", "total_order")
@@ -138,61 +148,54 @@ class ExtractNewRecordState(Transform):
     """See Debezium's class of this name. Records that are not change events pass unchanged."""
 
     section = ExtractNewRecordStateConfig
+    config: ExtractNewRecordStateConfig
+    changes_headers = True
 
     def __init__(self, config: ExtractNewRecordStateConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._fields = references(config.fields_prefix, config.add_fields)
         self._headers = references(config.headers_prefix, config.add_headers)
         self._opener = Opener()
 
     @property
     def routes(self) -> bool:
-        return bool(self._config.route_by)
+        return bool(self.config.route_by)
 
     @property
     def needs_key(self) -> bool:
-        return self._config.drop_from_key
+        return self.config.drop_from_key
 
     @property
     def changes_key(self) -> bool:
-        return self._config.drop_from_key
+        return self.config.drop_from_key
 
     @property
     def needs_headers(self) -> bool:
-        return bool(self._config.drop_header)
+        return bool(self.config.drop_header)
 
     def apply(self, batch: Batch) -> Batch:
         events = batch.values.array
         if not are_events(batch.values):
-            return self._without_tombstones(self._with_headers(batch, {}))
+            left = valid(events) | self.config.keeps_tombstones
+            return self._with_headers(batch, {}).only(left)
         found = columns(events)
         batch = self._with_headers(batch, found)
-        after = self._opened(found["after"], "after")
-        before = self._opened(found["before"], "before")
+        after = self._opener.structs(found["after"], "after")
+        before = self._opener.structs(found["before"], "before")
         there, was = valid(after), valid(before)
         tombstone = ~valid(events)
         delete = ~there & was
-        keep = there | (delete & (not self._config.drops_deletes))
-        keep |= tombstone & self._config.keeps_tombstones
+        keep = there | (delete & (not self.config.drops_deletes))
+        keep |= tombstone & self.config.keeps_tombstones
         dropped = self._dropped(batch)
         rows = self._rows(batch.values, found, after, before, delete, dropped)
         batch = replace(batch, values=rows)
-        if self._config.drop_from_key and batch.keys.is_struct:
+        if self.config.drop_from_key and batch.keys.is_struct:
             kept = self._without(columns(batch.keys.array), dropped)
             batch = replace(batch, keys=batch.keys.holding(struct(kept, batch.keys.array)))
-        if self._config.route_by:
+        if self.config.route_by:
             batch = replace(batch, topics=self._routed(batch.topics, after, before, delete))
-        return batch if keep.all() else batch.take(np.flatnonzero(keep))
-
-    def _without_tombstones(self, batch: Batch) -> Batch:
-        there = valid(batch.values.array)
-        if self._config.keeps_tombstones or there.all():
-            return batch
-        return batch.take(np.flatnonzero(there))
-
-    def _opened(self, found: Column, where: str) -> pa.Array:
-        opened = self._opener.opened(found, where)
-        return pa.nulls(len(found.array), pa.struct([])) if opened is None else opened.array
+        return batch.only(keep)
 
     def _rows(
         self,
@@ -204,10 +207,10 @@ class ExtractNewRecordState(Transform):
         dropped: Mapping[str, np.ndarray],
     ) -> Contents:
         rows = after
-        if self._config.rewrites and delete.any():
+        if self.config.rewrites and delete.any():
             rows = either(after, before, delete)
-        mine = columns(rows, defaults=self._config.rewrites and self._config.replace_nulls)
-        if self._config.rewrites:
+        mine = columns(rows, defaults=self.config.rewrites and self.config.replace_nulls)
+        if self.config.rewrites:
             texts = pc.if_else(pa.array(delete), "true", "false")
             mine[_DELETED] = column(_DELETED, texts)
         for reference in self._fields:
@@ -224,9 +227,9 @@ class ExtractNewRecordState(Transform):
     def _dropped(self, batch: Batch) -> Mapping[str, np.ndarray]:
         """The fields that headers list, and the records that lose each."""
         dropped: dict[str, np.ndarray] = {}
-        if batch.headers is None or not self._config.drop_header:
+        if batch.headers is None or not self.config.drop_header:
             return dropped
-        chosen = np.asarray(pc.equal(header_keys(batch.headers), self._config.drop_header))
+        chosen = np.asarray(pc.equal(header_keys(batch.headers), self.config.drop_header))
         values = batch.headers.flatten().field("value").filter(pa.array(chosen))
         seen = np.zeros(len(batch), np.bool_)
         for row, text in zip(parents(batch.headers)[chosen], values.to_pylist(), strict=True):
@@ -240,7 +243,7 @@ class ExtractNewRecordState(Transform):
         left = dict(found)
         for name, rows in dropped.items():
             each = left.get(name)
-            if each is None or (self._config.drop_optional and not each.field.nullable):
+            if each is None or (self.config.drop_optional and not each.field.nullable):
                 continue
             if rows.all():
                 del left[name]
@@ -264,27 +267,23 @@ class ExtractNewRecordState(Transform):
         headers = batch.headers
         if headers is None or not self._headers:
             return batch
-        contents = batch.values
-        tombstone = ~valid(contents.array)
+        tombstone = ~valid(batch.values.array)
         nothing = pa.nulls(len(batch), pa.string())
         for reference in self._headers:
             value = self._value(reference, found)
             has = np.full(len(batch), value is not None) & ~tombstone
-            text = nothing
-            if value is not None:
-                text = java_text(value.array, has_schema=contents.has_schema)
+            text = nothing if value is None else java_text(value.array)
             if reference.field == "op":
                 text = pc.if_else(pa.array(tombstone), "d", text)
                 has |= tombstone
             if has.any():
-                some = added(headers, reference.name, text)
-                headers = some if has.all() else pc.if_else(pa.array(has), some, headers)
+                headers = where(has, added(headers, reference.name, text), headers)
         return replace(batch, headers=headers)
 
     def _routed(
         self, topics: pa.Array, after: pa.Array, before: pa.Array, delete: np.ndarray
     ) -> pa.Array:
-        name = self._config.route_by
+        name = self.config.route_by
         given = [columns(state).get(name) for state in (after, before)]
         made = topics
         for found, state, mine in zip(given, (after, before), (~delete, delete), strict=True):
@@ -292,15 +291,16 @@ class ExtractNewRecordState(Transform):
             if not chosen.any():
                 continue
             if found is None:
-                raise Refused(
-                    dict.fromkeys(
-                        map(int, np.flatnonzero(chosen)), f"{named(name)} is not a valid field name"
-                    )
-                )
+                why = f"{named(name)} is not a valid field name"
+                raise Refused(reasons(np.flatnonzero(chosen), why))
             texts = pc.fill_null(found.array.cast(pa.string()), "")
             filled = pc.not_equal(pc.utf8_trim_whitespace(texts), "")
             made = pc.if_else(pc.and_(pa.array(chosen), filled), texts, made)
         return made
+
+
+def are_change_events(values: pa.Array) -> bool:
+    return pa.types.is_struct(values.type) and {f.name for f in values.type} >= _EVENT
 
 
 def are_events(contents: Contents) -> bool:
@@ -318,10 +318,6 @@ def listed(text: bytes | None) -> Sequence[str]:
     return [str(name) for name in found] if isinstance(found, list) else [str(found)]
 
 
-def valid(array: pa.Array) -> np.ndarray:
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
-
-
 def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
     """The row before a delete, the row after any other change."""
     parts = [
@@ -333,3 +329,45 @@ def either(after: pa.Array, before: pa.Array, delete: np.ndarray) -> pa.Array:
     if failures:
         raise Refused({f.index: f.message for f in failures})
     return rows
+
+
+class Unwrapper:
+    """Makes rows and deletes of change events, for sinks that take them as Debezium's sink does: an
+    event becomes the row after the change, or null after a delete, like the tombstone that usually
+    follows. Truncations and events without a row become null, too. It remembers how the rows of a
+    schema are read."""
+
+    def __init__(self, connector: str) -> None:
+        self._connector = connector
+        self._readers = PayloadReaders()
+
+    def unwrap(self, events: pa.StructArray) -> tuple[pa.Array, list[Failure]]:
+        """The row after each change, null where there is none.
+
+        Raises:
+            ConfigError: the events have no schemas, so what a row consists of is not known.
+        """
+        fields = dict(zip([f.name for f in events.type], events.flatten(), strict=True))
+        operations, after = fields["op"], fields["after"]
+        known = events.type.field("after").metadata or {}
+        has_types = pa.types.is_struct(after.type)
+        if CONNECT not in known and not has_types:
+            raise misconfigured(
+                "value.converter.schemas.enable",
+                f"connector {self._connector}: the values are Debezium change events (before, "
+                "after, op) without schemas. Let the source write them with schemas "
+                "(value.converter.schemas.enable=true there and here), or unwrap them there: "
+                "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState",
+            )
+        unknown = pc.indices_nonzero(pc.and_(events.is_valid(), operations.is_null()))
+        why = "the change event has no op"
+        failures = [Failure(row, DATA_EXCEPTION, why) for row in unknown.to_pylist()]
+        text = after.storage if isinstance(after, pa.ExtensionArray) else after
+        wanted = pc.and_(pc.is_in(operations, pa.array(_WITH_A_ROW)), text.is_valid())
+        if has_types:
+            return pc.if_else(wanted, after, pa.scalar(None, after.type)), failures
+        rows = pc.indices_nonzero(wanted)
+        block, refused = self._readers[known[CONNECT]].read(text.take(rows).cast(pa.string()))
+        at = rows.to_numpy()
+        failures += [Failure(int(at[f.index]), f.exception, f"after: {f.message}") for f in refused]
+        return place(block, rows, len(events)), sorted(failures, key=lambda f: f.index)

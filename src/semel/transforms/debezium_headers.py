@@ -16,9 +16,9 @@ from semel.converters.json.columns import JSON
 from semel.converters.json.facts import facts_in
 from semel.core.errors import misconfigured
 from semel.core.quoting import named
-from semel.transforms.base import Batch, Contents, Refused, Transform
-from semel.transforms.debezium import are_events, valid
-from semel.transforms.headers import added, header_keys, parents, without
+from semel.transforms.base import Batch, Contents, Refused, Transform, valid
+from semel.transforms.debezium import are_events
+from semel.transforms.headers import added, header_keys, parents, where, without
 from semel.transforms.structs import (
     Column,
     Columns,
@@ -57,14 +57,12 @@ class HeaderToValue(Transform):
     """See Debezium's class of this name. The fields hold what the headers hold as text."""
 
     section = HeaderToValueConfig
+    config: HeaderToValueConfig
+    needs_headers = True
 
     def __init__(self, config: HeaderToValueConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._opener = Opener()
-
-    @property
-    def needs_headers(self) -> bool:
-        return True
 
     def apply(self, batch: Batch) -> Batch:
         contents, headers = batch.values, batch.headers
@@ -72,16 +70,15 @@ class HeaderToValue(Transform):
             return batch
         array = required(contents, "Header field insertion", nulls=True)
         there, found = valid(array), columns(array)
-        for name, field in zip(self._config.headers, self._config.fields, strict=True):
+        for name, field in zip(self.config.headers, self.config.fields, strict=True):
             has, texts = _taken(headers, name)
             if (has & there).any():
                 made = Column(
                     pa.field(field, texts.type), texts, None if has.all() else pa.array(~has)
                 )
                 found = self._with(found, field.split("."), made, contents, array)
-        if self._config.operation == "move":
-            left = without(headers, self._config.headers)
-            headers = left if there.all() else pc.if_else(pa.array(there), left, headers)
+        if self.config.operation == "move":
+            headers = where(there, without(headers, self.config.headers), headers)
         return replace(batch, values=contents.holding(struct(found, array)), headers=headers)
 
     def _with(
@@ -138,18 +135,14 @@ class ExtractChangedRecordState(Transform):
     """See Debezium's class of this name. Records that are no updates pass unchanged."""
 
     section = ExtractChangedRecordStateConfig
+    config: ExtractChangedRecordStateConfig
+    changes_headers = True
+    changes_contents = False
+    reads_contents = True
 
     def __init__(self, config: ExtractChangedRecordStateConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._opener = Opener()
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
-
-    @property
-    def reads_contents(self) -> bool:
-        return True
 
     def apply(self, batch: Batch) -> Batch:
         headers = batch.headers
@@ -165,14 +158,14 @@ class ExtractChangedRecordState(Transform):
             name: _differ(now.array, was[name].array if name in was else nothing)
             for name, now in columns(after.array).items()
         }
-        for header, wanted in ((self._config.changed, True), (self._config.unchanged, False)):
+        for header, wanted in ((self.config.changed, True), (self.config.unchanged, False)):
             if header.strip() and updates.any():
                 lists = [
                     _listed([n for n, rows in differ.items() if rows[row] == wanted])
                     for row in range(len(batch))
                 ]
                 some = added(headers, header, pa.array(lists, pa.string()))
-                headers = some if updates.all() else pc.if_else(pa.array(updates), some, headers)
+                headers = where(updates, some, headers)
         return replace(batch, headers=headers)
 
 

@@ -1,11 +1,38 @@
-"""Keys that several transforms have, and paths to nested fields (KIP-821)."""
+"""Kafka Connect's transforms of fields: ExtractField, Flatten, HoistField, InsertField, MaskField,
+ReplaceField, SetSchemaMetadata and ValueToKey; and what they share, such as paths (KIP-821)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any
 
-from semel.config import key
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.config import Type, key
+from semel.converters.json.columns import JSON
+from semel.converters.json.facts import described, facts_as_whole, facts_in
+from semel.converters.semantic import counts
 from semel.core.errors import misconfigured
+from semel.core.quoting import named
+from semel.core.records import TIMESTAMP_TYPE
+from semel.transforms.base import ILLEGAL_ARGUMENT, Batch, Contents, ContentsTransform, Transform
+from semel.transforms.structs import (
+    Column,
+    Columns,
+    Opener,
+    column,
+    columns,
+    connect_type,
+    java_class,
+    refuse_all,
+    refuse_duplicate,
+    required,
+    struct,
+)
 
 
 @dataclass(frozen=True)
@@ -78,3 +105,401 @@ def _quoted(path: str, begin: int) -> tuple[str, int]:
             start = at
         else:
             return name + path[start:at], at + 2
+
+
+@dataclass(frozen=True)
+class ExtractFieldConfig(Defaults, Nesting):
+    """The keys of ExtractField."""
+
+    field: str = key("field", doc="The field to extract.")
+
+
+class ExtractField(ContentsTransform):
+    """See Kafka Connect's ExtractField. Without a schema, a missing field is null."""
+
+    section = ExtractFieldConfig
+    config: ExtractFieldConfig
+
+    def __init__(self, config: ExtractFieldConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self.path = config.path(config.field)
+        self._opener = Opener()
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "field extraction", nulls=True)
+        name, defaults = self.config.field, self.config.replace_nulls
+        found = self._opener.field(array, self.path, defaults=defaults)
+        if found is None:
+            if contents.has_schema:
+                refuse_all(array, f"Unknown field: {named(name)}", ILLEGAL_ARGUMENT)
+            return Contents(pa.nulls(len(array)), contents.has_schema)
+        opened = self._opener.opened(found, name)
+        if opened is not None and opened.array.null_count == found.array.null_count:
+            found = opened
+        return Contents(found.array, contents.has_schema, facts_as_whole(found.field))
+
+
+@dataclass(frozen=True)
+class FlattenConfig:
+    """The keys of Flatten."""
+
+    delimiter: str = key("delimiter", ".", "The separator between the names of two levels.")
+
+
+class Flatten(ContentsTransform):
+    """See Kafka Connect's Flatten. Arrays stay as they are."""
+
+    section = FlattenConfig
+    config: FlattenConfig
+
+    def __init__(self, config: FlattenConfig, *, of_key: bool) -> None:
+        super().__init__(config, of_key=of_key)
+        self._opener = Opener()
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "flattening", nulls=True)
+        found: Columns = {}
+        self._flatten(column("", array), "", contents, found, array, contents.facts.get("default"))
+        own = {n: v for n, v in contents.facts.items() if n not in ("optional", "default")}
+        return Contents(struct(found, array), contents.has_schema, own)
+
+    def _flatten(
+        self,
+        outer: Column,
+        before: str,
+        contents: Contents,
+        found: Columns,
+        top: pa.Array,
+        default: Mapping[str, Any] | None,
+    ) -> None:
+        """``default`` is that of the whole struct. What is not in a map lacks its fields."""
+        inside_map = before and not contents.has_schema and outer.array.null_count
+        for name, found_ in columns(outer.array, defaults=True).items():
+            inside = found_.lacked(outer.array.is_null()) if inside_map else found_
+            whole = f"{before}{self.config.delimiter}{name}" if before else name
+            if contents.has_schema and connect_type(inside, has_schema=True) == "MAP":
+                refuse_all(
+                    top,
+                    "Flatten transformation does not support MAP for record with schemas (for "
+                    f"field {named(whole)}).",
+                )
+            opened = self._opener.opened(inside, whole)
+            if opened is None:
+                found[whole] = _with_default(inside.named(whole), (default or {}).get(name))
+                continue
+            own = facts_in(inside.field).get("default") or (default or {}).get(name)
+            self._flatten(opened, whole, contents, found, top, own)
+            left = inside.lacked(opened.array.is_valid())
+            rest = pc.and_not(top.is_valid(), left.absent)
+            if contents.has_schema:
+                rest = pc.and_(rest, inside.array.is_valid())
+            if pc.any(rest).as_py():  # other values than objects
+                found[whole] = left.holding(_without(inside.array, left.absent)).named(whole)
+
+
+def _without(array: pa.Array, rows: pa.Array) -> pa.Array:
+    """What is left of JSON and structs without the objects in some rows."""
+    if array.type != JSON or pc.all(pc.or_(rows, array.is_null())).as_py():
+        return pa.nulls(len(array))
+    return pa.ExtensionArray.from_storage(JSON, pc.if_else(rows, None, array.storage))
+
+
+def _with_default(found: Column, default: Any) -> Column:
+    """A field that takes its default from the struct around it, if it has none of its own."""
+    facts = facts_in(found.field)
+    if default is None or "default" in facts or found.type == JSON:
+        return found
+    return replace(found, field=described(found.field, {**facts, "default": default}))
+
+
+@dataclass(frozen=True)
+class HoistFieldConfig:
+    """The keys of HoistField."""
+
+    field: str = key("field", doc="The name of the field.")
+
+
+class HoistField(ContentsTransform):
+    """See Kafka Connect's HoistField. A null becomes a field that is null, too."""
+
+    section = HoistFieldConfig
+    config: HoistFieldConfig
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        whole = pa.array(np.zeros(len(contents.array), np.int8))
+        facts, array, name = contents.facts, contents.array, self.config.field
+        nullable = not contents.has_schema or bool(facts.get("optional") or array.null_count)
+        inside = column(name, array, nullable=nullable, facts=facts)
+        return Contents(struct({name: inside}, whole), contents.has_schema)
+
+
+_OPTIONALITY = "A name that ends with ! makes the field required, with ? optional (the default)."
+
+
+@dataclass(frozen=True)
+class InsertFieldConfig(Defaults):
+    """The keys of InsertField."""
+
+    topic: str = key("topic.field", "", f"Field for the Kafka topic. {_OPTIONALITY}")
+    partition: str = key("partition.field", "", f"Field for the Kafka partition. {_OPTIONALITY}")
+    offset: str = key("offset.field", "", f"Field for the Kafka offset. {_OPTIONALITY}")
+    timestamp: str = key("timestamp.field", "", f"Field for the timestamp. {_OPTIONALITY}")
+    static: str = key("static.field", "", f"Field for a constant. {_OPTIONALITY}")
+    value: str | None = key("static.value", None, "The constant.")
+
+    def __post_init__(self) -> None:
+        names = (self.topic, self.partition, self.offset, self.timestamp, self.static)
+        if not any(names):
+            raise misconfigured("topic.field", "No field insertion configured")
+        if self.static and self.value is None:
+            why = f"No value specified for static field: {self.static}"
+            raise misconfigured("static.value", why)
+
+
+class InsertField(ContentsTransform):
+    """See Kafka Connect's InsertField."""
+
+    section = InsertFieldConfig
+    config: InsertFieldConfig
+
+    @property
+    def needs_timestamp(self) -> bool:
+        return bool(self.config.timestamp)
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        config = self.config
+        array = required(contents, "field insertion", nulls=True)
+        found = columns(array, defaults=config.replace_nulls)
+        inserted: Sequence[tuple[str, Callable[[], pa.Array]]] = (
+            (config.topic, lambda: batch.topics),
+            (config.partition, lambda: batch.partitions),
+            (config.offset, lambda: self._offsets(batch, array)),
+            (config.timestamp, lambda: self._timestamps(batch, contents)),
+            (config.static, lambda: pa.repeat(pa.scalar(config.value, pa.string()), len(batch))),
+        )
+        for spec, values in inserted:
+            if spec:
+                name = spec[:-1] if spec[-1] in "?!" else spec
+                refuse_duplicate(name, found, contents, array)
+                made = values()
+                new = column(name, made, nullable=not spec.endswith("!"))
+                if contents.has_schema:
+                    found[name] = new
+                elif made.null_count < len(made):  # a map gets no null
+                    absent = made.is_null() if made.null_count else None
+                    found[name] = replace(new, absent=absent).over(found.get(name))
+        return contents.holding(struct(found, array))
+
+    def _offsets(self, batch: Batch, array: pa.Array) -> pa.Array:
+        if batch.offsets is not None:
+            return batch.offsets
+        refuse_all(
+            array,
+            "Only SinkRecord supported for [field insertion], found: "
+            "org.apache.kafka.connect.source.SourceRecord",
+        )
+        return pa.nulls(len(batch), pa.int64())
+
+    def _timestamps(self, batch: Batch, contents: Contents) -> pa.Array:
+        stamps = batch.timestamps.cast(TIMESTAMP_TYPE)
+        return stamps if contents.has_schema else stamps.cast(pa.int64())
+
+
+@dataclass(frozen=True)
+class MaskFieldConfig(Defaults):
+    """The keys of MaskField."""
+
+    fields: tuple[str, ...] = key("fields", doc="The fields to mask.")
+    replacement: str | None = key(
+        "replacement", None, "The replacement for numbers and text; by default 0 and empty text."
+    )
+
+    def __post_init__(self) -> None:
+        if self.replacement is not None and not self.replacement:
+            raise misconfigured("replacement", "replacement must not be empty")
+
+
+class MaskField(ContentsTransform):
+    """See Kafka Connect's MaskField. It refuses null keys and values."""
+
+    section = MaskFieldConfig
+    config: MaskFieldConfig
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        array = required(contents, "mask fields", nulls=False)
+        found = columns(array, defaults=self.config.replace_nulls)
+        for name in self.config.fields:
+            if name in found:
+                made = self._masked(found[name], contents.has_schema)
+                found[name] = made if contents.has_schema else made.everywhere()
+            elif not contents.has_schema:
+                found[name] = column(name, pa.nulls(len(array)))
+        return contents.holding(struct(found, array))
+
+    def _masked(self, found: Column, has_schema: bool) -> Column:
+        array, text = found.array, self.config.replacement
+        is_struct = connect_type(found, has_schema=has_schema) == "STRUCT"
+        made = None
+        if not is_struct:
+            made = _nothing(array) if text is None else _replaced(array, text)
+        if made is not None:
+            return Column(found.field.with_type(made.type), made, found.absent)
+        kind = java_class(pa.struct([]) if is_struct else array.type, has_schema=has_schema)
+        what = f": class {kind}" if text is None else f" class {kind} with custom replacement."
+        refuse_all(array, f"Cannot mask value of type{what}")
+        return found
+
+
+def _filled(array: pa.Array, value: Any) -> pa.Array:
+    """The given value in place of every value that is not null."""
+    return pc.if_else(array.is_valid(), pa.scalar(value, array.type), pa.scalar(None, array.type))
+
+
+def _nothing(array: pa.Array) -> pa.Array | None:
+    """The empty value of a type; None if it has none."""
+    kind, kinds = array.type, pa.types
+    if kinds.is_boolean(kind):
+        return _filled(array, False)
+    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
+        return _filled(array, 0)
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return _filled(array, "")
+    if kinds.is_temporal(kind):
+        return _filled(counts(array), 0).cast(kind)
+    if kinds.is_list(kind):
+        return _filled(array, [])
+    if kinds.is_struct(kind):  # a map
+        return struct({}, array)
+    if kind == JSON:
+        text = array.storage
+        lists = pc.starts_with(pc.ascii_ltrim_whitespace(text), "[")
+        made = pc.if_else(text.is_valid(), pc.if_else(lists, "[]", "{}"), None)
+        return pa.ExtensionArray.from_storage(JSON, made)
+    return array if kinds.is_null(kind) else None
+
+
+def _replaced(array: pa.Array, text: str) -> pa.Array | None:
+    """The text, or the number in it; None for values that are neither."""
+    kind, kinds = array.type, pa.types
+    if kinds.is_null(kind):
+        return array
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return _filled(array, text)
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)):
+        return None
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        what = "number" if kinds.is_decimal(kind) else "a number"
+        refuse_all(array, f"Unable to convert {text} (class java.lang.String) to {what}")
+        return array
+    if kinds.is_integer(kind):
+        bits = kind.bit_width
+        whole = int(number) & ((1 << bits) - 1)
+        return _filled(array, whole - (1 << bits) if whole >> (bits - 1) else whole)
+    if kinds.is_floating(kind):
+        return _filled(array, float(number))
+    digits = -min(0, int(number.normalize().as_tuple().exponent))
+    return _filled(array.cast(pa.decimal128(38, max(kind.scale, digits))), number)
+
+
+@dataclass(frozen=True)
+class ReplaceFieldConfig(Defaults):
+    """The keys of ReplaceField."""
+
+    exclude: tuple[str, ...] = key(
+        "exclude", (), "Fields to drop; wins over include.", aliases=("blacklist",)
+    )
+    include: tuple[str, ...] = key(
+        "include", (), "Fields to keep; all others are dropped.", aliases=("whitelist",)
+    )
+    renames: tuple[str, ...] = key("renames", (), "Pairs of an old and a new name, old:new.")
+    new_names: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        pairs = [mapping.rstrip(":").split(":") for mapping in self.renames]
+        wrong = [m for m, pair in zip(self.renames, pairs, strict=True) if len(pair) != 2]
+        if wrong:
+            raise misconfigured("renames", f"Invalid rename mapping: {wrong[0]}")
+        object.__setattr__(self, "new_names", dict(pairs))
+
+
+class ReplaceField(ContentsTransform):
+    """See Kafka Connect's ReplaceField."""
+
+    section = ReplaceFieldConfig
+    config: ReplaceFieldConfig
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        config = self.config
+        array = required(contents, "field replacement", nulls=True)
+        found = columns(array, defaults=config.replace_nulls)
+        old_names = {new: old for old, new in config.new_names.items()}
+        kept: Columns = {}
+        for name in found:
+            if name in config.exclude or (config.include and name not in config.include):
+                continue
+            new = config.new_names.get(name, name)
+            refuse_duplicate(new, kept, contents, array)
+            old = old_names.get(new, new) if contents.has_schema else name
+            if old not in found:
+                refuse_all(array, f"{named(old)} is not a valid field name")
+            else:
+                kept[new] = found[old].over(kept.get(new))
+        return contents.holding(struct(kept, array))
+
+
+@dataclass(frozen=True)
+class SetSchemaMetadataConfig(Defaults):
+    """The keys of SetSchemaMetadata."""
+
+    name: str = key("schema.name", "", "The schema's new name.")
+    version: int | None = key("schema.version", None, "Its new version.", type=Type.INT)
+
+    def __post_init__(self) -> None:
+        if not self.name and self.version is None:
+            raise misconfigured("schema.name", "Neither schema name nor version configured")
+
+
+class SetSchemaMetadata(ContentsTransform):
+    """See Kafka Connect's SetSchemaMetadata."""
+
+    section = SetSchemaMetadataConfig
+    config: SetSchemaMetadataConfig
+
+    def changed(self, batch: Batch, contents: Contents) -> Contents:
+        if not contents.has_schema:
+            refuse_all(contents.array, "Schema required for [updating schema metadata]")
+        given = {"name": self.config.name or None, "version": self.config.version}
+        facts = {**contents.facts, **{n: v for n, v in given.items() if v is not None}}
+        array = contents.array
+        if contents.is_struct:
+            array = struct(columns(array, defaults=self.config.replace_nulls), array)
+        return Contents(array, contents.has_schema, facts)
+
+
+@dataclass(frozen=True)
+class ValueToKeyConfig(Defaults):
+    """The keys of ValueToKey."""
+
+    fields: tuple[str, ...] = key("fields", doc="The fields that make the key.")
+
+
+class ValueToKey(Transform):
+    """See Kafka Connect's ValueToKey."""
+
+    section = ValueToKeyConfig
+    config: ValueToKeyConfig
+    changes_key = True
+
+    def apply(self, batch: Batch) -> Batch:
+        values = batch.values
+        array = required(values, "copying fields from value to key", nulls=False)
+        found = columns(array, defaults=self.config.replace_nulls)
+        names = self.config.fields
+        for name in names:
+            if name not in found and values.has_schema:
+                refuse_all(array, f"Field does not exist: {named(name)}")
+        missing = pa.nulls(len(array))
+        chosen = {n: (found.get(n) or column(n, missing)).everywhere() for n in names}
+        return replace(batch, keys=Contents(struct(chosen, array), values.has_schema))

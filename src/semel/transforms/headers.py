@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.quoting import named
 from semel.core.records import HEADERS_TYPE
-from semel.transforms.base import Batch, KeyOrValue, Transform
+from semel.transforms.base import NULL_POINTER, Batch, KeyOrValue, Transform
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import columns, refuse_all, required, struct
 from semel.transforms.texts import java_text
@@ -54,6 +54,11 @@ def added(headers: pa.Array, name: str, values: pa.Array) -> pa.Array:
     return _lists(lengths, pa.concat_arrays([old, new]).take(pa.array(index)))
 
 
+def where(rows: np.ndarray, new: pa.Array, old: pa.Array) -> pa.Array:
+    """The new headers for these records, the old ones for the others."""
+    return new if rows.all() else pc.if_else(pa.array(rows), new, old)
+
+
 def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
@@ -71,18 +76,14 @@ class DropHeaders(Transform):
     """See Kafka Connect's DropHeaders."""
 
     section = DropHeadersConfig
-
-    def __init__(self, config: DropHeadersConfig) -> None:
-        self._names = config.headers
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
+    config: DropHeadersConfig
+    changes_contents = False
+    changes_headers = True
 
     def apply(self, batch: Batch) -> Batch:
         if batch.headers is None:
             return batch
-        return replace(batch, headers=without(batch.headers, self._names))
+        return replace(batch, headers=without(batch.headers, self.config.headers))
 
 
 @dataclass(frozen=True)
@@ -97,19 +98,15 @@ class InsertHeader(Transform):
     """See Kafka Connect's InsertHeader."""
 
     section = InsertHeaderConfig
-
-    def __init__(self, config: InsertHeaderConfig) -> None:
-        self._name, self._value = config.header, config.value.encode()
-
-    @property
-    def changes_contents(self) -> bool:
-        return False
+    config: InsertHeaderConfig
+    changes_contents = False
+    changes_headers = True
 
     def apply(self, batch: Batch) -> Batch:
         if batch.headers is None:
             return batch
-        values = pa.repeat(pa.scalar(self._value, pa.binary()), len(batch))
-        return replace(batch, headers=added(batch.headers, self._name, values))
+        values = pa.repeat(pa.scalar(self.config.value.encode(), pa.binary()), len(batch))
+        return replace(batch, headers=added(batch.headers, self.config.header, values))
 
 
 @dataclass(frozen=True)
@@ -126,11 +123,9 @@ class HeaderFromConfig(Defaults):
 
     def __post_init__(self) -> None:
         if len(self.fields) != len(self.headers):
-            raise ConfigError(
-                Problem(
-                    "headers",
-                    "'fields' config must have the same number of elements as 'headers' config.",
-                )
+            raise misconfigured(
+                "headers",
+                "'fields' config must have the same number of elements as 'headers' config.",
             )
 
 
@@ -138,13 +133,11 @@ class HeaderFrom(KeyOrValue):
     """See Kafka Connect's HeaderFrom."""
 
     section = HeaderFromConfig
-
-    def __init__(self, config: HeaderFromConfig, *, of_key: bool) -> None:
-        super().__init__(config, of_key=of_key)
-        self._config = config
+    config: HeaderFromConfig
+    changes_headers = True
 
     def apply(self, batch: Batch) -> Batch:
-        config = self._config
+        config = self.config
         contents = batch.contents(self.of_key)
         array = required(contents, f"header {named(config.operation)}", nulls=False)
         given = columns(array)
@@ -152,12 +145,10 @@ class HeaderFrom(KeyOrValue):
         headers = batch.headers
         for field, name in zip(config.fields, config.headers, strict=True):
             if field not in found and contents.has_schema:
-                refuse_all(
-                    array, f"Unknown field: {named(field)}", "java.lang.NullPointerException"
-                )
+                refuse_all(array, f"Unknown field: {named(field)}", NULL_POINTER)
             if headers is not None:
                 taken = found[field].array if field in found else pa.nulls(len(batch))
-                headers = added(headers, name, java_text(taken, has_schema=contents.has_schema))
+                headers = added(headers, name, java_text(taken))
         if config.operation == "move":
             given = {n: c for n, c in found.items() if n not in config.fields}
         changed = batch.with_contents(self.of_key, contents.holding(struct(given, array)))

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import NoKeys, key
-from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
-from semel.transforms.change_events import are_change_events
-from semel.transforms.debezium import either, valid
+from semel.transforms.base import Batch, Contents, Transform, refuse, valid
+from semel.transforms.debezium import are_change_events, either
 from semel.transforms.structs import Column, Columns, Opener, column, columns, struct
 from semel.transforms.texts import java_text
 
@@ -27,42 +26,25 @@ class Changes(Transform):
     which the sink takes the id columns: so records become upserts and deletes by key. Records
     without a value are left out."""
 
-    section = NoKeys
+    changes_key = True
 
     def __init__(self, field: str) -> None:
         self._path = field.split(".")
         self._opener = Opener()
 
-    @property
-    def changes_key(self) -> bool:
-        return True
-
     def apply(self, batch: Batch) -> Batch:
         there = valid(batch.values.array)
-        if there.any() and not batch.values.is_struct:
-            raise Refused(reasons(np.flatnonzero(there), "the value has no fields"))
-        batch = batch if there.all() else batch.take(np.flatnonzero(there))
+        if not batch.values.is_struct:
+            refuse(there, "the value has no fields")
+        batch = batch.only(there)
         if not len(batch):
             return batch
         rows = batch.values.array
-        text = pc.utf8_upper(pc.utf8_trim_whitespace(self._operation(columns(rows))))
+        operation = _text(self._opener.field(rows, self._path), len(batch))
+        text = pc.utf8_upper(pc.utf8_trim_whitespace(operation))
         gone = pc.fill_null(pc.starts_with(text, "D"), False)
         left = pc.if_else(gone, pa.scalar(None, rows.type), rows)
         return replace(batch, keys=batch.values, values=batch.values.holding(left))
-
-    def _operation(self, found: Columns) -> pa.Array:
-        count = len(next(iter(found.values())).array)
-        for number, step in enumerate(self._path[:-1]):
-            inside = found.get(step)
-            where = ".".join(self._path[: number + 1])
-            opened = inside and self._opener.opened(inside, where)
-            if not opened:
-                return pa.nulls(count, pa.string())
-            found = columns(opened.array)
-        held = found.get(self._path[-1])
-        return (
-            pa.nulls(count, pa.string()) if held is None else java_text(held.array, has_schema=True)
-        )
 
 
 @dataclass(frozen=True)
@@ -76,14 +58,12 @@ class DebeziumTransform(Transform):
     """See the class of this name in Iceberg's project: the row of a change event, with ``_cdc``."""
 
     section = DebeziumTransformConfig
+    needs_key = True
 
     def __init__(self, config: DebeziumTransformConfig) -> None:
+        super().__init__(config)
         self._target = _PLACEHOLDER.split(config.target or "{db}.{table}")
         self._opener = Opener()
-
-    @property
-    def needs_key(self) -> bool:
-        return True
 
     def apply(self, batch: Batch) -> Batch:
         events = batch.values.array
@@ -91,35 +71,28 @@ class DebeziumTransform(Transform):
         if not there.any():
             return batch
         if not are_change_events(events):
-            raise Refused(reasons(np.flatnonzero(there), "the value is not a change event"))
+            refuse(there, "the value is not a change event")
         found = columns(events)
-        before, after = (self._opened(found, state) for state in ("before", "after"))
-        op = java_text(found["op"].array, has_schema=True)
+        before, after, source = (
+            self._opener.structs(found[name], name) for name in ("before", "after", "source")
+        )
+        op = java_text(found["op"].array)
         delete = np.asarray(pc.fill_null(pc.equal(op, "d"), False))
         rows = either(after, before, delete) if delete.any() else after
-        missing = np.flatnonzero(there & ~valid(rows))
-        if len(missing) and batch.values.has_schema:
-            raise Refused(reasons(missing, "the change event has no row"))
-        cdc = self._cdc(batch, found, op, events)
+        if batch.values.has_schema:
+            refuse(there & ~valid(rows), "the change event has no row")
+        cdc = self._cdc(batch, found, columns(source), op)
         made = struct({**columns(rows), _CDC: column(_CDC, cdc)}, rows)
         batch = replace(batch, values=Contents(made, batch.values.has_schema))
-        return batch.take(np.flatnonzero(~there | valid(rows))) if len(missing) else batch
+        return batch.only(~there | valid(rows))
 
-    def _opened(self, found: Columns, where: str) -> pa.Array:
-        opened = self._opener.opened(found[where], where)
-        return pa.nulls(len(found[where].array), pa.struct([])) if opened is None else opened.array
-
-    def _cdc(self, batch: Batch, found: Columns, op: pa.Array, events: pa.Array) -> pa.Array:
-        source = columns(self._opened(found, "source"))
-        database = _text(source, "schema" if "schema" in source else "db", len(batch))
-        table = _text(source, "table", len(batch))
+    def _cdc(self, batch: Batch, found: Columns, source: Columns, op: pa.Array) -> pa.Array:
+        database = _text(source.get("schema") or source.get("db"), len(batch))
+        table = _text(source.get("table"), len(batch))
         texts = {"{db}": database, "{table}": table}
         target = pc.binary_join_element_wise(*(texts.get(p, p) for p in self._target), "")
-        letters = pc.case_when(
-            pc.make_struct(pc.equal(op, "u"), pc.equal(op, "d")), "U", "D", pa.scalar("I")
-        )
         parts = {
-            "op": column("op", letters),
+            "op": column("op", _letters(op, "u", "d")),
             "ts": self._time(batch, found),
             "source": column("source", pc.binary_join_element_wise(database, table, ".")),
             "target": column("target", target),
@@ -128,7 +101,7 @@ class DebeziumTransform(Transform):
             parts["offset"] = column("offset", batch.offsets)
         if pa.types.is_struct(batch.keys.array.type):
             parts["key"] = column("key", batch.keys.array)
-        return struct(parts, events)
+        return struct(parts, batch.values.array)
 
     def _time(self, batch: Batch, found: Columns) -> Column:
         held = found.get("ts_ms")
@@ -143,9 +116,8 @@ class DmsTransform(Transform):
     """See the class of this name in Iceberg's project: ``data`` of a record of AWS DMS, with
     ``_cdc``. Other records are left out."""
 
-    section = NoKeys
-
     def __init__(self, config: NoKeys) -> None:
+        super().__init__(config)
         self._opener = Opener()
 
     def apply(self, batch: Batch) -> Batch:
@@ -156,30 +128,22 @@ class DmsTransform(Transform):
         found = columns(given) if batch.values.is_struct else {}
         data, facts = (self._opened(found, name) for name in ("data", "metadata"))
         if data is None or facts is None:
-            return batch.take(np.flatnonzero(~there))
+            return batch.only(~there)
         known = columns(facts)
         count = len(batch)
-        op = _text(known, "operation", count)
-        letters = pc.case_when(
-            pc.make_struct(pc.equal(op, "update"), pc.equal(op, "delete")),
-            "U",
-            "D",
-            pa.scalar("I"),
-        )
-        names = [
-            pc.fill_null(_text(known, f"{n}-name", count), "null") for n in ("schema", "table")
-        ]
+        op = _text(known.get("operation"), count)
+        names = [_text(known.get(f"{n}-name"), count) for n in ("schema", "table")]
+        names = [pc.fill_null(each, "null") for each in names]
         at = known.get("timestamp")
         parts = {
-            "op": column("op", letters),
+            "op": column("op", _letters(op, "update", "delete")),
             "ts": at.named("ts") if at else column("ts", pa.nulls(count, pa.string())),
             "source": column("source", pc.binary_join_element_wise(*names, ".")),
         }
         cdc = struct(parts, data)
         made = struct({**columns(data), _CDC: column(_CDC, cdc)}, data)
-        whole = valid(data) & valid(facts)
         batch = replace(batch, values=Contents(made, batch.values.has_schema))
-        return batch.take(np.flatnonzero(~there | whole))
+        return batch.only(~there | (valid(data) & valid(facts)))
 
     def _opened(self, found: Columns, where: str) -> pa.Array | None:
         inside = found.get(where)
@@ -199,22 +163,23 @@ class CopyValue(Transform):
     """See the class of this name in Iceberg's project: a field under another name, too."""
 
     section = CopyValueConfig
-
-    def __init__(self, config: CopyValueConfig) -> None:
-        self._config = config
+    config: CopyValueConfig
 
     def apply(self, batch: Batch) -> Batch:
         array = batch.values.array
         if not batch.values.is_struct:
             return batch
         found = columns(array)
-        held = found.get(self._config.source) or column("", pa.nulls(len(batch)))
-        found[self._config.target] = held.named(self._config.target)
+        held = found.get(self.config.source) or column("", pa.nulls(len(batch)))
+        found[self.config.target] = held.named(self.config.target)
         return replace(batch, values=batch.values.holding(struct(found, array)))
 
 
-def _text(found: Columns, name: str, count: int) -> pa.Array:
-    held = found.get(name)
-    if held is None:
-        return pa.nulls(count, pa.string())
-    return java_text(held.array, has_schema=True)
+def _text(held: Column | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.string()) if held is None else java_text(held.array)
+
+
+def _letters(op: pa.Array, update: str, delete: str) -> pa.Array:
+    """Iceberg's letters for operations."""
+    cases = pc.make_struct(pc.equal(op, update), pc.equal(op, delete))
+    return pc.case_when(cases, "U", "D", pa.scalar("I"))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import NoKeys, key
+from semel.config import key
 from semel.core.patterns import check, compiled
 from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms.base import (
@@ -18,9 +18,10 @@ from semel.transforms.base import (
     Contents,
     ContentsTransform,
     Reading,
-    Refused,
     Router,
-    reasons,
+    flags,
+    refuse,
+    valid,
 )
 from semel.transforms.structs import (
     Columns,
@@ -56,48 +57,31 @@ class ExtractTimestamp(Reading):
     """See the transform of this name. Its variant for keys reads the value, too."""
 
     section = ExtractTimestampConfig
-
-    def __init__(self, config: ExtractTimestampConfig, *, of_key: bool) -> None:
-        super().__init__(config, of_key=of_key)
-        self._field = config.field
-
-    @property
-    def needs_key(self) -> bool:
-        return False
-
-    @property
-    def sets_timestamp(self) -> bool:
-        return True
+    config: ExtractTimestampConfig
+    needs_key = False
+    sets_timestamp = True
 
     def apply(self, batch: Batch) -> Batch:
         values = batch.values.array
-        there = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-        others = np.flatnonzero(~there) if batch.values.is_struct else np.arange(len(batch))
-        if len(others):
-            why = "the value is not an object that a timestamp can be taken from"
-            raise Refused(reasons(others, why), _UNSUPPORTED)
-        found = columns(values).get(self._field)
-        every = np.arange(len(batch))
+        name, every = self.config.field, np.full(len(batch), True)
+        why = "the value is not an object that a timestamp can be taken from"
+        refuse(~valid(values) if batch.values.is_struct else every, why, _UNSUPPORTED)
+        found = columns(values).get(name)
         if found is None and batch.values.has_schema:
-            raise Refused(reasons(every, f"Schema does not have field '{self._field}'"))
+            refuse(every, f"Schema does not have field '{name}'")
         times = pa.nulls(len(batch)) if found is None else found.array
-        missing = np.flatnonzero(np.asarray(times.is_null()))
+        missing = ~valid(times)
         if pa.types.is_null(times.type) or not batch.values.has_schema:
-            _refuse(missing, f"Field '{self._field}' cannot be null.")
+            refuse(missing, f"Field '{name}' cannot be null.")
         if pa.types.is_timestamp(times.type):
             made = milliseconds(times)
         elif pa.types.is_int64(times.type):
             made = times
         else:
             kind = java_class(times.type, has_schema=batch.values.has_schema)
-            _refuse(every, f"Cannot convert {kind} to timestamp.")
-        _refuse(missing, f"Field '{self._field}' cannot be null.")
+            refuse(every, f"Cannot convert {kind} to timestamp.")
+        refuse(missing, f"Field '{name}' cannot be null.")
         return replace(batch, times=made.cast(TIMESTAMP_TYPE))
-
-
-def _refuse(rows: np.ndarray, why: str) -> None:
-    if len(rows):
-        raise Refused(reasons(rows, why))
 
 
 @dataclass(frozen=True)
@@ -146,10 +130,10 @@ class PatternFilter(Reading):
     """See the transform of this name."""
 
     section = PatternFilterConfig
+    config: PatternFilterConfig
 
     def __init__(self, config: PatternFilterConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        self._fields = config.fields
         self._pattern = compiled(config.pattern)
 
     def apply(self, batch: Batch) -> Batch:
@@ -158,24 +142,16 @@ class PatternFilter(Reading):
             return batch
         found = columns(contents.array)
         gone = np.zeros(len(batch), dtype=bool)
-        for name in self._fields:
+        for name in self.config.fields:
             if name in found and pa.types.is_string(found[name].type):
-                gone |= self._matches(found[name].array)
-        return batch.take(np.flatnonzero(~gone)) if gone.any() else batch
-
-    def _matches(self, texts: pa.Array) -> np.ndarray:
-        matches = pc.fill_null(self._pattern.matches(texts), False)
-        return np.asarray(matches.to_numpy(zero_copy_only=False))
+                gone |= flags(pc.fill_null(self._pattern.matches(found[name].array), False))
+        return batch.only(~gone)
 
 
 class SetNull(ContentsTransform):
     """See the transform of this name: the key or the value becomes null."""
 
-    section = NoKeys
-
-    @property
-    def needs_key(self) -> bool:
-        return False
+    needs_key = False
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         return Contents(pa.nulls(len(batch), contents.array.type), contents.has_schema)
@@ -192,26 +168,18 @@ class TopicNameToField(ContentsTransform):
     """See the transform of this name."""
 
     section = TopicNameToFieldConfig
-
-    def __init__(self, config: TopicNameToFieldConfig, *, of_key: bool) -> None:
-        super().__init__(config, of_key=of_key)
-        self._field = config.field
+    config: TopicNameToFieldConfig
 
     def changed(self, batch: Batch, contents: Contents) -> Contents:
         array = required(contents, "the name of the topic", nulls=True)
         found = columns(array)
-        refuse_duplicate(self._field, found, contents, array)
-        found[self._field] = column(self._field, batch.topics)
+        refuse_duplicate(self.config.field, found, contents, array)
+        found[self.config.field] = column(self.config.field, batch.topics)
         return contents.holding(struct(found, array))
 
 
 class LowerCaseTopic(Router):
     """See the transform of this name."""
-
-    section = NoKeys
-
-    def __init__(self, config: NoKeys) -> None:
-        """There is nothing to configure."""
 
     def route(self, topic: str) -> str:
         return topic.lower()
@@ -269,9 +237,7 @@ class ChangeTopicCase(Router):
     """See the transform of this name."""
 
     section = ChangeTopicCaseConfig
-
-    def __init__(self, config: ChangeTopicCaseConfig) -> None:
-        self._given, self._wanted = config.given.lower(), config.wanted.lower()
+    config: ChangeTopicCaseConfig
 
     def route(self, topic: str) -> str:
-        return recased(topic, self._given, self._wanted)
+        return recased(topic, self.config.given.lower(), self.config.wanted.lower())

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from semel.config import key
 from semel.converters.json.facts import renamed
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.patterns import check, compiled
 from semel.transforms.base import Batch, Router, each
 from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events
@@ -50,11 +50,9 @@ class ToLogicalTopicRouterConfig:
 
     def __post_init__(self) -> None:
         if self.key_regex and not self.key_replacement:
-            raise ConfigError(
-                Problem(
-                    "key.field.replacement",
-                    "key.field.replacement must be non-empty if key.field.regex is set.",
-                )
+            raise misconfigured(
+                "key.field.replacement",
+                "key.field.replacement must be non-empty if key.field.regex is set.",
             )
 
 
@@ -69,9 +67,10 @@ class ToLogicalTopicRouter(Router):
     """See Debezium's class of this name."""
 
     section = ToLogicalTopicRouterConfig
+    config: ToLogicalTopicRouterConfig
 
     def __init__(self, config: ToLogicalTopicRouterConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._topics = compiled(config.topic_regex)
         self._topic = self._topics.template(config.topic_replacement)
         self._keys = compiled(config.key_regex) if config.key_regex else None
@@ -80,15 +79,15 @@ class ToLogicalTopicRouter(Router):
 
     @property
     def needs_key(self) -> bool:
-        return self._config.unique
+        return self.config.unique
 
     @property
     def changes_key(self) -> bool:
-        return self._config.unique
+        return self.config.unique
 
     @property
     def changes_contents(self) -> bool:
-        return self._config.unique
+        return self.config.unique
 
     def route(self, topic: str) -> str:
         if not self._topics.fullmatch(topic):
@@ -100,14 +99,14 @@ class ToLogicalTopicRouter(Router):
         topics = pc.unique(routed.topics).to_pylist()
         if len(topics) == 1 and self._topics.fullmatch(batch.topics[0].as_py()):
             routed = self._named(routed, topics[0])
-        if not self._config.unique:
+        if not self.config.unique:
             return routed
         keys = routed.keys
         names = each(batch.topics, self._identifier)
         if names.null_count == len(names) or pa.types.is_null(keys.array.type):
             return routed
         array = required(keys, "Updating schema", nulls=True)
-        field = self._config.key_field
+        field = self.config.key_field
         found = columns(array)
         found[field] = column(field, names, nullable=bool(names.null_count))
         return replace(routed, keys=keys.holding(struct(found, array)))
@@ -129,7 +128,7 @@ class ToLogicalTopicRouter(Router):
 
     def _adjusted(self, name: str) -> str:
         """A name with which a schema can be written."""
-        mode = self._config.adjustment.lower()
+        mode = self.config.adjustment.lower()
         if mode == "none":
             return name
         first, rest = (r"^[^A-Za-z_]", r"(?!^)[^A-Za-z0-9_.]")

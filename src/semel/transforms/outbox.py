@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +16,22 @@ from semel.config import key
 from semel.converters.json.columns import CONNECT, JSON
 from semel.converters.json.facts import facts_as_whole, facts_in
 from semel.converters.json.plain import PlainReader
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.patterns import check, compiled
 from semel.core.quoting import named
 from semel.core.records import TIMESTAMP_TYPE, Facts
-from semel.transforms import payloads
-from semel.transforms.base import Batch, Contents, Refused, Transform, each, reasons
-from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events, valid
+from semel.transforms.base import (
+    NULL_POINTER,
+    Batch,
+    Contents,
+    Refused,
+    Transform,
+    each,
+    flags,
+    refuse,
+    valid,
+)
+from semel.transforms.debezium import ENVELOPE_SUFFIX, are_events
 from semel.transforms.headers import added
 from semel.transforms.structs import Column, Columns, Opener, column, columns, refuse_all, struct
 from semel.transforms.texts import java_text
@@ -29,7 +39,6 @@ from semel.transforms.texts import java_text
 log = logging.getLogger(__name__)
 
 _CONNECT = "org.apache.kafka.connect.errors.ConnectException"
-_NULL = "java.lang.NullPointerException"
 _PAYLOAD = "payload"
 _PLACEMENT = "table.fields.additional.placement"
 _UNITS = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
@@ -121,38 +130,31 @@ class EventRouter(Transform):
     """See Debezium's class of this name. Records that are not change events pass unchanged."""
 
     section = EventRouterConfig
+    config: EventRouterConfig
+    routes = True
+    changes_headers = True
+    changes_key = True
+    sets_timestamp = True
 
     def __init__(self, config: EventRouterConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._regex = compiled(config.regex)
         try:
             self._topic = self._regex.template(config.topic)
         except ValueError as error:
             where = "route.topic.replacement"
-            raise ConfigError(Problem(where, f"{where}={config.topic}: {error}")) from None
+            raise misconfigured(where, f"{where}={config.topic}: {error}") from None
         self._additions = [_addition(text) for text in config.placement]
         self._opener = Opener()
         self._payloads = PlainReader(None, evolve=True, dates=False)
         self._payloads.tells_absence = True
-
-    @property
-    def routes(self) -> bool:
-        return True
-
-    @property
-    def changes_key(self) -> bool:
-        return True
-
-    @property
-    def sets_timestamp(self) -> bool:
-        return True
 
     def apply(self, batch: Batch) -> Batch:
         there = valid(batch.values.array)
         values = batch.values
         if not are_events(values):
             self._refuse_others(values)
-            return batch if there.all() else batch.take(np.flatnonzero(there))
+            return batch.only(there)
         inserted = np.flatnonzero(there & self._inserts(batch, there))
         try:
             return self._messages(batch.take(inserted)) if len(inserted) else batch.take(inserted)
@@ -168,11 +170,9 @@ class EventRouter(Transform):
     def _inserts(self, batch: Batch, there: np.ndarray) -> np.ndarray:
         """Which events are neither deletes nor updates."""
         ops = columns(batch.values.array)["op"].array.cast(pa.string())
-        unknown = np.flatnonzero(there & ~valid(ops))
-        if len(unknown):
-            raise Refused(reasons(unknown, "the change event has no op"), _NULL)
+        refuse(there & ~valid(ops), "the change event has no op", NULL_POINTER)
         updates = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(ops, "u"), False)))
-        if len(updates) and self._config.invalid.lower() == "fatal":
+        if len(updates) and self.config.invalid.lower() == "fatal":
             keys = batch.keys.array.take(pa.array(updates)).to_pylist()
             why = "Unexpected update message received {}, fail."
             raise Refused(
@@ -180,25 +180,23 @@ class EventRouter(Transform):
                 "java.lang.IllegalStateException",
             )
         if len(updates):
-            level = logging.WARNING if self._config.invalid.lower() == "warn" else logging.ERROR
+            level = logging.WARNING if self.config.invalid.lower() == "warn" else logging.ERROR
             log.log(level, "%d unexpected updates of an outbox table were ignored", len(updates))
         return ~np.asarray(pc.is_in(ops, pa.array(["d", "u"])))
 
     def _messages(self, batch: Batch) -> Batch:
         found = columns(batch.values.array)
         row = self._opener.opened(found["after"], "after")
-        gone = np.arange(len(batch)) if row is None else np.flatnonzero(~valid(row.array))
-        if len(gone) or row is None:
-            why = "Only Struct objects supported for [Read Outbox Event], found: null"
-            raise Refused(reasons(gone, why))
-        return self._routed(batch, found, row.array)
+        rows = pa.nulls(len(batch)) if row is None else row.array
+        why = "Only Struct objects supported for [Read Outbox Event], found: null"
+        refuse(~valid(rows), why)
+        return self._routed(batch, found, rows)
 
     def _routed(self, batch: Batch, event: Columns, rows: pa.Array) -> Batch:
-        config, fields = self._config, columns(rows)
+        config, fields = self.config, columns(rows)
         if config.payload not in fields:
-            refuse_all(
-                rows, f"Unable to find payload field {named(config.payload)} in event", _CONNECT
-            )
+            why = f"Unable to find payload field {named(config.payload)} in event"
+            refuse_all(rows, why, _CONNECT)
         times = self._times(event, fields, rows)
         wanted = [config.event_id, config.route_by, config.event_key]
         additions = [a for a in self._additions if a.field in fields or config.missing != "ignore"]
@@ -217,19 +215,14 @@ class EventRouter(Transform):
         has_schema = batch.values.has_schema
         headers = batch.headers
         if headers is not None:
-            shown = [
-                ("id", config.event_id),
-                *((a.name, a.field) for a in additions if a.place == "header"),
-            ]
-            for name, field in shown:
-                text = java_text(fields[field].array, has_schema=has_schema)
-                headers = added(headers, name, text)
+            shown = [(a.name, a.field) for a in additions if a.place == "header"]
+            for name, field in [("id", config.event_id), *shown]:
+                headers = added(headers, name, java_text(fields[field].array))
         values, facts = payload.array, facts_as_whole(payload.field)
         if any(a.place == "envelope" for a in self._additions):
+            shown = [(a.name, a.field) for a in additions if a.place == "envelope"]
             inside = {_PAYLOAD: payload.named(_PAYLOAD)}
-            inside |= {
-                a.name: fields[a.field].named(a.name) for a in additions if a.place == "envelope"
-            }
+            inside |= {name: fields[field].named(name) for name, field in shown}
             values, facts = struct(inside, rows), self._facts(event, fields)
         if config.tombstones:
             values = values.take(pa.array(np.arange(len(values)), mask=empty))
@@ -248,8 +241,8 @@ class EventRouter(Transform):
     def _facts(self, event: Columns, fields: Columns) -> Facts:
         """The name and version of the schema of values with fields in the envelope, if all of them
         have the same."""
-        routed = pc.unique(fields[self._config.route_by].array).to_pylist()
-        version = fields.get(self._config.version)
+        routed = pc.unique(fields[self.config.route_by].array).to_pylist()
+        version = fields.get(self.config.version)
         versions = [] if version is None else pc.unique(version.array).to_pylist()
         name = facts_in(event["after"].field).get("name")
         facts: dict[str, Any] = {}
@@ -263,7 +256,7 @@ class EventRouter(Transform):
     def _times(self, event: Columns, fields: Columns, rows: pa.Array) -> pa.Array:
         given = event.get("ts_ms")
         times = pa.nulls(len(rows), pa.int64()) if given is None else given.array.cast(pa.int64())
-        name = self._config.timestamp
+        name = self.config.timestamp
         if not name:
             return times.cast(TIMESTAMP_TYPE)
         found = fields.get(name)
@@ -283,11 +276,9 @@ class EventRouter(Transform):
 
     def _topics(self, names: pa.Array) -> pa.Array:
         if not pa.types.is_string(names.type):
-            refuse_all(names, f"Field '{self._config.route_by}' is not of type STRING")
-        unnamed = np.flatnonzero(~valid(names))
-        if len(unnamed):
-            why = f"field {named(self._config.route_by)}, which is to name the topic, is null"
-            raise Refused(reasons(unnamed, why), _NULL)
+            refuse_all(names, f"Field '{self.config.route_by}' is not of type STRING")
+        why = f"field {named(self.config.route_by)}, which is to name the topic, is null"
+        refuse(~valid(names), why, NULL_POINTER)
         return each(names, self._named)
 
     def _named(self, name: str) -> str:
@@ -300,23 +291,17 @@ class EventRouter(Transform):
         if not pa.types.is_string(payload.type):
             return payload
         text = payload.array
-        if self._config.tombstones:
+        if self.config.tombstones:
             text = pc.if_else(pa.array(_empty(text)), pa.scalar(None, pa.string()), text)
         objects = pc.fill_null(pc.starts_with(text, "{"), True)
-        others = np.flatnonzero(~np.asarray(objects))
-        why = (
-            f"field {named(self._config.payload)} holds no JSON object, but "
-            "expand.json.payload=true"
-        )
-        wrong = reasons(others, why)
-        if not wrong and text.null_count == len(text):
+        name = self.config.payload
+        why = f"field {named(name)} holds no JSON object, but expand.json.payload=true"
+        refuse(~flags(objects), why)
+        if text.null_count == len(text):
             return column(_PAYLOAD, pa.nulls(len(text), pa.struct([])))
-        if not wrong:
-            made, failures = self._payloads.read(text, None)
-            wrong = {f.index: f"field {named(self._config.payload)}: {f.message}" for f in failures}
-        if wrong:
-            raise Refused(wrong)
-        name = self._config.payload
+        made, failures = self._payloads.read(text, None)
+        if failures:
+            raise Refused({f.index: f"field {named(name)}: {f.message}" for f in failures})
         inside = columns(made)
         typed = {n: self._typed(c, f"{name}.{n}") for n, c in inside.items()}
         kept = {n: c for n, c in typed.items() if c is not None}
@@ -325,7 +310,7 @@ class EventRouter(Transform):
     def _typed(self, found: Column, name: str) -> Column | None:
         """A field of an object with the schema that Debezium finds in its values; None if it finds
         none."""
-        as_bytes, array = self._config.nulls == "optional_bytes", found.array
+        as_bytes, array = self.config.nulls == "optional_bytes", found.array
         if array.null_count == len(array):
             return found.holding(pa.nulls(len(array), pa.binary())) if as_bytes else None
         if pa.types.is_list(array.type):
@@ -335,10 +320,10 @@ class EventRouter(Transform):
         given = array.storage.to_pylist()
         try:
             values = [None if text is None else json.loads(text) for text in given]
-            schema = payloads.schema_of(name, values, nulls_as_bytes=as_bytes)
+            schema = _schema_of(name, values, nulls_as_bytes=as_bytes)
             if schema is None:
                 return None
-            left = [payloads.fitted(value, schema) for value in values]
+            left = [_fitted(value, schema) for value in values]
             texts = [
                 text if fitting == value else json.dumps(fitting, ensure_ascii=False)
                 for text, value, fitting in zip(given, values, left, strict=True)
@@ -361,3 +346,58 @@ def _empty(payload: pa.Array) -> np.ndarray:
         return ~valid(payload)
     blank = pc.equal(pc.ascii_trim_whitespace(payload), "")
     return np.asarray(pc.fill_null(blank, True).to_numpy(zero_copy_only=False))
+
+
+def _schema_of(name: str, values: Sequence[Any], *, nulls_as_bytes: bool) -> dict[str, Any] | None:
+    """Kafka Connect's schema that fits all values; None if they are null, or empty arrays.
+
+    Raises:
+        ValueError: they are of several types.
+    """
+    present = [v for v in values if v is not None]
+    if not present:
+        return {"type": "bytes", "optional": True} if nulls_as_bytes else None
+    kinds = {_kind(v) for v in present}
+    if len(kinds) > 1 and kinds != {"int32", "int64"}:
+        raise ValueError(f"{name} is {' and '.join(sorted(kinds))}")
+    kind = max(kinds)
+    made: dict[str, Any] = {"type": kind, "optional": True}
+    if kind == "array":
+        items = [item for value in present for item in value]
+        inside = _schema_of(name, items, nulls_as_bytes=nulls_as_bytes) if items else None
+        return inside and {**made, "items": inside}
+    if kind == "struct":
+        names = dict.fromkeys(n for value in present for n in value)
+        fields = []
+        for n in names:
+            held = [value.get(n) for value in present if n in value]
+            inside = _schema_of(f"{name}.{n}", held, nulls_as_bytes=nulls_as_bytes)
+            if inside is not None:
+                fields.append({**inside, "field": n})
+        return {**made, "name": name, "fields": fields}
+    return made
+
+
+def _fitted(value: Any, schema: Mapping[str, Any]) -> Any:
+    """A value without the fields that its schema lacks."""
+    if isinstance(value, list):
+        return [_fitted(item, schema["items"]) for item in value]
+    if isinstance(value, dict):
+        known = {f["field"]: f for f in schema["fields"]}
+        return {n: _fitted(v, known[n]) for n, v in value.items() if n in known}
+    return value
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "int32" if -(2**31) <= value < 2**31 else "int64"
+        case float():
+            return "double"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "struct"

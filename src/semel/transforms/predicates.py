@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import NoKeys, key
+from semel.config import key
 from semel.core.patterns import compiled
 from semel.transforms.base import Batch, Predicate
 from semel.transforms.headers import header_keys, parents
@@ -34,6 +34,7 @@ class TopicNameMatches(Predicate):
     section = TopicNameMatchesConfig
 
     def __init__(self, config: TopicNameMatchesConfig) -> None:
+        super().__init__(config)
         self._pattern = compiled(config.pattern)
 
     def matches(self, topic: str) -> bool:
@@ -48,11 +49,6 @@ class TopicNameMatches(Predicate):
 
 class RecordIsTombstone(Predicate):
     """True for records whose value is null."""
-
-    section = NoKeys
-
-    def __init__(self, config: NoKeys) -> None:
-        """There is nothing to configure."""
 
     def holds(self, batch: Batch) -> pa.Array:
         return batch.values.array.is_null()
@@ -69,14 +65,12 @@ class HasHeaderKey(Predicate):
     """True for records with at least one header of this name."""
 
     section = HasHeaderKeyConfig
+    config: HasHeaderKeyConfig
     reads_headers = True
-
-    def __init__(self, config: HasHeaderKeyConfig) -> None:
-        self.name = config.name
 
     def holds(self, batch: Batch) -> pa.Array:
         found = np.zeros(len(batch), dtype=bool)
         if batch.headers is not None:
-            mine = pc.equal(header_keys(batch.headers), self.name)
+            mine = pc.equal(header_keys(batch.headers), self.config.name)
             found[parents(batch.headers)[np.asarray(mine)]] = True
         return pa.array(found)

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import key
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import ConfigError, misconfigured
 from semel.core.records import one_array
-from semel.transforms.base import Batch, Contents, Refused, Transform
+from semel.transforms.base import Batch, Contents, Refused, Transform, bisected
 
 ROW, KEY, VALUE, TIMESTAMP = "row", "key", "value", "timestamp"
 
@@ -44,26 +44,15 @@ class Python(Transform):
     """
 
     section = PythonConfig
-
-    def __init__(self, config: PythonConfig) -> None:
-        self._name = config.function
+    config: PythonConfig
+    needs_key = True
+    needs_timestamp = True
+    changes_key = True
 
     @cached_property
     def _function(self) -> Callable[[pa.RecordBatch], Any]:
         """Imported by the task that calls it, not where a configuration is checked."""
-        return _imported(self._name)
-
-    @property
-    def needs_key(self) -> bool:
-        return True
-
-    @property
-    def needs_timestamp(self) -> bool:
-        return True
-
-    @property
-    def changes_key(self) -> bool:
-        return True
+        return _imported(self.config.function)
 
     def apply(self, batch: Batch) -> Batch:
         columns = {
@@ -72,12 +61,7 @@ class Python(Transform):
             VALUE: batch.values.array,
             TIMESTAMP: batch.timestamps,
         }
-        refused: dict[int, tuple[str, str]] = {}
-        made = self._called(pa.RecordBatch.from_pydict(columns), refused)
-        if refused:
-            first = next(iter(refused.values()))[0]
-            alike = {row: why for row, (kind, why) in refused.items() if kind == first}
-            raise Refused(alike, first)
+        made = bisected(self._called, pa.RecordBatch.from_pydict(columns))
         left = self._checked(made, len(batch))
         taken = batch.take(left)
         return replace(
@@ -86,32 +70,21 @@ class Python(Transform):
             values=Contents(one_array(made.column(VALUE)), taken.values.has_schema),
         )
 
-    def _called(self, given: pa.RecordBatch, refused: dict[int, tuple[str, str]]) -> pa.Table:
+    def _called(self, given: pa.RecordBatch) -> pa.Table:
         function = self._function
         try:
             made = function(given)
         except Exception as error:
-            if len(given) == 1:
-                kind = type(error)
-                refused[given.column(ROW)[0].as_py()] = (
-                    f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-                    str(error),
-                )
-                return pa.Table.from_batches([given])
-        else:
-            if isinstance(made, pa.RecordBatch):
-                made = pa.Table.from_batches([made])
-            if isinstance(made, pa.Table) and {ROW, KEY, VALUE} <= set(made.column_names):
-                return made
-            raise ConfigError(
-                f"{self._name} must return a pyarrow RecordBatch or Table with the columns {ROW}, "
-                f"{KEY} and {VALUE}"
-            )
-        middle = len(given) // 2
-        halves = [
-            self._called(half, refused) for half in (given.slice(0, middle), given.slice(middle))
-        ]
-        return pa.concat_tables(halves, promote_options="permissive")
+            kind = f"{type(error).__module__}.{type(error).__qualname__}"
+            raise Refused({0: str(error)}, kind.removeprefix("builtins.")) from None
+        if isinstance(made, pa.RecordBatch):
+            made = pa.Table.from_batches([made])
+        if isinstance(made, pa.Table) and {ROW, KEY, VALUE} <= set(made.column_names):
+            return made
+        raise ConfigError(
+            f"{self.config.function} must return a pyarrow RecordBatch or Table with the columns "
+            f"{ROW}, {KEY} and {VALUE}"
+        )
 
     def _checked(self, made: pa.Table, count: int) -> np.ndarray:
         rows = np.asarray(made.column(ROW))
@@ -122,8 +95,8 @@ class Python(Transform):
             or rows[-1] >= count
         ):
             raise ConfigError(
-                f"{self._name} changed the column {ROW}: let it pass, in its order, and return "
-                "each record once at most"
+                f"{self.config.function} changed the column {ROW}: let it pass, in its order, and "
+                "return each record once at most"
             )
         return rows.astype(np.int64)
 
@@ -133,9 +106,7 @@ def _imported(name: str) -> Callable[[pa.RecordBatch], Any]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            Problem("function", f"function={name}: cannot load it: {error}")
-        ) from None
+        raise misconfigured("function", f"function={name}: cannot load it: {error}") from None
     if not callable(found):
-        raise ConfigError(Problem("function", f"function={name} is not a function"))
+        raise misconfigured("function", f"function={name} is not a function")
     return found  # type: ignore[no-any-return]

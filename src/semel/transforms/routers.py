@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.core.patterns import check, compiled
 from semel.core.quoting import all_named
-from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons
+from semel.transforms.base import Batch, Refused, Router, Transform, each, reasons, refuse, valid
 from semel.transforms.dates import DateFormat
 from semel.transforms.structs import columns, required
 from semel.transforms.texts import milliseconds
@@ -44,6 +44,7 @@ class RegexRouter(Router):
     section = RegexRouterConfig
 
     def __init__(self, config: RegexRouterConfig) -> None:
+        super().__init__(config)
         self._regex = compiled(config.regex)
         self._replacement = self._regex.template(config.replacement)
 
@@ -73,17 +74,13 @@ class TimestampRouterConfig:
 class _TimeRouter(Transform):
     """Routes by the topic's name and a time of each record."""
 
-    def __init__(self, topic_format: str, timestamp_format: str) -> None:
-        self._topic_format = topic_format
-        self._date_format = DateFormat(timestamp_format)
+    config: TimestampRouterConfig | MessageTimestampRouterConfig
+    changes_contents = False
+    routes = True
 
-    @property
-    def changes_contents(self) -> bool:
-        return False
-
-    @property
-    def routes(self) -> bool:
-        return True
+    def __init__(self, config: TimestampRouterConfig | MessageTimestampRouterConfig) -> None:
+        super().__init__(config)
+        self._date_format = DateFormat(config.timestamp_format)
 
     @abstractmethod
     def _times(self, batch: Batch) -> pa.Array:
@@ -96,27 +93,18 @@ class _TimeRouter(Transform):
 
     def _named(self, pair: str) -> str:
         topic, time = pair.split(_BETWEEN)
-        return self._topic_format.replace("${topic}", topic).replace("${timestamp}", time)
+        return self.config.topic_format.replace("${topic}", topic).replace("${timestamp}", time)
 
 
 class TimestampRouter(_TimeRouter):
     """See Kafka Connect's TimestampRouter."""
 
     section = TimestampRouterConfig
-
-    def __init__(self, config: TimestampRouterConfig) -> None:
-        super().__init__(config.topic_format, config.timestamp_format)
-
-    @property
-    def needs_timestamp(self) -> bool:
-        return True
+    needs_timestamp = True
 
     def _times(self, batch: Batch) -> pa.Array:
-        times = batch.timestamps
-        if times.null_count:
-            missing = np.flatnonzero(np.asarray(times.is_null()))
-            raise Refused(reasons(missing, "Timestamp missing on record"))
-        return times.cast(pa.int64())
+        refuse(~valid(batch.timestamps), "Timestamp missing on record")
+        return batch.timestamps.cast(pa.int64())
 
 
 @dataclass(frozen=True)
@@ -151,23 +139,20 @@ class MessageTimestampRouter(_TimeRouter):
     """See Confluent's transform of this name."""
 
     section = MessageTimestampRouterConfig
+    reads_contents = True
 
     def __init__(self, config: MessageTimestampRouterConfig) -> None:
-        super().__init__(config.topic_format, config.timestamp_format)
+        super().__init__(config)
         self._fields = config.fields
         self._format = DateFormat(config.message_format) if config.message_format else None
-
-    @property
-    def reads_contents(self) -> bool:
-        return True
 
     def _times(self, batch: Batch) -> pa.Array:
         array = required(batch.values, "routing by a time in the value", nulls=False)
         found = columns(array)
         given = [found[name].array for name in self._fields if name in found]
-        there = [np.asarray(a.is_valid().to_numpy(zero_copy_only=False)) for a in given]
+        there = [valid(a) for a in given]
         times = pc.coalesce(pa.nulls(len(array), pa.int64()), *map(self._milliseconds, given))
-        unread = np.asarray(times.is_null().to_numpy(zero_copy_only=False))
+        unread = ~valid(times)
         if unread.any():
             names = all_named(self._fields)
             some = np.logical_or.reduce([np.zeros(len(array), bool), *there])

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import NoKeys
-from semel.transforms.base import Batch, Refused, Transform, reasons
+from semel.transforms.base import Batch, Transform, refuse, valid
 from semel.transforms.structs import Opener, columns
 from semel.transforms.texts import java_text
 
@@ -33,34 +32,22 @@ class SourceNames(Transform):
     """Sends change events to the table that ``name`` yields for their topic and ``source``. Like
     Debezium's sink, it leaves out records without ``source``, such as tombstones."""
 
-    section = NoKeys
+    changes_contents = False
+    routes = True
 
     def __init__(self, name: str) -> None:
         self._parts = _FIELD.split(name)  # text and fields in turn
         self._opener = Opener()
 
-    @property
-    def changes_contents(self) -> bool:
-        return False
-
-    @property
-    def routes(self) -> bool:
-        return True
-
     def apply(self, batch: Batch) -> Batch:
         source = self._source(batch)
         if source is None:
             return batch.take(np.arange(0))
-        there = np.asarray(source.is_valid().to_numpy(zero_copy_only=False))
+        there = valid(source)
         names = self._named(batch.topics, source)
-        named = np.asarray(names.is_valid().to_numpy(zero_copy_only=False))
-        missing = np.flatnonzero(there & ~named)
-        if len(missing):
-            fields = ", ".join(f"source.{f}" for f in self._parts[1::2])
-            why = f"{fields} is to name the table, and is null or missing"
-            raise Refused(reasons(missing, why))
-        batch = replace(batch, topics=names)
-        return batch if there.all() else batch.take(np.flatnonzero(there))
+        fields = ", ".join(f"source.{f}" for f in self._parts[1::2])
+        refuse(there & ~valid(names), f"{fields} is to name the table, and is null or missing")
+        return replace(batch, topics=names).only(there)
 
     def _source(self, batch: Batch) -> pa.Array | None:
         if not batch.values.is_struct:
@@ -80,5 +67,5 @@ class SourceNames(Transform):
             if field is not None:
                 known = fields.get(field)
                 missing = pa.nulls(len(source), pa.string())
-                pieces.append(java_text(known.array, has_schema=True) if known else missing)
+                pieces.append(java_text(known.array) if known else missing)
         return pc.binary_join_element_wise(*pieces, "")

@@ -19,7 +19,7 @@ from semel.converters.json.columns import JSON
 from semel.core.errors import misconfigured
 from semel.core.quoting import named
 from semel.core.records import KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC, one_array
-from semel.transforms.base import Batch, Contents, Refused, Transform, reasons
+from semel.transforms.base import Batch, Contents, Refused, Transform, bisected, reasons, valid
 from semel.transforms.structs import columns
 
 if typing.TYPE_CHECKING:
@@ -97,6 +97,7 @@ class Sql(Transform):
     section = SqlConfig
 
     def __init__(self, config: SqlConfig) -> None:
+        super().__init__(config)
         self._query = config.query.strip().rstrip(";")
 
     @property
@@ -112,18 +113,12 @@ class Sql(Transform):
         return self.needs_key
 
     def apply(self, batch: Batch) -> Batch:
-        there = np.asarray(batch.values.array.is_valid().to_numpy(zero_copy_only=False))
+        there = valid(batch.values.array)
         present = np.flatnonzero(there)
         if not len(present):
             return batch
         given, missing = self._given(batch)
-        refused: dict[int, tuple[str, str]] = {}
-        made = self._run(given.take(pa.array(present)), refused)
-        if refused:
-            first = next(iter(refused.values()))[0]
-            raise Refused(
-                {row: why for row, (kind, why) in refused.items() if kind == first}, first
-            )
+        made = bisected(self._run, given.take(pa.array(present)))
         rows = np.asarray(made.column(_ROW))
         repeated = np.unique(rows[:-1][np.diff(rows) == 0])
         if len(repeated):
@@ -140,10 +135,8 @@ class Sql(Transform):
         for name in found:
             other = folded.setdefault(name.lower(), name)
             if other != name:
-                why = (
-                    f"the fields {named(other)} and {named(name)} differ only in case, which SQL "
-                    "ignores"
-                )
+                both = f"the fields {named(other)} and {named(name)}"
+                why = f"{both} differ only in case, which SQL ignores"
                 raise Refused(reasons(np.arange(len(batch)), why))
         missing = {n for n in self._wanted if n.lower() not in folded and not n.startswith("__")}
         if missing and values.has_schema:
@@ -178,7 +171,7 @@ class Sql(Transform):
         connection.execute("SET lock_configuration = true")
         return connection
 
-    def _run(self, given: pa.Table, refused: dict[int, tuple[str, str]]) -> pa.Table:
+    def _run(self, given: pa.Table) -> pa.Table:
         import duckdb
 
         try:
@@ -186,15 +179,7 @@ class Sql(Transform):
         except duckdb.CatalogException as error:
             raise misconfigured("query", f"query: {_said(error)}") from None
         except duckdb.Error as error:
-            if given.num_rows == 1:
-                kind = type(error).__name__
-                refused[given.column(_ROW)[0].as_py()] = (f"duckdb.{kind}", _said(error))
-                return given.select([_ROW]).slice(0, 0)
-        middle = given.num_rows // 2
-        halves = [
-            self._run(half, refused) for half in (given.slice(0, middle), given.slice(middle))
-        ]
-        return pa.concat_tables(halves, promote_options="permissive")
+            raise Refused({0: _said(error)}, f"duckdb.{type(error).__name__}") from None
 
     def _rows(self, given: pa.Table) -> pa.Table:
         names = [name for name in given.column_names if name != _ROW]
@@ -207,11 +192,8 @@ class Sql(Transform):
         for name, kind in zip(found.columns[1:], found.types[1:], strict=True):
             _check_type(name, kind)
         made = found.to_arrow_table()
-        typed = [
-            _with_type(column, str(kind))
-            for column, kind in zip(made.columns, found.types, strict=True)
-        ]
-        return pa.table(typed, names=made.column_names)
+        typed = map(_with_type, made.columns, map(str, found.types))
+        return pa.table([*typed], names=made.column_names)
 
     def _result(
         self, batch: Batch, made: pa.Table, rows: np.ndarray, gone: np.ndarray, missing: set[str]

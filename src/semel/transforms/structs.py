@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from semel.converters.json.write import Writer
 from semel.converters.semantic import schema_in
 from semel.core.quoting import named
 from semel.core.records import DATA_EXCEPTION, Facts, absence, members
-from semel.transforms.base import Contents, Refused, reasons
+from semel.transforms.base import Contents, Refused, reasons, refuse, valid
 
 SCHEMA_BUILDER = "org.apache.kafka.connect.errors.SchemaBuilderException"
 
@@ -128,24 +128,17 @@ def required(contents: Contents, purpose: str, *, nulls: bool) -> pa.Array:
     if pa.types.is_null(array.type):
         array = pa.nulls(len(array), pa.struct([]))
     if not pa.types.is_struct(array.type):
-        wrong = np.flatnonzero(~_nulls(array)) if nulls else np.arange(len(array))
-        if len(wrong):
-            kind = java_class(array.type, has_schema=contents.has_schema)
-            found = {i: _not_a_struct(contents.has_schema, purpose, kind) for i in wrong.tolist()}
-            found |= reasons(np.flatnonzero(_nulls(array)), _null(purpose)) if not nulls else {}
+        there = valid(array)
+        kind = java_class(array.type, has_schema=contents.has_schema)
+        found = reasons(np.flatnonzero(there), _not_a_struct(contents.has_schema, purpose, kind))
+        if not nulls:
+            found |= reasons(np.flatnonzero(~there), _not_a_struct(False, purpose, "null"))
+        if found:
             raise Refused(found)
         return pa.nulls(len(array), pa.struct([]))
     if not nulls and array.null_count:
-        raise Refused(reasons(np.flatnonzero(_nulls(array)), _null(purpose)))
+        refuse(~valid(array), _not_a_struct(False, purpose, "null"))
     return array
-
-
-def _nulls(array: pa.Array) -> np.ndarray:
-    return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
-
-
-def _null(purpose: str) -> str:
-    return _not_a_struct(False, purpose, "null")
 
 
 def _not_a_struct(has_schema: bool, purpose: str, kind: str) -> str:
@@ -177,9 +170,7 @@ def refuse_all(array: pa.Array, message: str, exception: str = DATA_EXCEPTION) -
     Raises:
         Refused: names them.
     """
-    present = np.flatnonzero(~_nulls(array))
-    if len(present):
-        raise Refused(reasons(present, message), exception)
+    refuse(valid(array), message, exception)
 
 
 def refuse_duplicate(name: str, found: Columns, contents: Contents, array: pa.Array) -> None:
@@ -190,7 +181,8 @@ def refuse_duplicate(name: str, found: Columns, contents: Contents, array: pa.Ar
 
 
 class Opener:
-    """Makes structs of the objects that converters keep as JSON text. It remembers their fields."""
+    """Makes structs of the objects that converters keep as JSON text, and finds what is in them. It
+    remembers their fields."""
 
     def __init__(self) -> None:
         self._typed = PayloadReaders()
@@ -216,6 +208,24 @@ class Opener:
         array = place(self._read(text.take(rows), known, where), rows, len(text))
         made = column(found.field.name, array, facts=facts_in(found.field))
         return replace(made, absent=found.absent)
+
+    def structs(self, found: Column, where: str) -> pa.Array:
+        """The objects of a field as structs, null where it holds none."""
+        opened = self.opened(found, where)
+        return pa.nulls(len(found.array), pa.struct([])) if opened is None else opened.array
+
+    def field(
+        self, array: pa.Array, path: Sequence[str], *, defaults: bool = False
+    ) -> Column | None:
+        """The field at a path in structs; None if there is none."""
+        *before, last = path
+        for number, step in enumerate(before, start=1):
+            inside = columns(array).get(step)
+            opened = inside and self.opened(inside, ".".join(path[:number]))
+            if not opened:
+                return None
+            array = opened.array
+        return columns(array, defaults=defaults).get(last)
 
     def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
         if CONNECT in known:

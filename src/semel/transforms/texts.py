@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
+from semel.converters.semantic import counts
 from semel.transforms.dates import DateFormat
 
 _DAY = 86_400_000
@@ -19,7 +20,7 @@ _DATE = DateFormat("yyyy-MM-dd")
 _TIMESTAMP = DateFormat("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
 
 
-def java_text(array: pa.Array, *, has_schema: bool) -> pa.Array:
+def java_text(array: pa.Array) -> pa.Array:
     """Each value as text, null where null: numbers as Java's ``toString`` writes them, bytes in
     base64, dates and times as Kafka Connect's Cast does, in UTC."""
     kind, kinds = array.type, pa.types
@@ -75,21 +76,13 @@ def _scientific(value: np.floating) -> str:
 def milliseconds(array: pa.Array) -> pa.Array:
     """Dates and times as the milliseconds that a ``java.util.Date`` holds; finer digits are cut
     off."""
-    kind, kinds = array.type, pa.types
-    if kinds.is_date(kind):
+    kind = array.type
+    if pa.types.is_date(kind):
         return pc.multiply(array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY)
-    if kinds.is_time(kind):
-        return _scaled(array.cast(pa.int32() if kind.bit_width == 32 else pa.int64()), kind.unit)
-    return _scaled(array.cast(pa.int64()), kind.unit)
-
-
-def _scaled(numbers: pa.Array, unit: str) -> pa.Array:
-    wide = numbers.cast(pa.int64())
-    if unit == "s":
-        return pc.multiply(wide, 1000)
-    if unit == "ms":
-        return wide
-    return floor_divided(wide, 1000 if unit == "us" else 1_000_000)
+    numbers = counts(array).cast(pa.int64())
+    if kind.unit in ("s", "ms"):
+        return pc.multiply(numbers, 1000) if kind.unit == "s" else numbers
+    return floor_divided(numbers, 1000 if kind.unit == "us" else 1_000_000)
 
 
 def floor_divided(numbers: pa.Array, by: int) -> pa.Array:

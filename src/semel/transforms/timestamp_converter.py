@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.config import key
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import misconfigured
 from semel.core.records import TIMESTAMP_TYPE
-from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, reasons
+from semel.transforms.base import Batch, Contents, ContentsTransform, Refused, refuse, valid
 from semel.transforms.dates import DateFormat
 from semel.transforms.fields import Defaults
 from semel.transforms.structs import (
@@ -62,12 +62,10 @@ class TimestampConverterConfig(Defaults):
 
     def __post_init__(self) -> None:
         if self.target == "string" and not self.format.strip():
-            raise ConfigError(
-                Problem(
-                    "format",
-                    "TimestampConverter requires format option to be specified when using string "
-                    "timestamps",
-                )
+            raise misconfigured(
+                "format",
+                "TimestampConverter requires format option to be specified when using string "
+                "timestamps",
             )
 
 
@@ -75,36 +73,28 @@ class TimestampConverter(ContentsTransform):
     """See Kafka Connect's TimestampConverter. Digits finer than a millisecond are cut off."""
 
     section = TimestampConverterConfig
+    config: TimestampConverterConfig
 
     def __init__(self, config: TimestampConverterConfig, *, of_key: bool) -> None:
         super().__init__(config, of_key=of_key)
-        self._config = config
         self._format = DateFormat(config.format) if config.format.strip() else None
 
-    @property
-    def whole(self) -> bool:
-        """Whether it converts the whole key or value."""
-        return not self._config.field
-
     def changed(self, batch: Batch, contents: Contents) -> Contents:
-        name = self._config.field
-        if self.whole:
-            made = self._converted(contents.array, contents, contents.array)
+        name = self.config.field
+        if not name:
+            made = self._made(self._milliseconds(contents.array, contents, contents.array))
             kept = {n: v for n, v in contents.facts.items() if n == "optional"}
             return Contents(made, contents.has_schema, kept)
         array = required(contents, "converting timestamp formats", nulls=True)
-        found = columns(array, defaults=self._config.replace_nulls)
+        found = columns(array, defaults=self.config.replace_nulls)
         if name in found:
             old = found[name]
-            made = self._converted(old.array, contents, array)
+            made = self._made(self._milliseconds(old.array, contents, array))
             absent = old.absent if contents.has_schema else None
             found[name] = Column(pa.field(name, made.type, old.field.nullable), made, absent)
         elif not contents.has_schema:
             found[name] = column(name, pa.nulls(len(array)))
         return contents.holding(struct(found, array))
-
-    def _converted(self, array: pa.Array, contents: Contents, records: pa.Array) -> pa.Array:
-        return self._made(self._milliseconds(array, contents, records))
 
     def _milliseconds(self, array: pa.Array, contents: Contents, records: pa.Array) -> pa.Array:
         kind, kinds = array.type, pa.types
@@ -144,7 +134,7 @@ class TimestampConverter(ContentsTransform):
         return found
 
     def _of_unix(self, array: pa.Array) -> pa.Array:
-        precision = self._config.precision
+        precision = self.config.precision
         if precision == "seconds":
             return _times(array, 1000)
         if precision == "milliseconds":
@@ -152,7 +142,7 @@ class TimestampConverter(ContentsTransform):
         return pc.divide(array, _PER_MILLISECOND[precision])
 
     def _made(self, stamps: pa.Array) -> pa.Array:
-        target, precision = self._config.target, self._config.precision
+        target, precision = self.config.target, self.config.precision
         if target == "string":
             assert self._format is not None
             return self._format.format(stamps)
@@ -164,9 +154,7 @@ class TimestampConverter(ContentsTransform):
             return stamps.cast(TIMESTAMP_TYPE)
         days = floor_divided(stamps, _DAY)
         if target == "date":
-            beyond = np.abs(np.asarray(pc.fill_null(days, 0))) > _LAST_DAY
-            if beyond.any():
-                raise Refused(reasons(np.flatnonzero(beyond), "there is no such date"))
+            refuse(np.abs(np.asarray(pc.fill_null(days, 0))) > _LAST_DAY, "there is no such date")
             return days.cast(pa.int32()).cast(pa.date32())
         return pc.subtract(stamps, pc.multiply(days, _DAY)).cast(pa.int32()).cast(pa.time32("ms"))
 
@@ -179,4 +167,4 @@ def _times(numbers: pa.Array, by: int) -> pa.Array:
     known = np.asarray(pc.fill_null(numbers, 0))
     made = np.clip(known, -most, most) * by
     made = np.where(known > most, _LONGEST, np.where(known < -most, -_LONGEST - 1, made))
-    return pa.array(made, mask=np.asarray(numbers.is_null()))
+    return pa.array(made, mask=~valid(numbers))

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from semel.core.quoting import all_named, named
 from semel.transforms.base import Filter, KeyOrValue, Router
 from semel.transforms.chain import Chain, Stage
-from semel.transforms.extract_field import ExtractField
+from semel.transforms.fields import ExtractField, ValueToKey
 from semel.transforms.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
-from semel.transforms.value_to_key import ValueToKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,6 @@ class Known:
     fields: Collection[str] | None = None
     keyed: bool = True
     tombstones: bool = True
-
-
-_ADD_HEADERS = {f"semel.transforms.{name}" for name in ("debezium", "headers", "outbox")}
 
 
 def unseen(chain: Chain, known: Known) -> list[str]:
@@ -43,10 +39,11 @@ def _chosen(stage: Stage, known: Known) -> Iterator[str]:
     """What its predicate waits for."""
     predicate, drops = stage.predicate, isinstance(stage.transform, Filter)
     if isinstance(predicate, HasHeaderKey) and known.headers is not None:
-        if predicate.name not in known.headers:
+        name = predicate.config.name
+        if name not in known.headers:
             yield (
-                f"its predicate waits for the header {named(predicate.name)}, which no record has: "
-                f"the source writes {all_named(known.headers) or 'no headers'}"
+                f"its predicate waits for the header {named(name)}, which no record has: the "
+                f"source writes {all_named(known.headers) or 'no headers'}"
             )
     elif isinstance(predicate, RecordIsTombstone) and not known.tombstones:
         if drops or not stage.negate:
@@ -75,7 +72,7 @@ def _wanted(stage: Stage, known: Known) -> Iterator[str]:
     if isinstance(transform, ExtractField) and not transform.of_key:
         fields = transform.path[:1]
     elif isinstance(transform, ValueToKey):
-        fields = transform.fields
+        fields = transform.config.fields
     for name in fields:
         if known.fields is not None and name not in known.fields:
             yield (
@@ -93,7 +90,7 @@ def _after(stage: Stage, known: Known) -> Known:
         "semel.transforms.sql",
     ):
         return Known()
-    if module in _ADD_HEADERS:
+    if transform.changes_headers:
         known = replace(known, headers=None)
     if transform.routes:
         by_topic = (

@@ -17,9 +17,10 @@ from semel.config import section_of
 from semel.converters.avro import AvroConverter
 from semel.converters.avro.derive import Writing, schema_of
 from semel.converters.avro.parse import parse
-from semel.converters.avro.write import Unwritable, longs, write
+from semel.converters.avro.write import longs, write
+from semel.converters.bytestrings import Unwritable
 from semel.converters.registry.config import RegistryKeys
-from semel.converters.registry.registration import Registration
+from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
 from tests.converters.avro.test_columns import Names, by_fastavro, in_arrow, read, schemas, written
 from tests.converters.registries import ROW, VALUES, Memory

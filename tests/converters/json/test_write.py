@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from semel.converters import create
 from semel.converters.base import Converter
-from semel.converters.bytearray import ByteArrayConverter
 from semel.converters.json.converter import JsonConverter
-from semel.converters.string import StringConverter
+from semel.converters.primitives import ByteArrayConverter, StringConverter
 from semel.core.errors import ConfigError
 
 PLAIN = JsonConverter(schemas_enable=False, numeric=True)

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.converters.jsonschema import JsonSchemaConverter
-from semel.converters.jsonschema.derive import schema_of
-from semel.converters.jsonschema.translate import SchemaError, connect_schema
-from semel.converters.registry.registration import Registration
+from semel.converters.jsonschema.schemas import SchemaError, connect_schema, schema_of
+from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
 from tests.converters.registries import ROW, VALUES, Memory, framed
 

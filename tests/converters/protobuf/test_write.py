@@ -16,7 +16,7 @@ from semel.converters.protobuf import ProtobufConverter
 from semel.converters.protobuf.derive import Writing, schema_of, scrubbed
 from semel.converters.protobuf.link import Reading
 from semel.converters.protobuf.write import write
-from semel.converters.registry.registration import Registration
+from semel.converters.registry.converter import Registration
 from semel.core.errors import ConfigError
 from tests.converters.protobuf.schemas import expected, files, filled
 from tests.converters.protobuf.test_columns import decode, node_of, reordered

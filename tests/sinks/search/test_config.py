@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from cryptography import x509
 
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError
@@ -15,6 +17,8 @@ from semel.sinks import create, sink_class
 from semel.sinks.search.config import CLASSES
 from semel.sinks.search.sink import SearchSink
 from semel.tasks.pipeline import Pipeline
+from tests.kafka.secured import java_trust_store
+from tests.rest.authority import Authority
 
 BASE = {
     "name": "c",
@@ -168,7 +172,7 @@ def test_keys_without_effect_say_why() -> None:
         ({"topics": "a,A"}, "topics A and a both go to index a"),
         (
             {"elastic.https.ssl.truststore.location": "/x.jks"},
-            "elastic.https.ssl.truststore.type=JKS",
+            "elastic.https.ssl.truststore.location=/x.jks cannot be read: No such file",
         ),
         (
             {"elastic.https.ssl.key.password": "secret"},
@@ -219,6 +223,20 @@ def test_names_of_indices_are_made_as_confluents_sink_makes_them() -> None:
 )
 def test_tombstones_do_by_default_what_they_do_in_each_sink(name: str, expected: str) -> None:
     assert plan({**BASE, "connector.class": name}).sink._config.tombstones == expected  # type: ignore[attr-defined]
+
+
+def test_a_trust_store_of_java_says_who_is_trusted(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    keys = {
+        "connection.url": "https://localhost:9200",
+        "elastic.security.protocol": "SSL",
+        "elastic.https.ssl.truststore.location": str(java_trust_store(authority)),
+        "elastic.https.ssl.truststore.password": authority.password,
+    }
+    client = plan({**BASE, **keys}).sink._client  # type: ignore[attr-defined]
+    (pool,) = {each.pool for each in client._transport.connection_pool.connections}
+    (trusted,) = pool.conn_kw["ssl_context"].get_ca_certs(binary_form=True)
+    assert x509.load_der_x509_certificate(trusted).public_key() == authority.key.public_key()
 
 
 def test_tls_takes_pem_files_in_kafkas_words() -> None:

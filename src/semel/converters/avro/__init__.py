@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -15,22 +14,24 @@ from semel.config import LOW, key
 from semel.converters.avro import columns, rows
 from semel.converters.avro.derive import Writing, schema_of
 from semel.converters.avro.parse import parse
-from semel.converters.avro.promotion import incompatible
-from semel.converters.avro.schema import Node
+from semel.converters.avro.schema import Node, incompatible
 from semel.converters.avro.write import write
-from semel.converters.base import Converter
-from semel.converters.registry import config as keys
-from semel.converters.registry import mixed, registration
 from semel.converters.registry.client import AVRO, Registry, Schema
-from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
+from semel.converters.registry.config import ApicurioKeys, RegistryKeys
+from semel.converters.registry.converter import (
+    Contents,
+    Reader,
+    Registration,
+    RegistryConverter,
+    Writer,
+    contents_of,
+)
 from semel.converters.registry.framing import Framed
-from semel.converters.registry.registration import Registration
 from semel.converters.semantic import Described
-from semel.core.records import Facts
 
 
 @dataclass(frozen=True)
-class AvroKeys(keys.RegistryKeys):
+class AvroKeys(RegistryKeys):
     """The keys of Confluent's AvroConverter."""
 
     full_names: bool = key(
@@ -65,7 +66,7 @@ class AvroKeys(keys.RegistryKeys):
 
 
 @dataclass(frozen=True)
-class ApicurioAvroKeys(keys.ApicurioKeys, AvroKeys):
+class ApicurioAvroKeys(ApicurioKeys, AvroKeys):
     """The keys of Apicurio's AvroConverter."""
 
 
@@ -96,46 +97,28 @@ class AvroConverter(RegistryConverter):
         self._writing = writing or Writing()
 
     @classmethod
-    def configured(
-        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
-    ) -> Converter:
-        given = cls.keys(config, where)
-        return cls(
-            keys.registry(given, where),
-            where,
-            full_names=given.full_names,
-            defaults=given.replace_nulls and not given.ignore_defaults,
-            registration=Registration.of(given, is_key=is_key, where=where),
-            writing=Writing(given.properties, given.scrub),
-        )
+    def _own(cls, given: AvroKeys, where: str) -> dict[str, Any]:
+        return {
+            "full_names": given.full_names,
+            "defaults": given.replace_nulls and not given.ignore_defaults,
+            "writing": Writing(given.properties, given.scrub),
+        }
 
     def _reader(self, schema: Schema) -> Reader:
-        node = parse(
-            schema.text,
-            [text for _, text in schema.references],
-            full_names=self._full_names,
-            defaults=self._defaults,
-        )
+        node = _parsed(schema, full_names=self._full_names, defaults=self._defaults)
         return lambda framed: contents(node, framed)
 
     def _derived(self, kind: pa.DataType) -> tuple[str, str]:
-        schema = schema_of(kind, self._writing)
+        schema = schema_of(kind, replace(self._writing, facts=self._facts))
         names = [schema.get("namespace"), schema.get("name")] if isinstance(schema, dict) else []
         return json.dumps(schema), ".".join(filter(None, names)) if any(names) else ""
 
-    def describing(self, facts: Facts) -> Converter:
-        made = copy.copy(self)
-        made._facts, made._writing = facts, replace(self._writing, facts=facts)
-        made._writers, made._topics = {}, {}
-        return made
-
-    def _writer(self, schema: Schema, derived: str | None) -> Writer:
-        node = parse(schema.text, [text for _, text in schema.references])
-        if derived is not None:
-            wrong = list(incompatible(node, parse(derived)))
-            if wrong:
-                raise ValueError(registration.unfit(schema, wrong))
+    def _writer(self, schema: Schema) -> Writer:
+        node = _parsed(schema)
         return lambda values: write(node, values)
+
+    def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
+        return incompatible(_parsed(latest), parse(derived))
 
 
 class ApicurioAvroConverter(AvroConverter):
@@ -144,10 +127,14 @@ class ApicurioAvroConverter(AvroConverter):
     section: ClassVar[type] = ApicurioAvroKeys
 
 
+def _parsed(schema: Schema, **options: bool) -> Node:
+    return parse(schema.text, [text for _, text in schema.references], **options)
+
+
 def contents(node: Node, framed: Framed) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
-    found = mixed.contents(framed, in_columns, partial(rows.read, node))
+    found = contents_of(framed, in_columns, partial(rows.read, node))
     found = replace(found, facts=node.connect or {})
     if not node.facts:
         return found

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semel.converters.avro.schema import (
     MOST_EMPTY,
@@ -22,7 +21,7 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.cursor import Content, Cursor, Longs
+from semel.converters.cursor import Content, Cursor, Longs, repeating, texts
 from semel.converters.json.text import place
 from semel.core.quoting import named
 
@@ -104,20 +103,10 @@ def _primitive(node: Primitive, cursor: Cursor) -> pa.Array:
 
 
 def _text(found: pa.Array, cursor: Cursor) -> pa.Array:
-    try:
-        return found.cast(pa.string())
-    except pa.ArrowInvalid:
-        bad = np.array([not _is_utf8(v) for v in found.to_pylist()], np.bool_)
+    text, bad = texts(found)
+    if bad is not None:
         cursor.doubt(bad)
-        return pc.if_else(pa.array(bad), b"", found).cast(pa.string())
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return text
 
 
 def _choice(cursor: Cursor, symbols: pa.Array) -> pa.Array:
@@ -198,12 +187,7 @@ def _map(entry: Record, cursor: Cursor) -> pa.Array:
     keys, values = entries.field(0), entries.field(1)
     sizes = np.diff(offsets.to_numpy())
     rows = np.repeat(np.arange(len(sizes)), sizes)
-    if sizes.max(initial=0) > 1:  # the last of equal keys counts
-        table = pa.table({"row": rows, "key": keys})
-        distinct = table.group_by(["row", "key"], use_threads=False).aggregate([])
-        if distinct.num_rows < len(rows):
-            found = np.bincount(distinct.column("row").to_numpy(), minlength=len(sizes))
-            cursor.doubt(found < sizes)
+    cursor.doubt(repeating(rows, keys, sizes))
     return pa.MapArray.from_arrays(offsets, keys, values)
 
 

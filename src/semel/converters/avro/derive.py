@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
-from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, schema_in, suits
+from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, plain_type, schema_in, suits
 from semel.core.quoting import named
 from semel.core.records import Facts
 
@@ -158,16 +157,15 @@ class _Writer:
             return self._named("string", DEBEZIUM + "data.Json")
         if pa.types.is_decimal(kind):
             return self._decimal(kind)
-        for matches, found, connect in _PLAIN:
-            if matches(kind):
-                if connect is None:
-                    return found
-                if connect.startswith("int"):
-                    properties = {"connect.type": connect}
-                    return {"type": found, **properties} if self._with_properties else found
-                logical = _LOGICAL[connect]
-                return {**self._named(found, CONNECT + connect), "logicalType": logical}
-        raise ValueError(f"Avro cannot represent {kind}. Let a transform convert it")
+        connect, logical = plain_type(kind)
+        if not connect:
+            raise ValueError(f"Avro cannot represent {kind}. Let a transform convert it")
+        found = _PLAIN[connect]
+        if logical:
+            return {**self._named(found, CONNECT + logical), "logicalType": _LOGICAL[logical]}
+        if connect in ("int8", "int16") and self._with_properties:
+            return {"type": found, "connect.type": connect}
+        return found
 
     @property
     def _with_properties(self) -> bool:
@@ -191,26 +189,6 @@ class _Writer:
 
 
 _LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}
-
-_PLAIN: Sequence[tuple[Callable[[pa.DataType], bool], str, str | None]] = (
-    (pa.types.is_boolean, "boolean", None),
-    (pa.types.is_int8, "int", "int8"),
-    (pa.types.is_int16, "int", "int16"),
-    (pa.types.is_uint8, "int", "int16"),
-    (pa.types.is_int32, "int", None),
-    (pa.types.is_uint16, "int", None),
-    (pa.types.is_int64, "long", None),
-    (pa.types.is_uint32, "long", None),
-    (pa.types.is_float16, "float", None),
-    (pa.types.is_float32, "float", None),
-    (pa.types.is_floating, "double", None),
-    (pa.types.is_binary, "bytes", None),
-    (pa.types.is_large_binary, "bytes", None),
-    (pa.types.is_fixed_size_binary, "bytes", None),
-    (pa.types.is_string, "string", None),
-    (pa.types.is_large_string, "string", None),
-    (pa.types.is_null, "string", None),
-    (pa.types.is_date, "int", "Date"),
-    (pa.types.is_time, "int", "Time"),
-    (pa.types.is_timestamp, "long", "Timestamp"),
-)
+_PLAIN = {"int8": "int", "int16": "int", "int32": "int", "int64": "long"}
+_PLAIN |= {"float32": "float", "float64": "double"}
+_PLAIN |= {name: name for name in ("boolean", "bytes", "string")}

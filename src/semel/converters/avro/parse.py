@@ -69,23 +69,12 @@ def parse(
         for reference in references:
             parser.node(json.loads(reference), "")
         found = parser.node(json.loads(text), "")
-        check_size(found, _parts)
+        check_size(found, lambda node: node.parts)
         return found
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from None
-
-
-def _parts(node: Node) -> Sequence[Node]:
-    match node:
-        case Record():
-            return [field.node for field in node.fields]
-        case Union():
-            return node.branches
-        case Array(item) | Map(item):
-            return [item]
-    return []
 
 
 class _Parser:

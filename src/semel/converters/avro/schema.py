@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from semel.converters.json.columns import JSON
 from semel.converters.json.facts import described, with_default
-from semel.converters.semantic import FACTS, Semantic
-from semel.core.quoting import named
+from semel.converters.semantic import FACTS, PER_DAY, Semantic
+from semel.core.quoting import in_field, named
 from semel.core.records import Facts
 
 PRIMITIVES = {
@@ -29,7 +29,6 @@ PRIMITIVES = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 MOST_EMPTY = 64
 """The most items in a block whose items take no bytes, such as nulls: nothing else bounds them."""
@@ -96,7 +95,7 @@ class Primitive(Node):
     def within(self) -> tuple[int, int] | None:
         """The range of its numbers, if that is narrower than the type's."""
         if self.logical is not None and pa.types.is_time(self.logical):
-            return 0, _DAY[self.logical.unit] - 1
+            return 0, PER_DAY[self.logical.unit] - 1
         if self.logical in (pa.int8(), pa.int16()):
             most = 2 ** (self.logical.bit_width - 1)
             return -most, most - 1
@@ -354,3 +353,56 @@ def _default(node: Node, given: Any) -> pa.Scalar | None:
     if isinstance(node, Primitive) and node.type != JSON:
         return node.finish(pa.array([given], node.physical))[0]
     return pa.scalar(given, node.type) if isinstance(node, Enum) else None
+
+
+_WIDER = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+
+
+def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
+    """The reasons why a reader's schema cannot read what was written, part by part."""
+    told = in_field(path)
+    if isinstance(reader, Union) or isinstance(writer, Union):
+        if _nullable(writer) and not _nullable(reader):
+            yield f"{told}it may be null, but not in the latest version"
+        for one in _types(writer):
+            if all(list(incompatible(other, one, path)) for other in _types(reader)):
+                yield f"{told}{one.type} is not one of its types"
+        return
+    match reader, writer:
+        case Record(), Record():
+            yield from _fields(reader, writer, path)
+        case (Array(inner), Array(written)) | (Map(inner), Map(written)):
+            yield from incompatible(inner, written, f"{path}[]")
+        case _ if not _reads(reader, writer):
+            yield f"{told}{writer.type} cannot be read as {reader.type}"
+
+
+def _reads(reader: Node, writer: Node) -> bool:
+    if isinstance(reader, Primitive) and isinstance(writer, Primitive):
+        return reader.kind == writer.kind or reader.kind in _WIDER.get(writer.kind, ())
+    return type(reader) is type(writer)
+
+
+def _nullable(node: Node) -> bool:
+    return isinstance(node, Union) and node.null is not None
+
+
+def _types(node: Node) -> list[Node]:
+    return [node.branches[n] for n in node.values] if isinstance(node, Union) else [node]
+
+
+def _fields(reader: Record, writer: Record, path: str) -> Iterator[str]:
+    written = {f.name: f.node for f in writer.fields}
+    for each in reader.fields:
+        inner = f"{path}.{each.name}".strip(".")
+        if each.name in written:
+            yield from incompatible(each.node, written[each.name], inner)
+        elif each.given is None and not isinstance(each.node, Union):
+            why = "it is missing, and the latest version has no default for it"
+            yield f"field {named(inner)}: {why}"

@@ -22,18 +22,15 @@ from semel.converters.avro.schema import (
     Record,
     Union,
 )
-from semel.converters.bytestrings import of_numbers, unscaled, varints
+from semel.converters.bytestrings import Unwritable, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
-from semel.core.quoting import all_named, named
+from semel.converters.semantic import counts
+from semel.core.quoting import all_named, in_field
 
 Piece = Any
 """The bytes of each value (a binary array), or the bytes that all values share (a scalar)."""
 _EMPTY = pa.scalar(b"", pa.binary())
 _END = pa.scalar(b"\0", pa.binary())
-
-
-class Unwritable(ValueError):
-    """Values that do not fit their schema."""
 
 
 def write(node: Node, values: pa.Array) -> pa.Array:
@@ -54,7 +51,7 @@ def _joined(pieces: Sequence[Piece], count: int) -> pa.Array:
 def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
     kind = values.type
     if values.null_count and not isinstance(node, Union) and node != Primitive("null"):
-        raise Unwritable(f"{_told(path)}null, but its schema requires a value")
+        raise Unwritable(f"{in_field(path)}null, but its schema requires a value")
     match node:
         case Union():
             return _nullable(node, values, path)
@@ -63,17 +60,17 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
         case Primitive():
             return _primitive(node, values, path)
         case Decimal() if pa.types.is_decimal(kind):
-            digits = unscaled(_cast(values, node.type, path))
+            digits = unscaled(fitted(values, node.type, path))
             if node.size is not None:
                 return [_widened(digits, node.size)]
             return [_lengths(digits), digits]
         case Fixed(size) if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-            return [_cast(values, pa.binary(size), path).cast(pa.binary())]
+            return [fitted(values, pa.binary(size), path).cast(pa.binary())]
         case Enum(symbols):
-            found = pc.index_in(_cast(values, pa.string(), path), pa.array(symbols))
+            found = pc.index_in(fitted(values, pa.string(), path), pa.array(symbols))
             if found.null_count:
                 other = values.filter(found.is_null())[0]
-                raise Unwritable(f"{_told(path)}{other} is not one of {all_named(symbols)}")
+                raise Unwritable(f"{in_field(path)}{other} is not one of {all_named(symbols)}")
             return [longs(found.to_numpy())]
         case Map() if pa.types.is_map(kind):
             return _entries(node.entry, values, path)
@@ -81,11 +78,7 @@ def _pieces(node: Node, values: pa.Array, path: str) -> list[Piece]:
             return _entries(node.entries, values, path)
         case Array(item) if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             return _list(values, _joined_items(item, values.flatten(), path))
-    raise Unwritable(f"{_told(path)}{kind} cannot be written as {node.type}")
-
-
-def _told(path: str) -> str:
-    return f"field {named(path)}: " if path else ""
+    raise Unwritable(f"{in_field(path)}{kind} cannot be written as {node.type}")
 
 
 def _record(node: Record, values: pa.StructArray, path: str) -> list[Piece]:
@@ -108,17 +101,15 @@ def _missing(node: Node, default: pa.Scalar | None, count: int, path: str) -> pa
         return pa.repeat(default, count)
     if isinstance(node, Union) and node.null is not None:
         return pa.nulls(count, node.type)
-    raise Unwritable(f"{_told(path)}it is missing, and the schema has no default for it")
+    raise Unwritable(f"{in_field(path)}it is missing, and the schema has no default for it")
 
 
 def _nullable(node: Union, values: pa.Array, path: str) -> list[Piece]:
-    if len(node.values) != 1 or node.null is None:
-        if not values.null_count or node.null is None:
-            raise Unwritable(f"{_told(path)}a union of {all_named(node.names)} cannot be written")
-        if values.null_count == len(values):
-            return [_tag(node.null)]
-        raise Unwritable(f"{_told(path)}a union of {all_named(node.names)} cannot be written")
-    if pa.types.is_null(values.type) or (len(values) and values.null_count == len(values)):
+    only_nulls = pa.types.is_null(values.type) or 0 < values.null_count == len(values)
+    if node.null is None or (len(node.values) != 1 and not only_nulls):
+        why = f"a union of {all_named(node.names)} cannot be written"
+        raise Unwritable(f"{in_field(path)}{why}")
+    if only_nulls:
         return [_tag(node.null)]
     (branch,) = node.values
     if not values.null_count:
@@ -153,8 +144,8 @@ def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
     cut."""
     if node.logical is None or node.logical == JSON or pa.types.is_string(node.physical):
         if pa.types.is_temporal(values.type):
-            values = _number_of_time(values)
-        return _cast(values, node.physical, path)
+            values = counts(values)
+        return fitted(values, node.physical, path)
     if pa.types.is_temporal(values.type):
         zone = getattr(node.logical, "tz", None)
         if pa.types.is_timestamp(values.type) and values.type.tz != zone:
@@ -163,22 +154,8 @@ def _physical(node: Primitive, values: pa.Array, path: str) -> pa.Array:
             values = pc.floor_temporal(values, unit="millisecond")
         values = values.cast(node.logical, safe=False)
     else:
-        values = _cast(values, node.logical, path)
+        values = fitted(values, node.logical, path)
     return values.cast(node.physical)
-
-
-def _number_of_time(values: pa.Array) -> pa.Array:
-    return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
-
-
-def _cast(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
-    if values.type == wanted:
-        return values
-    try:
-        return values.cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise Unwritable(f"{_told(path)}{values.type} does not fit {wanted}: {reason}") from None
 
 
 def longs(numbers: npt.NDArray[Any]) -> pa.Array:

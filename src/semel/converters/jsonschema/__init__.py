@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from semel.config import key
-from semel.converters.base import Converter, Failure
+from semel.converters.base import Failure
 from semel.converters.json import write
 from semel.converters.json.columns import JSON as AS_JSON
 from semel.converters.json.columns import Column
 from semel.converters.json.envelope import PayloadReader
 from semel.converters.json.scalars import NAME, ScalarReader
 from semel.converters.json.text import as_text, without_mark
-from semel.converters.jsonschema.derive import schema_of
-from semel.converters.jsonschema.translate import connect_schema
-from semel.converters.registry import config as keys
-from semel.converters.registry import registration
+from semel.converters.jsonschema.schemas import connect_schema, incompatible, schema_of
 from semel.converters.registry.client import JSON, Registry, Schema
-from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
+from semel.converters.registry.config import RegistryKeys
+from semel.converters.registry.converter import (
+    Contents,
+    Reader,
+    Registration,
+    RegistryConverter,
+    Writer,
+)
 from semel.converters.registry.framing import Framed
-from semel.converters.registry.registration import Registration
 from semel.core.quoting import named
-from semel.core.records import Facts
 
 _OPTIONAL = "use.optional.for.nonrequired"
 _DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -36,7 +37,7 @@ _MISSING = "required, but missing or null"
 
 
 @dataclass(frozen=True)
-class JsonSchemaKeys(write.DecimalKeys, keys.RegistryKeys):
+class JsonSchemaKeys(write.DecimalKeys, RegistryKeys):
     """The keys of JsonSchemaConverter."""
 
     optional: bool = key(
@@ -80,18 +81,12 @@ class JsonSchemaConverter(RegistryConverter):
         self._numeric = numeric
 
     @classmethod
-    def configured(
-        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
-    ) -> Converter:
-        given = cls.keys(config, where)
-        return cls(
-            keys.registry(given, where),
-            where,
-            optional=given.optional,
-            additional=given.additional,
-            numeric=given.numeric,
-            registration=Registration.of(given, is_key=is_key, where=where),
-        )
+    def _own(cls, given: JsonSchemaKeys, where: str) -> dict[str, Any]:
+        return {
+            "optional": given.optional,
+            "additional": given.additional,
+            "numeric": given.numeric,
+        }
 
     def _reader(self, schema: Schema) -> Reader:
         described = connect_schema(schema.text, schema.references, optional=self._optional)
@@ -122,20 +117,8 @@ class JsonSchemaConverter(RegistryConverter):
             found = {"$schema": _DRAFT, **found}
         return json.dumps(found), found.get("title", "")
 
-    def describing(self, facts: Facts) -> Converter:
-        made = copy.copy(self)
-        made._facts = facts
-        made._writers, made._topics = {}, {}
-        return made
-
-    def _writer(self, schema: Schema, derived: str | None) -> Writer:
-        if derived is not None:
-            latest = connect_schema(schema.text, schema.references, optional=True)
-            wrong = list(_incompatible(latest, connect_schema(derived)))
-            if wrong:
-                raise ValueError(registration.unfit(schema, wrong))
+    def _writer(self, schema: Schema) -> Writer:
         required = _required(connect_schema(schema.text, schema.references, optional=True))
-
         writer = write.Writer(embedded=False, numeric=self._numeric, pairs=_PAIRS)
 
         def checked(values: pa.Array) -> pa.Array:
@@ -143,6 +126,10 @@ class JsonSchemaConverter(RegistryConverter):
             return writer.texts(values).cast(pa.binary())
 
         return checked
+
+    def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
+        reader = connect_schema(latest.text, latest.references, optional=True)
+        return incompatible(reader, connect_schema(derived))
 
 
 def _required(schema: Mapping[str, Any]) -> list[str]:
@@ -156,36 +143,3 @@ def _check(values: pa.Array, required: Sequence[str]) -> None:
         at = values.type.get_field_index(name)
         if at < 0 or values.field(at).null_count:
             raise ValueError(f"field {named(name)}: null, but its schema requires a value")
-
-
-_WIDER = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "float": 5, "float32": 5, "double": 6}
-_WIDER |= {"float64": 6}
-
-
-def _incompatible(
-    reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
-) -> Iterator[str]:
-    """The reasons why a schema does not describe what another one writes, part by part."""
-    told = f"field {named(path)}: " if path else ""
-    ours, theirs = writer["type"], reader["type"]
-    if theirs == "struct" and "fields" not in reader:
-        return
-    if writer["optional"] and not reader["optional"]:
-        yield f"{told}it may be null, but not in the latest version"
-    if ours in _WIDER and theirs in _WIDER:
-        if _WIDER[theirs] < _WIDER[ours]:
-            yield f"{told}{ours} cannot be read as {theirs}"
-    elif ours != theirs:
-        yield f"{told}{ours} cannot be read as {theirs}"
-    elif ours == "struct":
-        written = {f["field"]: f for f in writer.get("fields", ())}
-        for field in reader["fields"]:
-            inner = f"{path}.{field['field']}".strip(".")
-            if field["field"] in written:
-                yield from _incompatible(field, written[field["field"]], inner)
-            elif not field["optional"]:
-                yield f"field {named(inner)}: it is missing, and the latest version requires it"
-    else:
-        for part in ("items", "values"):
-            if part in reader:
-                yield from _incompatible(reader[part], writer[part], f"{path}[]")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,12 +14,17 @@ import pyarrow.compute as pc
 from semel.config import LOW, Type, key
 from semel.config.extras import require
 from semel.converters.base import Converter
-from semel.converters.registry import config as keys
-from semel.converters.registry import mixed, registration
 from semel.converters.registry.client import PROTOBUF, Registry, Schema
-from semel.converters.registry.converter import Contents, Reader, RegistryConverter, Writer
+from semel.converters.registry.config import ApicurioKeys, RegistryKeys
+from semel.converters.registry.converter import (
+    Contents,
+    Reader,
+    Registration,
+    RegistryConverter,
+    Writer,
+    contents_of,
+)
 from semel.converters.registry.framing import Framed
-from semel.converters.registry.registration import Registration
 from semel.converters.schema_sizes import check_size
 from semel.core.errors import ConfigError, Problem
 from semel.core.records import Facts
@@ -29,8 +34,7 @@ try:
     from semel.converters.protobuf.compiler import SchemaError, compiled
     from semel.converters.protobuf.derive import Writing, schema_of, wrapper_of
     from semel.converters.protobuf.link import Linked, Reading
-    from semel.converters.protobuf.promotion import incompatible
-    from semel.converters.protobuf.schema import Node
+    from semel.converters.protobuf.schema import Node, incompatible
     from semel.converters.protobuf.write import write
 except ModuleNotFoundError as missing:
     lacking = "Protobuf needs the package grpcio-tools: pip install 'semel[registry]'"
@@ -38,7 +42,7 @@ except ModuleNotFoundError as missing:
 
 
 @dataclass(frozen=True)
-class ProtobufKeys(keys.RegistryKeys):
+class ProtobufKeys(RegistryKeys):
     """The keys of Confluent's ProtobufConverter."""
 
     index_unions: bool = key(
@@ -102,7 +106,7 @@ class ProtobufKeys(keys.RegistryKeys):
 
 
 @dataclass(frozen=True)
-class ApicurioProtobufKeys(keys.ApicurioKeys, ProtobufKeys):
+class ApicurioProtobufKeys(ApicurioKeys, ProtobufKeys):
     """The keys of Apicurio's ProtobufConverter."""
 
     flatten_unions: bool = key(
@@ -146,17 +150,10 @@ class ProtobufConverter(RegistryConverter):
         )
 
     @classmethod
-    def configured(
-        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
-    ) -> Converter:
-        given = cls.keys(config, where)
-        return cls(
-            _registry(given, where),
-            where,
-            reading=given.reading,
-            registration=Registration.of(given, is_key=is_key, where=where),
-            scrub=given.scrub,
-        )
+    def _own(cls, given: Any, where: str) -> dict[str, Any]:
+        packages = {"grpc_tools": "grpcio-tools", "google.type": "googleapis-common-protos"}
+        require(where, "registry", packages, key=where)
+        return {"reading": given.reading, "scrub": given.scrub}
 
     def _split(self, group: Framed) -> list[Framed]:
         return indexes.split(group)
@@ -188,12 +185,15 @@ class ProtobufConverter(RegistryConverter):
         made._writers, made._topics = {}, {}
         return made
 
-    def _writer(self, schema: Schema, derived: str | None) -> Writer:
+    def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
+        return incompatible(self._first(latest), self._first(Schema(PROTOBUF, derived)))
+
+    def _first(self, schema: Schema) -> Node:
         linked = self._linked(schema)
-        if derived is not None:
-            wrong = list(incompatible(linked, Linked(compiled(derived), self._reading)))
-            if wrong:
-                raise ValueError(registration.unfit(schema, wrong))
+        return linked.root(linked.name_of((0,)))
+
+    def _writer(self, schema: Schema) -> Writer:
+        linked = self._linked(schema)
 
         def written(values: pa.Array) -> pa.Array:
             message = linked.indexes_of(_name_of(values.type))
@@ -219,29 +219,16 @@ class ApicurioProtobufConverter(ProtobufConverter):
         registry: Registry,
         where: str,
         *,
-        reading: Reading | None = None,
-        registration: Registration | None = None,
-        scrub: bool = False,
         named: bool = True,
         indexed: bool = False,
+        **own: Any,
     ) -> None:
-        super().__init__(registry, where, reading=reading, registration=registration, scrub=scrub)
+        super().__init__(registry, where, **own)
         self._named, self._indexed = named, indexed
 
     @classmethod
-    def configured(
-        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
-    ) -> Converter:
-        given = cls.keys(config, where)
-        return cls(
-            _registry(given, where),
-            where,
-            reading=given.reading,
-            registration=Registration.of(given, is_key=is_key, where=where),
-            scrub=given.scrub,
-            named=given.named,
-            indexed=given.indexed,
-        )
+    def _own(cls, given: ApicurioProtobufKeys, where: str) -> dict[str, Any]:
+        return {**super()._own(given, where), "named": given.named, "indexed": given.indexed}
 
     def _begin(self, name: str, message: tuple[int, ...]) -> bytes:
         begin = indexes.prefix(message) if self._indexed else b""
@@ -254,12 +241,6 @@ class ApicurioProtobufConverter(ProtobufConverter):
         whole = [part for part in parts if part.message != indexes.DAMAGED]
         damaged = [part for part in parts if part.message == indexes.DAMAGED]
         return [named for part in whole for named in indexes.split_by_name(part)] + damaged
-
-
-def _registry(given: ProtobufKeys, where: str) -> Registry:
-    packages = {"grpc_tools": "grpcio-tools", "google.type": "googleapis-common-protos"}
-    require(where, "registry", packages, key=where)
-    return keys.registry(given, where)
 
 
 def _name_of(kind: pa.DataType) -> str | None:
@@ -284,4 +265,4 @@ def _root(linked: Linked, message: tuple[int, ...] | str) -> Node | str:
 def contents(node: Node, framed: Framed) -> Contents:
     """Values in columns. Values that the column reader marks as unsure are read one by one."""
     in_columns = partial(columns.read, node) if node.columnar else None
-    return mixed.contents(framed, in_columns, partial(rows.read, node))
+    return contents_of(framed, in_columns, partial(rows.read, node))

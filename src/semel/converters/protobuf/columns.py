@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.bytestrings import elements
-from semel.converters.cursor import Content, Cursor, Longs, zigzag
+from semel.converters.cursor import Content, Cursor, Longs, repeating, texts, zigzag
 from semel.converters.json.text import place
 from semel.converters.protobuf import known_values
 from semel.converters.protobuf.scan import Found, scan
@@ -152,8 +152,8 @@ def _flags(rows: Longs, count: int) -> npt.NDArray[np.bool_]:
 def _values(node: Node, here: Found, cursor: Cursor) -> pa.Array:
     """One value for each occurrence that was found."""
     if isinstance(node, Scalar) and node.wire == BYTES:
-        texts = elements(cursor.content.bytes, here.starts, here.ends)
-        return _text(node, texts, here, cursor) if node.kind == "string" else texts
+        values = elements(cursor.content.bytes, here.starts, here.ends)
+        return _text(values, here, cursor) if node.kind == "string" else values
     if isinstance(node, (Scalar, Enum)):
         return _shown(node, _numbers(node, here, cursor), here, cursor)
     inner = Cursor(cursor.content, here.starts.copy(), here.ends)
@@ -220,21 +220,11 @@ def _names(node: Enum, numbers: npt.NDArray[Any], here: Found, cursor: Cursor) -
     return names.take(pa.array(at))
 
 
-def _text(node: Scalar, texts: pa.Array, here: Found, cursor: Cursor) -> pa.Array:
-    try:
-        return texts.cast(pa.string())
-    except pa.ArrowInvalid:
-        bad = np.array([not _is_utf8(v) for v in texts.to_pylist()], np.bool_)
+def _text(found: pa.Array, here: Found, cursor: Cursor) -> pa.Array:
+    text, bad = texts(found)
+    if bad is not None:
         cursor.doubt(_flags(here.rows[bad], len(cursor)))
-        return pc.if_else(pa.array(bad), b"", texts).cast(pa.string())
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return text
 
 
 def _repeated(field: Field, found: Mapping[int, Found], cursor: Cursor) -> pa.Array:
@@ -304,10 +294,5 @@ def _map(node: Map, here: Found | None, owners: Longs, cursor: Cursor) -> pa.Arr
         cursor.doubt(_flags(here.rows[inner.unsure], len(cursor)))
     keys, values = entries.field(0), entries.field(1)
     counts = np.bincount(owners, minlength=len(cursor))
-    if counts.max(initial=0) > 1:  # the last of equal keys counts
-        table = pa.table({"row": owners, "key": keys})
-        distinct = table.group_by(["row", "key"], use_threads=False).aggregate([])
-        if distinct.num_rows < len(owners):
-            known = np.bincount(distinct.column("row").to_numpy(), minlength=len(cursor))
-            cursor.doubt(known < counts)
+    cursor.doubt(repeating(owners, keys, counts))
     return pa.MapArray.from_arrays(offsets, keys, values)

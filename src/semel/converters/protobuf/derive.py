@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 import pyarrow as pa
 
 from semel.converters.json.columns import JSON
+from semel.converters.semantic import plain_type
 from semel.core.quoting import named
 
 NAME = "ConnectDefault"
@@ -204,22 +205,13 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _scalar(kind: pa.DataType) -> str | None:
     if kind == JSON:
         return "string"
-    return next((written for matches, written in _SCALARS if matches(kind)), None)
+    connect, logical = plain_type(kind)
+    return None if logical else _SCALARS.get(connect)
 
 
-_SCALARS = (
-    (pa.types.is_boolean, "bool"),
-    (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), "int32"),
-    (lambda kind: kind in (pa.int64(), pa.uint32()), "int64"),
-    (lambda kind: kind in (pa.float16(), pa.float32()), "float"),
-    (pa.types.is_floating, "double"),
-    (pa.types.is_string, "string"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_null, "string"),
-    (pa.types.is_binary, "bytes"),
-    (pa.types.is_large_binary, "bytes"),
-    (pa.types.is_fixed_size_binary, "bytes"),
-)
+_SCALARS = {"boolean": "bool", **dict.fromkeys(("int8", "int16", "int32"), "int32")}
+_SCALARS |= {"int64": "int64", "float32": "float", "float64": "double"}
+_SCALARS |= {"string": "string", "bytes": "bytes"}
 _MESSAGES = (
     (pa.types.is_decimal, "confluent.type.Decimal", "confluent/type/decimal.proto"),
     (pa.types.is_date, "google.type.Date", "google/type/date.proto"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semel.converters.json.columns import JSON
 from semel.converters.semantic import Semantic, metadata
-from semel.core.quoting import named
+from semel.core.quoting import in_field, named
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = 0, 1, 2, 3, 4, 5
 """Wire types."""
@@ -298,3 +298,57 @@ class Recursion(Node):
     @cached_property
     def columnar(self) -> bool:
         return False
+
+
+_WIDER = {
+    "int32": ("int64", "sint32", "sint64", "sfixed32", "sfixed64", "float", "double"),
+    "int64": ("sint64", "sfixed64", "double"),
+    "float": ("double",),
+}
+
+
+def incompatible(reader: Node, writer: Node, path: str = "") -> Iterator[str]:
+    """The reasons why a message cannot hold what another schema describes, field by field."""
+    told = in_field(path)
+    match reader, writer:
+        case Message(), Message():
+            yield from _fields(reader, writer, path)
+        case (Map(), Map()):
+            yield from _fields(reader.entry, writer.entry, path)
+        case (Wrapped(), Wrapped()):
+            yield from incompatible(reader.value.node, writer.value.node, path)
+        case _ if not _takes(reader, writer):
+            yield f"{told}{_kind(writer)} cannot be read as {_kind(reader)}"
+
+
+def _takes(reader: Node, writer: Node) -> bool:
+    match reader, writer:
+        case Scalar(), Scalar():
+            return reader.kind == writer.kind or reader.kind in _WIDER.get(writer.kind, ())
+        case Enum(), Scalar():
+            return writer.kind in ("string", "int32")
+        case Known(), Known():
+            return reader.kind == writer.kind
+    return False
+
+
+def _kind(node: Node) -> str:
+    kind: pa.DataType = node.type
+    return node.kind if isinstance(node, Scalar) else str(kind)
+
+
+def _fields(reader: Message, writer: Message, path: str) -> Iterator[str]:
+    written = {f.name: f for f in writer.fields}
+    for each in reader.fields:
+        inner = f"{path}.{each.name}".strip(".")
+        if each.name in written:
+            yield from _field(each, written[each.name], inner)
+        elif each.required:
+            yield f"field {named(inner)}: it is missing, and the latest version requires it"
+
+
+def _field(reader: Field, writer: Field, path: str) -> Iterator[str]:
+    if reader.repeated != writer.repeated:
+        yield f"field {named(path)}: only one of them is a list"
+    else:
+        yield from incompatible(reader.node, writer.node, path)

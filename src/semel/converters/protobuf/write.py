@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.converters.bytestrings import of_numbers, varints
+from semel.converters.bytestrings import Unwritable, fitted, of_numbers, unscaled, varints
 from semel.converters.json.columns import JSON
 from semel.converters.json.text import place
-from semel.converters.protobuf import parts
 from semel.converters.protobuf.derive import scrubbed
-from semel.converters.protobuf.parts import Unwritable
+from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
 from semel.converters.protobuf.schema import (
     BYTES,
     END_GROUP,
@@ -33,7 +32,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.core.quoting import all_named, named
+from semel.core.quoting import all_named, in_field
 
 _EMPTY = pa.scalar(b"", pa.binary())
 _UNSIGNED = {"uint32": pa.uint32(), "fixed32": pa.uint32()}
@@ -48,23 +47,19 @@ def write(node: Node, values: pa.Array) -> pa.Array:
     return _content(node, values, "")
 
 
-def _told(path: str) -> str:
-    return f"field {named(path)}: " if path else ""
-
-
 def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
     """The fields of messages."""
     match node:
         case Message() if pa.types.is_struct(values.type):
             return _message(node, values, path)
         case Known():
-            return _message(node.message, parts.of(node, values, path), path)
+            return _message(node.message, _known(node, values, path), path)
         case Wrapped():
             inner = pa.StructArray.from_arrays([values], names=[node.value.name])
             return _message(node.message, inner, path)
         case Recursion():
-            raise Unwritable(f"{_told(path)}it contains itself, which cannot be written")
-    raise Unwritable(f"{_told(path)}{values.type} cannot be written as {node.type}")
+            raise Unwritable(f"{in_field(path)}it contains itself, which cannot be written")
+    raise Unwritable(f"{in_field(path)}{values.type} cannot be written as {node.type}")
 
 
 def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
@@ -80,7 +75,7 @@ def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
         found = given.get(column.name)
         if found is None:
             if column.required:
-                raise Unwritable(f"{_told(_inner(path, column))}it is missing, but required")
+                raise Unwritable(f"{in_field(_inner(path, column))}it is missing, but required")
             continue
         pieces.append((column.number, _field(column, found, _inner(path, column))))
     if not pieces:
@@ -119,7 +114,7 @@ def _field(field: Field, values: pa.Array, path: str) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if field.required and values.null_count:
-        raise Unwritable(f"{_told(path)}null, but its schema requires a value")
+        raise Unwritable(f"{in_field(path)}null, but its schema requires a value")
     count = len(values)
     present = values.is_valid()
     if values.null_count:
@@ -183,17 +178,17 @@ def _physical(node: Node, values: pa.Array, path: str) -> pa.Array:
     if values.type == pa.uint64() and node.kind in ("uint64", "fixed64"):
         return values.view(pa.int64())  # the same bits
     wanted = node.narrow or _UNSIGNED.get(node.kind, SCALARS[node.kind][1])
-    return parts.cast(values, wanted, path)
+    return fitted(values, wanted, path)
 
 
 def _numbers_of(node: Enum, values: pa.Array, path: str) -> pa.Array:
     if pa.types.is_integer(values.type):
-        return parts.cast(values, pa.int32(), path)
+        return fitted(values, pa.int32(), path)
     names = [name for name, _ in node.values]
-    found = pc.index_in(parts.cast(values, pa.string(), path), pa.array(names))
+    found = pc.index_in(fitted(values, pa.string(), path), pa.array(names))
     if found.null_count:
         other = values.filter(found.is_null())[0]
-        raise Unwritable(f"{_told(path)}{other} is not one of {all_named(names)}")
+        raise Unwritable(f"{in_field(path)}{other} is not one of {all_named(names)}")
     return pa.array([number for _, number in node.values], pa.int32()).take(found)
 
 
@@ -220,7 +215,7 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
     node = field.node
     if isinstance(node, Map):
         if not pa.types.is_map(values.type):
-            raise Unwritable(f"{_told(path)}{values.type} cannot be written as {node.type}")
+            raise Unwritable(f"{in_field(path)}{values.type} cannot be written as {node.type}")
         offsets = values.offsets.to_numpy()
         first, last = int(offsets[0]), int(offsets[-1])
         pairs = [values.keys[first:last], values.items[first:last]]
@@ -228,13 +223,13 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
         written = _sized(_message(node.entry, entries, path))
         return _joined(_behind(_tag(field, BYTES), written), offsets)
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        raise Unwritable(f"{_told(path)}{values.type} cannot be written as {field.type}")
+        raise Unwritable(f"{in_field(path)}{values.type} cannot be written as {field.type}")
     offsets = values.offsets.to_numpy()
     items = values.flatten()
     if pa.types.is_dictionary(items.type):
         items = items.dictionary_decode()
     if items.null_count:
-        raise Unwritable(f"{_told(path)}a list holds null, which Protobuf lists cannot hold")
+        raise Unwritable(f"{in_field(path)}a list holds null, which Protobuf lists cannot hold")
     if not isinstance(node, (Scalar, Enum)):
         return _joined(_inner_messages(field, _content(node, items, path)), offsets)
     payload = _payload(node, _physical(node, items, path))
@@ -248,3 +243,79 @@ def _joined(items: pa.Array, offsets: npt.NDArray[Any]) -> pa.Array:
     """Concatenate the items of each list."""
     places = pa.array((offsets - offsets[0]).astype(np.int32))
     return pc.binary_join(pa.ListArray.from_arrays(places, items), _EMPTY)
+
+
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+_POWERS = np.array([10**n for n in range(19)], np.int64)
+
+
+def _known(node: Known, values: pa.Array, path: str) -> pa.StructArray:
+    """The fields of the message that represents each value.
+
+    Raises:
+        Unwritable: no message can represent it.
+    """
+    kind, told = values.type, in_field(path)
+    if node.kind == "Timestamp" and pa.types.is_timestamp(kind):
+        seconds, nanos = _split(values, kind.unit)
+        if ((seconds < FIRST_SECOND) | (seconds > LAST_SECOND)).any():
+            raise Unwritable(f"{told}a timestamp that is not within the years 1 to 9999")
+        return _struct(seconds=seconds, nanos=nanos.astype(np.int32))
+    if node.kind == "Date" and pa.types.is_date(kind):
+        return _dates(values.cast(pa.date32()), told)
+    if node.kind == "TimeOfDay" and pa.types.is_time(kind):
+        seconds, nanos = _split(values, kind.unit)
+        return _struct(
+            hours=(seconds // 3600).astype(np.int32),
+            minutes=(seconds // 60 % 60).astype(np.int32),
+            seconds=(seconds % 60).astype(np.int32),
+            nanos=nanos.astype(np.int32),
+        )
+    if node.kind == "Decimal" and (pa.types.is_decimal(kind) or pa.types.is_integer(kind)):
+        return _decimals(fitted(values, node.type, path))
+    raise Unwritable(f"{told}{kind} cannot be written as {node.type}")
+
+
+def _struct(**columns: object) -> pa.StructArray:
+    return pa.StructArray.from_arrays([pa.array(c) for c in columns.values()], names=list(columns))
+
+
+def _split(values: pa.Array, unit: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Whole seconds and nanoseconds."""
+    if values.type.bit_width == 32:
+        values = values.cast(pa.int32())
+    numbers = values.cast(pa.int64()).to_numpy()
+    per = _PER_SECOND[unit]
+    seconds = numbers // per
+    return seconds, (numbers - seconds * per) * (_PER_SECOND["ns"] // per)
+
+
+def _dates(values: pa.Array, told: str) -> pa.StructArray:
+    days = values.cast(pa.int32()).to_numpy().astype("M8[D]")
+    years, months = days.astype("M8[Y]"), days.astype("M8[M]")
+    year = years.astype(np.int64) + 1970
+    if ((year < 1) | (year > 9999)).any():
+        raise Unwritable(f"{told}a date that is not within the years 1 to 9999")
+    return _struct(
+        year=year.astype(np.int32),
+        month=((months - years.astype("M8[M]")).astype(np.int64) + 1).astype(np.int32),
+        day=((days - months.astype("M8[D]")).astype(np.int64) + 1).astype(np.int32),
+    )
+
+
+def _decimals(values: pa.Array) -> pa.StructArray:
+    digits = unscaled(values)
+    content = values.buffers()[1]
+    halves = np.frombuffer(content, "<i8")[2 * values.offset :][: 2 * len(values)].reshape(-1, 2)
+    low, high = halves[:, 0], halves[:, 1]
+    small = (high == np.where(low < 0, -1, 0)) & (low > np.iinfo(np.int64).min)
+    precision = np.searchsorted(_POWERS, np.abs(np.where(small, low, 0)), side="right")
+    precision = np.maximum(precision, 1)
+    for row in np.flatnonzero(~small).tolist():
+        number = int.from_bytes(digits[row].as_py(), "big", signed=True)
+        precision[row] = len(str(abs(number)))
+    return _struct(
+        value=digits,
+        precision=precision.astype(np.uint32),
+        scale=np.full(len(values), values.type.scale, np.int32),
+    )

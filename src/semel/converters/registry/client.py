@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.core.answers import TooLarge, limit_httpx
-from semel.core.errors import ConfigError, ServiceError, Unavailable, misconfigured
+from semel.core.errors import ConfigError, ServiceError, Unavailable
 from semel.core.keystores import authorities
 
 if TYPE_CHECKING:
@@ -152,11 +152,7 @@ class Registry:
             raise
 
     def _connected(self) -> SchemaRegistryClient:
-        """A client of the registry.
-
-        Raises:
-            ConfigError: the trust store cannot be read.
-        """
+        """A client of the registry. Raises ConfigError: the trust store cannot be read."""
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         settings = dict(self._settings)
@@ -164,12 +160,7 @@ class Registry:
         password = settings.pop(TRUST_PASSWORD, "")
         if not location:
             return _limited(SchemaRegistryClient(settings))
-        try:
-            trusted = authorities(location, password)
-        except ConfigError as error:
-            prefix = f"{self._where}.schema.registry."
-            known = str(error).replace("ssl.trust", f"{prefix}ssl.trust")
-            raise misconfigured(f"{prefix}{TRUST_STORE}", known) from None
+        trusted = authorities(location, password, f"{self._where}.schema.registry.")
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(trusted)
             file.flush()

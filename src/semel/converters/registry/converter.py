@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +15,19 @@ import pyarrow.compute as pc
 from semel.config import definitions
 from semel.config.reading import given_names
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
+from semel.converters.cursor import Content, Longs
 from semel.converters.json.merge import Part, apart, together
 from semel.converters.json.text import place
 from semel.converters.registry.client import Registry, Schema, UnknownSchema
+from semel.converters.registry.config import AUTO, LATEST, STRATEGY, STRICT, RegistryKeys, registry
 from semel.converters.registry.framing import Framed, framed, unframed
-from semel.converters.registry.registration import Registration
 from semel.converters.semantic import as_sent
-from semel.core.errors import ConfigError, SemelError, Unavailable
+from semel.core.errors import ConfigError, SemelError, Unavailable, misconfigured
+from semel.core.quoting import named
 from semel.core.records import DATA_EXCEPTION, Facts, without_absence
 
+_PACKAGE = "io.confluent.kafka.serializers.subject."
+_STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
 _SERIALIZATION = "org.apache.kafka.common.errors.SerializationException"
 _MOST_READERS = 1000
 _MACHINES = (OSError, MemoryError)
@@ -43,6 +47,82 @@ class Contents:
 
 Reader = Callable[[Framed], Contents]
 Writer = Callable[[pa.Array], pa.Array]
+InColumns = Callable[[Content, Longs, Longs], tuple[pa.Array, Longs]]
+"""Reads the values between these places; also returns the rows that it is not sure of."""
+OneByOne = Callable[[Sequence[bytes]], tuple[pa.Array, list[int], dict[int, str]]]
+"""Reads values; also returns the indices of those that it read, and why it did not read the
+others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """How writers find the id of their schema."""
+
+    is_key: bool
+    registers: bool = True
+    latest: bool = False
+    strict: bool = True
+    strategy: str = _STRATEGIES[0]
+
+    @classmethod
+    def of(cls, keys: RegistryKeys, *, is_key: bool, where: str) -> Registration:
+        """What the keys say.
+
+        Raises:
+            ConfigError: a strategy that is not available.
+        """
+        name = STRATEGY.format("key" if is_key else "value")
+        chosen = keys.key_strategy if is_key else keys.value_strategy
+        strategy = chosen.removeprefix(_PACKAGE)
+        if strategy not in _STRATEGIES:
+            raise misconfigured(
+                f"{where}.{name}",
+                f"{where}.{name}={chosen} must be one of "
+                + ", ".join(_PACKAGE + each for each in _STRATEGIES),
+            )
+        return cls(is_key, keys.registers, keys.latest, keys.strict, strategy)
+
+    def subject(self, topic: str, record: str) -> str:
+        """The subject of a schema. ``record`` is its full name, if it has one.
+
+        Raises:
+            ConfigError: the strategy needs a name, and there is none.
+        """
+        if self.strategy == _STRATEGIES[0]:
+            return f"{topic}-{'key' if self.is_key else 'value'}"
+        if not record:
+            raise ConfigError(
+                f"{STRATEGY.format('key' if self.is_key else 'value')}={_PACKAGE}{self.strategy} "
+                "uses the names of records, but what is written is not a record"
+            )
+        return record if self.strategy == _STRATEGIES[1] else f"{topic}-{record}"
+
+    def latest_of(self, registry: Registry, subject: str) -> Schema | None:
+        """The latest version, if the configuration says to write with that. Confluent's serializers
+        look at that only if they do not register schemas themselves."""
+        if self.registers or not self.latest:
+            return None
+        found = registry.latest(subject)
+        if found is None:
+            raise ConfigError(
+                f"{LATEST}=true, but subject {named(subject)} has no version in {registry.url}: "
+                "register one"
+            )
+        return found
+
+    def id_of(self, registry: Registry, subject: str, kind: str, text: str) -> int:
+        """The id of a schema, which is registered if it is new.
+
+        Raises:
+            ConfigError: it is not registered, and may not be.
+        """
+        try:
+            return registry.id_of(subject, kind, text, register=self.registers)
+        except UnknownSchema:
+            raise ConfigError(
+                f"subject {named(subject)} in {registry.url} has no schema like {text}. Register "
+                f"it, or set {AUTO}=true"
+            ) from None
 
 
 class RegistryConverter(Converter):
@@ -76,6 +156,21 @@ class RegistryConverter(Converter):
                 del given[name]
         return super().keys(given, where)
 
+    @classmethod
+    def configured(
+        cls, config: Mapping[str, str], *, is_key: bool, where: str, evolve: bool = False
+    ) -> Converter:
+        """See :meth:`Converter.configured`."""
+        given = cls.keys(config, where)
+        own = cls._own(given, where)
+        registration = Registration.of(given, is_key=is_key, where=where)
+        return cls(registry(given, where), where, registration=registration, **own)
+
+    @classmethod
+    @abstractmethod
+    def _own(cls, given: Any, where: str) -> dict[str, Any]:
+        """The arguments of the format, from its keys. Raises ConfigError."""
+
     @abstractmethod
     def _reader(self, schema: Schema) -> Reader:
         """How values of a schema are read.
@@ -94,13 +189,12 @@ class RegistryConverter(Converter):
         """
 
     @abstractmethod
-    def _writer(self, schema: Schema, derived: str | None) -> Writer:
-        """How values are written with a schema; ``derived`` is the schema derived from the values,
-        if that is another one: the two must be compatible.
+    def _writer(self, schema: Schema) -> Writer:
+        """How values are written with a schema. Raises ValueError: it cannot be used."""
 
-        Raises:
-            ValueError: they do not fit.
-        """
+    @abstractmethod
+    def _incompatible(self, latest: Schema, derived: str) -> Iterable[str]:
+        """Why values of a derived schema cannot be written with the latest one, field by field."""
 
     def _split(self, group: Framed) -> list[Framed]:
         """Messages of one schema, split by type if they are of several."""
@@ -121,6 +215,12 @@ class RegistryConverter(Converter):
             bound._topic, bound._writers = topic, {}
             self._topics[topic] = bound
         return self._topics[topic]
+
+    def describing(self, facts: Facts) -> Converter:
+        """See :meth:`Converter.describing`."""
+        made = copy.copy(self)
+        made._facts, made._writers, made._topics = facts, {}, {}
+        return made
 
     def encode(self, values: pa.Array) -> pa.Array:
         """See :meth:`Converter.encode`.
@@ -153,16 +253,18 @@ class RegistryConverter(Converter):
     def _writer_of(self, kind: pa.DataType) -> tuple[int, Writer]:
         if kind not in self._writers:
             text, record = self._derived(kind)
-            registration, registry = self._registration, self._registry
+            registration = self._registration
             subject = registration.subject(self._topic, record)
-            latest = registration.latest_of(registry, subject)
-            if latest is not None:
-                writer = self._writer(latest, text if registration.strict else None)
-                self._writers[kind] = latest.id, writer
-            else:
-                number = registration.id_of(registry, subject, self.format, text)
-                writer = self._writer(Schema(self.format, text, id=number), None)
-                self._writers[kind] = number, writer
+            schema = registration.latest_of(self._registry, subject)
+            if schema is None:
+                number = registration.id_of(self._registry, subject, self.format, text)
+                schema = Schema(self.format, text, id=number)
+            elif registration.strict and (wrong := [*self._incompatible(schema, text)]):
+                raise ValueError(
+                    f"schema {schema.id}, the latest, does not read what is written: "
+                    f"{'; '.join(wrong)}. Set {STRICT}=false to try each record"
+                )
+            self._writers[kind] = schema.id, self._writer(schema)
         return self._writers[kind]
 
     def decode(self, values: pa.Array, expected: pa.Schema | None = None) -> Decoded:
@@ -260,3 +362,26 @@ def _read(reader: Reader, group: Framed) -> Iterator[tuple[Framed, Contents]]:
         order = np.arange(len(group.rows))
         yield from _read(reader, group.only(order[:half]))
         yield from _read(reader, group.only(order[half:]))
+
+
+def contents_of(group: Framed, in_columns: InColumns | None, one_by_one: OneByOne) -> Contents:
+    """Values in columns, if the schema allows that; unsure ones are read one by one."""
+    if in_columns is None:
+        found, good, refused = one_by_one(group.contents())
+        return Contents(found, pa.array(good, pa.int64()), refused)
+    try:
+        found, unsure = in_columns(Content(group.data), group.starts, group.ends)
+    except pa.ArrowInvalid:  # a text that does not hold what its type says
+        unsure = np.arange(len(group.rows))
+    if not len(unsure):
+        return Contents(found)
+    alone, good, why = one_by_one(group.only(unsure).contents())
+    refused = {int(unsure[row]): reason for row, reason in why.items()}
+    at = unsure[np.array(good, np.int64)]
+    if len(unsure) == len(group.rows):
+        return Contents(alone, pa.array(at), refused)
+    sure = np.delete(np.arange(len(group.rows)), unsure)
+    both = pa.concat_arrays([found.take(pa.array(sure)), alone])
+    where = np.concatenate([sure, at])
+    order = np.argsort(where)
+    return Contents(both.take(pa.array(order)), pa.array(where[order]), refused)

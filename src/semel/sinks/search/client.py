@@ -25,6 +25,7 @@ from semel.core.errors import (
     Unavailable,
     misconfigured,
 )
+from semel.core.problems import may_read
 from semel.core.quoting import named
 from semel.core.watchdog import waiting
 from semel.kafka import security
@@ -49,6 +50,7 @@ _TLS = (
     "ssl.ca.location",
     "ssl.truststore.location",
     "ssl.truststore.type",
+    "ssl.truststore.password",
     "ssl.certificate.location",
     "ssl.key.location",
     "ssl.keystore.location",
@@ -275,7 +277,7 @@ class Client:
             # The engine retries, and knows whether that is safe; here only other nodes are tried.
             max_retries=len(config.urls) - 1,
             retry_on_status=(),
-            **(self._tls if secure else {}),
+            **(_with_context(self._tls) if secure else {}),
         )
 
 
@@ -309,22 +311,15 @@ def _node(url: str) -> dict[str, Any]:
 
 
 def _tls(given: Mapping[str, str]) -> dict[str, Any]:
-    """The client's settings for ``elastic.https.ssl.*``, in Kafka's words; PEM files only.
+    """The client's settings for ``elastic.https.ssl.*``, in Kafka's words, and the authorities of a
+    trust store. Keys must be PEM files.
 
     Raises:
         ConfigError: a key store of another kind, or a setting that would have no effect.
     """
-    store = given.get("ssl.truststore.location", "")
-    kind = given.get("ssl.truststore.type", "JKS").upper()
-    if store and kind != "PEM" and not given.get("ssl.ca.location"):
-        raise misconfigured(
-            f"{PREFIX}ssl.truststore.location",
-            f"{PREFIX}ssl.truststore.location={store} is of {PREFIX}ssl.truststore.type={kind}, "
-            f"which the client cannot read. Convert it: keytool -list -rfc -keystore {store} > "
-            f"ca.pem. Then set {PREFIX}ssl.ca.location to the new file",
-        )
     try:
-        made = security.librdkafka({k: v for k, v in given.items() if k.startswith("ssl.")})
+        own = {k: v for k, v in given.items() if k.startswith("ssl.")}
+        made = security.librdkafka(own, reads=may_read())
     except ConfigError as error:
         raise ConfigError(*(_as_given(p) for p in error.problems)) from None
     if "ssl.keystore.location" in made:
@@ -337,6 +332,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     _check_settings(given)
     names = {
         "ca_certs": "ssl.ca.location",
+        "authorities": "ssl.ca.pem",
         "client_cert": "ssl.certificate.location",
         "client_key": "ssl.key.location",
     }
@@ -344,6 +340,17 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     if given.get(_HOSTNAME, "https").strip() == "":
         found["ssl_assert_hostname"] = False
     return {"verify_certs": True, **found}
+
+
+def _with_context(tls: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings, with a context for authorities that are in no PEM file."""
+    if "authorities" not in tls:
+        return tls
+    context = ssl.create_default_context(cadata=tls["authorities"])
+    context.check_hostname = tls.get("ssl_assert_hostname", True)
+    if "client_cert" in tls:
+        context.load_cert_chain(tls["client_cert"], tls.get("client_key"))
+    return {"ssl_context": context}
 
 
 def _as_given(problem: Problem) -> Problem:
@@ -356,8 +363,8 @@ def _check_settings(given: Mapping[str, str]) -> None:
     if others:
         raise misconfigured(
             f"{PREFIX}{others[0]}",
-            f"{', '.join(PREFIX + name for name in others)}: not available. TLS needs PEM files "
-            f"without passwords, named in {', '.join(PREFIX + name for name in _TLS)}. Remove it",
+            f"{', '.join(PREFIX + name for name in others)}: not available. TLS takes "
+            f"{', '.join(PREFIX + name for name in _TLS)}; keys have no passwords. Remove it",
         )
     algorithm = given.get(_HOSTNAME, "https").strip()
     if algorithm not in ("", "https"):

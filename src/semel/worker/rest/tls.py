@@ -16,6 +16,7 @@ from semel.config.extras import require
 from semel.config.loading import under
 from semel.config.rest import RestConfig
 from semel.core.errors import ConfigError, misconfigured
+from semel.core.keystores import authorities
 
 LISTENERS, ADMIN = "listeners.https.", "admin.listeners.https."
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -162,23 +163,20 @@ def _trusted(found: Settings, auth: str) -> str:
     if inline:
         return inline
     why = f"ssl.client.auth={auth} needs the authorities that sign clients' certificates"
-    data = _content(found, f"{store}.location", why)
-    if _is_pem(data):
-        return data.decode("ascii", "ignore")
-    key_store, serialization = _pkcs12(data, found, store)
-    entries = [entry.certificate for entry in key_store.additional_certs]
-    pem = [each.public_bytes(serialization.Encoding.PEM).decode() for each in entries]
-    if not pem:
-        raise found.wrong(f"{store}.location", " holds no certificate")
-    return "".join(pem)
+    location = _location(found, f"{store}.location", "PEM, PKCS12 or JKS", why)
+    return authorities(location, found.get(f"{store}.password"), found.prefix)
+
+
+def _location(found: Settings, name: str, kinds: str, why: str) -> str:
+    location = found.get(name)
+    if not location:
+        where = f"{found.prefix}{name}"
+        raise misconfigured(where, f"{why}: set {where} to a {kinds} file")
+    return location
 
 
 def _content(found: Settings, name: str, why: str) -> bytes:
-    location = found.get(name)
-    if not location:
-        raise misconfigured(
-            f"{found.prefix}{name}", f"{why}: set {found.prefix}{name} to a PEM or PKCS12 file"
-        )
+    location = _location(found, name, "PEM or PKCS12", why)
     try:
         data = Path(location).read_bytes()
     except OSError as error:

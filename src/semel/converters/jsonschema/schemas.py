@@ -1,4 +1,5 @@
-"""JSON Schemas as Kafka Connect's schemas, as Confluent's JsonSchemaData understands them."""
+"""JSON Schemas of Arrow types, and in the form of Kafka Connect's schemas, as Confluent's
+JsonSchemaData writes and understands them."""
 
 from __future__ import annotations
 
@@ -7,8 +8,109 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+
+from semel.converters.json.columns import JSON
 from semel.converters.schema_sizes import MOST
-from semel.core.quoting import named
+from semel.converters.semantic import CONNECT, DEBEZIUM, WRITTEN, plain_type, schema_in, suits
+from semel.core.quoting import in_field, named
+from semel.core.records import Facts
+
+Schema = dict[str, Any]
+
+
+def schema_of(kind: pa.DataType, known: Facts | None = None, *, additional: bool = True) -> Schema:
+    """The schema of values of this type.
+
+    Args:
+        known: what Kafka Connect's schema says of itself.
+        additional: readers may meet properties that are not in it
+            (``object.additional.properties``).
+
+    Raises:
+        ValueError: JSON has no such type.
+    """
+    known = known or {}
+    return {**_schema_of(kind, known, additional), **_facts(kind, known)}
+
+
+def _facts(kind: pa.DataType, known: Facts) -> Schema:
+    """A schema's name, version and parameters, unless the type itself has a name."""
+    if known.get("name") in WRITTEN or not suits(known.get("name"), kind):
+        return {}
+    parts = {
+        "title": known.get("name"),
+        "connect.version": known.get("version"),
+        "connect.parameters": known.get("parameters"),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _schema_of(kind: pa.DataType, known: Facts, additional: bool) -> Schema:
+    if pa.types.is_dictionary(kind):
+        return _schema_of(kind.value_type, known, additional)
+    if pa.types.is_struct(kind):
+        fields = enumerate(kind)
+        properties = {f.name: _property(f, number, additional) for number, f in fields}
+        found: Schema = {"type": "object", "properties": properties}
+        return found if additional else {**found, "additionalProperties": False}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {
+            "type": "array",
+            "items": _optional(kind.value_type, known.get("items"), additional),
+        }
+    if pa.types.is_map(kind):
+        return _map(kind, additional)
+    return _plain(kind)
+
+
+def _property(field: pa.Field, number: int, additional: bool) -> Schema:
+    found = schema_of(field.type, schema_in(field), additional=additional)
+    if field.nullable:
+        found = {"oneOf": [{"type": "null"}, found]}
+    return {**found, "connect.index": number}
+
+
+def _optional(kind: pa.DataType, known: Facts | None, additional: bool) -> Schema:
+    return {"oneOf": [{"type": "null"}, schema_of(kind, known, additional=additional)]}
+
+
+def _map(kind: pa.MapType, additional: bool) -> Schema:
+    values = _optional(kind.item_type, None, additional)
+    if pa.types.is_string(kind.key_type):
+        return {"type": "object", "connect.type": "map", "additionalProperties": values}
+    entry = {
+        "key": {**schema_of(kind.key_type, additional=additional), "connect.index": 0},
+        "value": {**values, "connect.index": 1},
+    }
+    items = {"type": "object", "properties": entry}
+    return {"type": "array", "connect.type": "map", "items": items}
+
+
+def _plain(kind: pa.DataType) -> Schema:
+    if kind == JSON:
+        return {"type": "string", "title": DEBEZIUM + "data.Json", "connect.version": 1}
+    if pa.types.is_decimal(kind):
+        parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        return {
+            "type": "number",
+            "title": CONNECT + "Decimal",
+            "connect.version": 1,
+            "connect.type": "bytes",
+            "connect.parameters": parameters,
+        }
+    connect, logical = plain_type(kind)
+    if not connect:
+        raise ValueError(f"JSON Schema cannot represent {kind}. Let a transform convert it")
+    schema: Schema = {"type": _PLAIN[connect]}
+    if connect not in ("boolean", "string"):
+        schema["connect.type"] = connect
+    return schema | ({"title": CONNECT + logical, "connect.version": 1} if logical else {})
+
+
+_PLAIN = dict.fromkeys(("int8", "int16", "int32", "int64"), "integer")
+_PLAIN |= {"float32": "number", "float64": "number"}
+_PLAIN |= {"boolean": "boolean", "bytes": "string", "string": "string"}
 
 ANY: Mapping[str, Any] = {"type": "struct", "optional": True}
 """Values about which nothing is known, or of one of several types: they are kept as JSON."""
@@ -202,3 +304,36 @@ def _named(schema: Mapping[str, Any]) -> dict[str, Any]:
         if schema.get(theirs) is not None:
             found[ours] = schema[theirs]
     return found
+
+
+_WIDER = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "float": 5, "float32": 5, "double": 6}
+_WIDER |= {"float64": 6}
+
+
+def incompatible(
+    reader: Mapping[str, Any], writer: Mapping[str, Any], path: str = ""
+) -> Iterator[str]:
+    """The reasons why a schema does not describe what another one writes, part by part."""
+    told = in_field(path)
+    ours, theirs = writer["type"], reader["type"]
+    if theirs == "struct" and "fields" not in reader:
+        return
+    if writer["optional"] and not reader["optional"]:
+        yield f"{told}it may be null, but not in the latest version"
+    if ours in _WIDER and theirs in _WIDER:
+        if _WIDER[theirs] < _WIDER[ours]:
+            yield f"{told}{ours} cannot be read as {theirs}"
+    elif ours != theirs:
+        yield f"{told}{ours} cannot be read as {theirs}"
+    elif ours == "struct":
+        written = {f["field"]: f for f in writer.get("fields", ())}
+        for field in reader["fields"]:
+            inner = f"{path}.{field['field']}".strip(".")
+            if field["field"] in written:
+                yield from incompatible(field, written[field["field"]], inner)
+            elif not field["optional"]:
+                yield f"field {named(inner)}: it is missing, and the latest version requires it"
+    else:
+        for part in ("items", "values"):
+            if part in reader:
+                yield from incompatible(reader[part], writer[part], f"{path}[]")
