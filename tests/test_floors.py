@@ -24,7 +24,7 @@ FLOORS = [
     {"sinks.lake"},
     {
         *("sinks.delta", "sinks.files", "sinks.iceberg", "sinks.kafka"),
-        *("sinks.filestream", "sinks.search", "sinks.sql"),
+        *("sinks.search", "sinks.sql"),
     },
     {"sinks.postgresql"},
     {"sources.datagen", "sources.directory", "sources.jdbc", "sources.offsets"},

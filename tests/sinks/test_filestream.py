@@ -29,7 +29,7 @@ from semel.core.ledger import (
 )
 from semel.core.records import OFFSET, PARTITION, TOPIC, Commit, Records
 from semel.driver.planning import plan
-from semel.sinks.filestream.sink import FileStreamSink
+from semel.sinks.filestream import FileStreamSink
 from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce

@@ -26,7 +26,7 @@ _MODULES = {
     "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
     "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",
-    "semel.sinks.filestream.sink:FileStreamSink": "semel.sinks.filestream.config",
+    "semel.sinks.filestream:FileStreamSink": "semel.sinks.filestream",
 }
 """Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
 

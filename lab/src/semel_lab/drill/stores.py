@@ -12,7 +12,7 @@ from semel.core.failpoints import OF_FILE_STREAM, OF_FILES, OF_STAGING
 from semel.sinks import jdbc, protocols
 from semel.sinks.delta.config import CLASSES as DELTA
 from semel.sinks.files.config import CLASSES as FILES
-from semel.sinks.filestream.config import CLASSES as FILE_STREAM
+from semel.sinks.filestream import CLASSES as FILE_STREAM
 from semel.sinks.iceberg.config import CLASSES as ICEBERG
 from semel.sinks.kafka.config import CLASSES as KAFKA
 from semel.sinks.search.config import CLASSES as SEARCH

@@ -53,6 +53,12 @@ class Setback:
     base: int | None = None
     undo: int | None = None
 
+    def undone(self, what: str) -> str:
+        """How to bring back what is gone."""
+        if self.undo is None:
+            return ""
+        return f"To bring the {what} back, restore the table to version {self.undo}. "
+
 
 def setback(
     committed: int,

@@ -43,9 +43,8 @@ with needs("connector.class=delta", "delta"):
     from semel.sinks.delta import snapshot
     from semel.sinks.delta.exclusive import refuses_the_second
     from semel.sinks.delta.files import Compaction, DataFile, FileWriter, merge
-    from semel.sinks.delta.positions import Positions, busy
     from semel.sinks.delta.table import Table, checked_options, timeouts, unjudged
-    from semel.sinks.delta.tables import DeadLetterTable, Tables
+    from semel.sinks.delta.tables import DeadLetterTable, Positions, Tables, busy
 
 log = logging.getLogger(__name__)
 

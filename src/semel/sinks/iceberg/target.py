@@ -21,9 +21,8 @@ from semel.sinks import rows as made
 from semel.sinks.convert import to_read
 from semel.sinks.iceberg.catalog import reading
 from semel.sinks.iceberg.config import IcebergConfig, Settings, TableSettings
-from semel.sinks.iceberg.files import StagedFile
+from semel.sinks.iceberg.files import StagedFile, merge
 from semel.sinks.iceberg.ledger import IcebergLedger
-from semel.sinks.iceberg.merge import merge
 from semel.sinks.iceberg.routing import narrowed
 from semel.sinks.iceberg.schema import COMMENT, accommodated, check
 from semel.sinks.iceberg.table import Table

@@ -23,7 +23,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.config import ConnectorConfig, absolute, read
+from semel.config import LOW, ConnectorConfig, absolute, key, read
 from semel.core import formats
 from semel.core.errors import ServiceError, Unavailable, misconfigured
 from semel.core.failpoints import hit
@@ -31,13 +31,32 @@ from semel.core.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_o
 from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
-from semel.sinks.filestream.config import FileStreamSinkConfig
 from semel.sinks.transactional import TransactionalSink
 
+CLASSES = (
+    "org.apache.kafka.connect.file.FileStreamSinkConnector",
+    "FileStreamSinkConnector",
+    "FileStreamSink",
+)
 _LEDGER = ".semel-ledger"
 _NULL = b"null"
 _AGAIN = 0.01
 _BLOCK = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class FileStreamSinkConfig:
+    """The file that takes the records."""
+
+    file: str = key(
+        "file", doc="The file to write to; it is created if it is missing.", group="File"
+    )
+    directory: str = key(
+        "file.directory",
+        "",
+        "The directory that a relative file is in. If empty, the one in which semel was started.",
+        importance=LOW,
+    )
 
 
 @dataclass

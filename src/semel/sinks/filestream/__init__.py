@@ -1,1 +1,0 @@
-"""FileStreamSink: lines of one file."""
