@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from semel.driver.source import SourceRun
-    from semel.kafka.cluster import Cluster
     from semel.spark.gateway import Jvm
     from semel.spark.session import Starting
 
@@ -404,8 +403,6 @@ def _prepared_source(planned: SourcePlan, run_control: RunControl) -> SourceRun:
 
 def _cluster(connector: CommonConfig) -> Cluster:
     """The cluster, once it has answered."""
-    from semel.kafka.cluster import Cluster
-
     client = client_config(connector, "admin")
     wait_for_brokers(client, say=lambda line: log.warning("connector %s: %s", connector.name, line))
     return Cluster(client)
@@ -442,8 +439,6 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
 
 def _topics(connector: ConnectorConfig) -> tuple[Cluster, dict[str, int]]:
     """The cluster, and the partitions of each topic."""
-    from semel.kafka.cluster import Cluster
-
     try:  # most clusters answer at once; then one client and one request are enough
         cluster = Cluster(client_config(connector, "admin"))
         return cluster, cluster.matching(connector, _AT_ONCE)

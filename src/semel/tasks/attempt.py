@@ -31,7 +31,7 @@ class LongRunningTask(Protocol):
 
     @property
     def heartbeats(self) -> float:
-        """Seconds to wait for the driver's word after a fence that is excused."""
+        """Seconds to wait for the driver's word after a fence that proves no takeover."""
 
     def run(self) -> None:
         """Work until the driver says stop."""
@@ -58,9 +58,9 @@ def run_task(spec: TaskSpec, index: int, attempt: int) -> None:
     """Run one task to its end.
 
     Errors that end the connector are reported to the driver, not raised, because Spark would only
-    try again. The same goes for unexpected errors, which would most likely recur. A fenced task
-    with an excuse is started again, unless another task of this run is fenced meanwhile without
-    one: then another run is at work and must not be fenced in turn.
+    try again. The same goes for unexpected errors, which would most likely recur. A task whose
+    fence does not prove a takeover is started again, unless another task of this run is fenced
+    meanwhile and has lost its place: then another run is at work and must not be fenced in turn.
 
     Raises:
         Fenced: the fence does not prove that another run has taken over.
