@@ -219,3 +219,4 @@ def _answer(line: socket.socket) -> None:
         failure = Failure.of(SemelError(f"{type(error).__name__}: {error}"))
     imported = {name for name in {*sys.modules} - known if not name.startswith("_")}
     line.sendall(pickle.dumps(_Answer(result, imported, failure)))
+    line.shutdown(socket.SHUT_WR)  # so that nobody waits until this process is gone
