@@ -301,7 +301,7 @@ def test_a_document_has_the_fields_of_its_record_and_no_others(
         found = [each["payload"] for each in found]
         assert [sorted(own) for own in names] == [sorted(each) for each in found]
     wanted = [expected(way, json.loads(value)) for value in given_]
-    if way != "plain":  # transforms see one type of number in a field
+    if way != "plain" or store not in ("files", "lines"):  # one type of number in a field
         wanted, found = [*map(as_fractions, wanted)], [*map(as_fractions, found)]
     assert sorted(map(shown, found)) == sorted(map(shown, wanted))
 

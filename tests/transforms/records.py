@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semel.core.records import HEADERS_TYPE, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC
+from semel.core.records import (
+    HEADERS_TYPE,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    TOPIC,
+    absence,
+    is_absence,
+)
 from semel.transforms import Outcome, chain_of
 from semel.transforms.base import Batch, Contents
 
@@ -59,10 +68,20 @@ def applied(config: Mapping[str, str], records: Batch) -> Outcome:
 
 
 def values(config: Mapping[str, str], records: Batch) -> list[Any]:
-    """The values, none of which may be refused."""
+    """The values with the fields that each has; none may be refused."""
     outcome = applied(config, records)
     assert not outcome.refused
-    return list(outcome.batch.values.array.to_pylist())
+    return [_own(value) for value in outcome.batch.values.array.to_pylist()]
+
+
+def _own(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _own(held)
+        for name, held in value.items()
+        if not (is_absence(name) or value.get(absence(name)))
+    }
 
 
 def refusals(config: Mapping[str, str], records: Batch) -> list[str]:

@@ -294,15 +294,15 @@ class TestFlatten:
             b'{"a":{"b":{"c":1},"d":[1,2]},"t":"2024-01-01"}', b'{"a":{"e":true}}', b'{"a":null}'
         )
         assert values(stage("Flatten$Value", delimiter="#"), batch(given)) == [
-            {"a#b#c": 1, "a#d": [1, 2], "a#e": None, "t": "2024-01-01"},
-            {"a#b#c": None, "a#d": None, "a#e": True, "t": None},
-            {"a#b#c": None, "a#d": None, "a#e": None, "t": None},
+            {"a#b#c": 1, "a#d": [1, 2], "t": "2024-01-01"},
+            {"a#e": True, "t": None},
+            {"a": None, "t": None},
         ]
 
     def test_a_value_that_is_no_object_stays(self) -> None:
         assert values(stage("Flatten$Value"), batch(of_json(b'{"a":{"b":1}}', b'{"a":5}'))) == [
-            {"a.b": 1, "a": None},
-            {"a.b": None, "a": "5"},
+            {"a.b": 1},
+            {"a": "5"},
         ]
 
     def test_of_structs(self) -> None:
