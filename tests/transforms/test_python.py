@@ -66,6 +66,12 @@ def test_what_is_no_function_is_refused_with_the_key(name: str) -> None:
     assert "function=tests.transforms.test_python:" in str(refused.value)
 
 
+def test_a_module_that_is_not_there_is_named_with_what_to_do() -> None:
+    given = {**with_function("doubled"), "transforms.t.function": "gone.at_all:f"}
+    with pytest.raises(ConfigError, match="Install it, or name its folder in PYTHONPATH"):
+        applied(given, batch([{"n": 1}]))
+
+
 @pytest.mark.parametrize(
     "function", ["os", "os:", ":system", "os.path:a.b", "os:system()", "a b:c"]
 )

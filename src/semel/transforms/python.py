@@ -106,7 +106,10 @@ def _imported(name: str) -> Callable[[pa.RecordBatch], Any]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise misconfigured("function", f"function={name}: cannot load it: {error}") from None
+        why = f"function={name}: cannot load it: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            why += ". Install it, or name its folder in PYTHONPATH"
+        raise misconfigured("function", why) from None
     if not callable(found):
         raise misconfigured("function", f"function={name} is not a function")
     return found  # type: ignore[no-any-return]
