@@ -21,7 +21,8 @@ from semel.core.logformat import TextFormatter
 from semel.driver.planning import plan, plan_any
 from semel.driver.validation import validate
 from semel.spark.job_errors import not_shipped
-from semel.worker import insight, plugins
+from semel.worker import plugins
+from semel.worker.rest import insight
 from semel.worker.secrets import shown
 
 SECRET = "pa55-of-the-shop"
@@ -294,7 +295,7 @@ def test_the_facts_of_a_connector_hide_what_its_references_stand_for(tmp_path: P
         "index.name.format": f"${{file:{file}:index}}",
     }
     wanted = {k: v for k, v in raw().items() if k in ("name", "topics", "bootstrap.servers")}
-    told = insight.guarantee(plan(wanted | given))
+    told = insight.guarantee_of(plan(wanted | given))
     assert "xylo" not in str(told).lower()
     assert told["delivery"] == "exactly-once"
 
