@@ -295,7 +295,7 @@ def test_the_facts_of_a_connector_hide_what_its_references_stand_for(tmp_path: P
         "index.name.format": f"${{file:{file}:index}}",
     }
     wanted = {k: v for k, v in raw().items() if k in ("name", "topics", "bootstrap.servers")}
-    told = insight._guarantee(plan(wanted | given))
+    told = insight.guarantee_of(plan(wanted | given))
     assert "xylo" not in str(told).lower()
     assert told["delivery"] == "exactly-once"
 

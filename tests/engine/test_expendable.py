@@ -46,6 +46,20 @@ def never_answers() -> None:
     threading.Event().wait(PATIENCE)
 
 
+def leaves_a_process() -> int:
+    """It holds the line open, as a process does that takes its time to end."""
+    process = os.fork()
+    if process == 0:
+        signal.alarm(int(PATIENCE))
+        signal.pause()
+    return process
+
+
+def test_an_answer_is_there_before_the_process_has_gone() -> None:
+    process = expendable.call(LIMITS, leaves_a_process)
+    os.kill(process, signal.SIGKILL)  # it is still there
+
+
 def test_a_call_is_answered_by_another_process() -> None:
     what, process = expendable.call(LIMITS, answers, "x")
     assert what == "x"

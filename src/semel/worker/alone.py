@@ -35,7 +35,7 @@ class StandaloneHerder(Herder):
             if name in self._given:
                 raise Conflict(f"Connector {name} already exists")
             self._start(name, config, state)
-            self._log_configured(name, created=True)
+            self._log(name, "created")
             return self.info(name) | warned
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
@@ -44,7 +44,7 @@ class StandaloneHerder(Herder):
             before = self._given.get(name)
             if before is None:
                 self._start(name, config, State.RUNNING)
-                self._log_configured(name, created=True)
+                self._log(name, "created")
                 return True, self.info(name) | warned
             state = self._connector(name).wanted
             self._runtime.remove(name)
@@ -53,7 +53,7 @@ class StandaloneHerder(Herder):
             except Exception:
                 self._start(name, before, state)
                 raise
-            self._log_configured(name, created=False)
+            self._log(name, "reconfigured")
             return False, self.info(name) | warned
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
@@ -66,7 +66,7 @@ class StandaloneHerder(Herder):
             self._runtime.remove(name)
             del self._given[name]
             self._known_topics.pop(name, None)
-            self._log_deleted(name)
+            self._log(name, "deleted")
 
     def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
         try:
@@ -75,21 +75,16 @@ class StandaloneHerder(Herder):
             raise BadRequest(str(error)) from None
         self._given[name] = dict(config)
 
-    def pause(self, name: str) -> None:
-        self._targeted(name, State.PAUSED).pause()
-
-    def resume(self, name: str) -> None:
-        self._targeted(name, State.RUNNING).resume()
-
-    def stop(self, name: str) -> None:
-        patience = self._worker.graceful_timeout_ms / 1000
-        self._targeted(name, State.STOPPED).stop(patience)
-
-    def _targeted(self, name: str, state: State) -> Connector:
+    def target(self, name: str, state: State) -> None:
         self._known(name)
         connector = self._connector(name)
-        self._log_target(name, state)
-        return connector
+        self._log(name, f"target state {state}")
+        if state is State.PAUSED:
+            connector.pause()
+        elif state is State.STOPPED:
+            connector.stop(self._worker.graceful_timeout_ms / 1000)
+        else:
+            connector.resume()
 
     def restart(self, name: str) -> None:
         self.config(name)

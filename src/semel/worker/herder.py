@@ -110,16 +110,9 @@ class Herder(ABC):
         """Stop a connector and forget it. Its ledger stays."""
 
     @abstractmethod
-    def pause(self, name: str) -> None:
-        """Pause a connector: it reads nothing."""
-
-    @abstractmethod
-    def resume(self, name: str) -> None:
-        """Resume a connector."""
-
-    @abstractmethod
-    def stop(self, name: str) -> None:
-        """End a connector's tasks, and wait for that; it keeps its configuration (KIP-875)."""
+    def target(self, name: str, state: State) -> None:
+        """Let a connector run, be paused, so that it reads nothing, or be stopped: then its tasks
+        end, which is waited for, and it keeps its configuration (KIP-875)."""
 
     @abstractmethod
     def restart(self, name: str) -> None:
@@ -264,19 +257,13 @@ class Herder(ABC):
                 part["state"] = State.RESTARTING
         return answer
 
-    def _log_configured(self, name: str, *, created: bool) -> None:
-        log.info("connector %s: %s", name, "created" if created else "reconfigured")
-
-    def _log_deleted(self, name: str) -> None:
-        log.info("connector %s: deleted", name)
-
-    def _log_target(self, name: str, state: State) -> None:
-        log.info("connector %s: target state %s", name, state)
+    def _log(self, name: str, what: str) -> None:
+        log.info("connector %s: %s", name, what)
 
     def _log_restart(self, what: str, *, tasks: bool = False, only_failed: bool = False) -> None:
         with_tasks = " with its tasks" if tasks else ""
         failed = ", only of what has failed" if only_failed else ""
-        log.info("connector %s: restart requested%s%s", what, with_tasks, failed)
+        self._log(what, f"restart requested{with_tasks}{failed}")
 
     # Topics and positions
 
@@ -312,7 +299,7 @@ class Herder(ABC):
             offsets = planned.offsets
             told = map(offsets.text, offsets.set(offsets.checked(body["offsets"]), by))
             text = ", ".join(f"{where}={at}" for where, at in told)
-            log.info("connector %s: offsets set: %s", name, text)
+            self._log(name, f"offsets set: {text}")
 
         self._with_plan(name, alter, changes=True)
         return {"message": "The offsets for this connector have been altered successfully"}
@@ -323,7 +310,7 @@ class Herder(ABC):
         self._check_stopped(name)
 
         self._with_plan(name, lambda planned: planned.offsets.reset(by), changes=True)
-        log.info("connector %s: offsets reset", name)
+        self._log(name, "offsets reset")
         return {"message": "The offsets for this connector have been reset successfully"}
 
     def _check_stopped(self, name: str) -> None:

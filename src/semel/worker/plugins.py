@@ -107,33 +107,8 @@ def apart(room: threading.Semaphore, function: Callable[..., Answer], *arguments
 
 
 def answer(name: str, config: Given, worker: WorkerConfig) -> Answer:
-    """The answer to ``PUT /connector-plugins/{name}/config/validate``.
-
-    Raises:
-        BadRequest: as :func:`validated`.
-    """
-    infos, warnings = validated(name, config, worker)
-    return asdict(infos) | {"warnings": warnings}
-
-
-def unrefused(config: Given, worker: WorkerConfig) -> Answer:
-    """What an answer says in addition about a configuration that is not refused: its warnings, if
-    there are any.
-
-    Raises:
-        BadRequest: names everything that is wrong with it.
-    """
-    infos, warnings = checked(config, worker)
-    _raise_errors(infos)
-    return {"warnings": warnings} if warnings else {}
-
-
-def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
-    """What is wrong with a configuration for the class ``name``.
-
-    Args:
-        config: what the request holds.
-        worker: says what else the connector runs with, and what it may not set.
+    """The answer to ``PUT /connector-plugins/{name}/config/validate``. ``worker`` says what else
+    the connector runs with, and what it may not set.
 
     Raises:
         BadRequest: the configuration belongs to another class, or there is no such class.
@@ -145,7 +120,27 @@ def validated(name: str, config: Given, worker: WorkerConfig) -> Judged:
         declared(_full(given or name))
     except ConfigError as error:
         raise BadRequest(str(error)) from None
-    return checked(config, worker, name, resolves=False)
+    infos, warnings = checked(config, worker, name, resolves=False)
+    return asdict(infos) | {"warnings": warnings}
+
+
+def unrefused(config: Given, worker: WorkerConfig) -> Answer:
+    """What an answer says in addition about a configuration that is not refused: its warnings, if
+    there are any.
+
+    Raises:
+        BadRequest: names everything that is wrong with it, as Kafka Connect's worker does.
+    """
+    infos, warnings = checked(config, worker)
+    if infos.error_count:
+        errors = "\n".join(error for each in infos.configs for error in each.value.errors)
+        raise BadRequest(
+            "Connector configuration is invalid and contains the following "
+            f"{infos.error_count} error(s):\n{errors}\n"
+            "You can also find the above list of errors at the endpoint "
+            "`/connector-plugins/{connectorType}/config/validate`"
+        )
+    return {"warnings": warnings} if warnings else {}
 
 
 def checked(
@@ -165,28 +160,6 @@ def checked(
         for each in infos.configs
     ]
     return replace(infos, configs=configs), located_warnings(warnings, run)
-
-
-def _raise_errors(infos: ConfigInfos) -> None:
-    """Raise the errors of an answer, as a worker does when it gets such a configuration.
-
-    Raises:
-        BadRequest: the configuration has errors.
-    """
-    if not infos.error_count:
-        return
-    errors = [error for config in infos.configs for error in config.value.errors]
-    raise BadRequest(
-        "\n".join(
-            [
-                "Connector configuration is invalid and contains the following "
-                f"{infos.error_count} error(s):",
-                *errors,
-                "You can also find the above list of errors at the endpoint "
-                "`/connector-plugins/{connectorType}/config/validate`",
-            ]
-        )
-    )
 
 
 def _short(name: str) -> str:

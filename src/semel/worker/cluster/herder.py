@@ -82,7 +82,7 @@ class ClusterHerder(Herder):
             if name in self._configs:
                 raise Conflict(f"Connector {name} already exists")
             self._write([*initial, records.configured(name, config)])
-            self._log_configured(name, created=True)
+            self._log(name, "created")
             return self.info(name) | warned
 
     def put(self, name: str, config: Mapping[str, str]) -> tuple[bool, Answer]:
@@ -91,7 +91,7 @@ class ClusterHerder(Herder):
         with self._changing:
             created = name not in self._configs
             self._write([records.configured(name, config)])
-            self._log_configured(name, created=created)
+            self._log(name, "created" if created else "reconfigured")
             return created, self.info(name) | warned
 
     def patch(self, name: str, changes: Mapping[str, str | None]) -> Answer:
@@ -104,17 +104,16 @@ class ClusterHerder(Herder):
         with self._changing:
             self.config(name)
             self._write(records.forgotten(name))
-            self._log_deleted(name)
+            self._log(name, "deleted")
 
-    def pause(self, name: str) -> None:
-        self._target(name, State.PAUSED)
-
-    def resume(self, name: str) -> None:
-        self._target(name, State.RUNNING)
-
-    def stop(self, name: str) -> None:
-        self._target(name, State.STOPPED)
-        self._wait_for(lambda: stopped(self._store, name), _STOPS_IN)
+    def target(self, name: str, state: State) -> None:
+        self.lead()
+        with self._changing:
+            self._known(name)
+            self._write([records.targeted(name, state)])
+            self._log(name, f"target state {state}")
+        if state is State.STOPPED:
+            self._wait_for(lambda: stopped(self._store, name), _STOPS_IN)
 
     def restart(self, name: str) -> None:
         self.own(name)
@@ -194,13 +193,6 @@ class ClusterHerder(Herder):
             raise Nobody
         if owner != self._me:
             raise Elsewhere(owner)
-
-    def _target(self, name: str, state: State) -> None:
-        self.lead()
-        with self._changing:
-            self._known(name)
-            self._write([records.targeted(name, state)])
-            self._log_target(name, state)
 
     def _write(self, new: Sequence[Record]) -> None:
         try:

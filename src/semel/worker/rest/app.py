@@ -304,17 +304,17 @@ def _states(app: FastAPI, herder: Herder) -> None:
 
     @app.put("/connectors/{name}/pause", status_code=202)
     def pause(name: Name) -> Response:
-        herder.pause(name)
+        herder.target(name, State.PAUSED)
         return Response(status_code=202)
 
     @app.put("/connectors/{name}/resume", status_code=202)
     def resume(name: Name) -> Response:
-        herder.resume(name)
+        herder.target(name, State.RUNNING)
         return Response(status_code=202)
 
     @app.put("/connectors/{name}/stop", status_code=204)
     def stop(name: Name) -> None:
-        herder.stop(name)
+        herder.target(name, State.STOPPED)
 
     @app.post("/connectors/{name}/restart")
     def restart(

@@ -81,7 +81,7 @@ def add_semel(
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
-        return plain(herder.look(name, _guarantee))
+        return plain(herder.look(name, guarantee_of))
 
     @app.get(f"{base}/ledger")
     def ledger(name: Name) -> Any:
@@ -123,7 +123,7 @@ def _waits(waiting: Waiting | None) -> dict[str, Any] | None:
     return {"for": waiting.on, "since": since, "reason": redacted(waiting.why)}
 
 
-def _guarantee(planned: AnyPlan) -> dict[str, Any]:
+def guarantee_of(planned: AnyPlan) -> dict[str, Any]:
     """The guarantee that holds and why, with the facts that ``semel describe`` shows."""
     held = planned.guarantee
     return {
