@@ -9,13 +9,11 @@ were there before the ledger, or if another program has added them after it took
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +26,7 @@ from semel.core import formats
 from semel.core.errors import ServiceError, Unavailable, misconfigured
 from semel.core.failpoints import hit
 from semel.core.ledger import Hole, LedgerEntry, Rebase, TopicPartition, holes_of, now, rebased
+from semel.core.locks import alone
 from semel.core.records import OFFSET, PARTITION, Commit, Records, by_target, one_array
 from semel.sinks.base import Snapshot
 from semel.sinks.capabilities import Capabilities
@@ -40,7 +39,6 @@ CLASSES = (
 )
 _LEDGER = ".semel-ledger"
 _NULL = b"null"
-_AGAIN = 0.01
 _BLOCK = 8 * 1024 * 1024
 
 
@@ -161,21 +159,10 @@ class FileStreamSink(TransactionalSink[_Transaction]):
         except OSError as error:  # a disk that is full, say
             raise Unavailable(f"{self._where}: {error.strerror}") from None
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The lock for writing, held by one process at a time and released when it ends.
-
-        Raises:
-            Unavailable: another process has held it for too long. It may be frozen.
-        """
+    def _locked(self) -> AbstractContextManager[None]:
+        """The lock for writing."""
         path = self._path.with_name(self._ledger.name + ".lock")
-        deadline = time.monotonic() + self._connector.store_timeout_ms / 1000
-        with path.open("wb") as lock:
-            while not _lock(lock):
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"{self._where}: another process holds {path}")
-                time.sleep(_AGAIN)
-            yield
+        return alone(path, self._connector.store_timeout_ms / 1000, self._where)
 
     def _state(self) -> _State:
         try:
@@ -303,14 +290,6 @@ class FileStreamSink(TransactionalSink[_Transaction]):
             rows={topic: state.lines.get(topic, 0) for topic in topics},
             targets={topic: topic for topic in topics},
         )
-
-
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _lines(parts: Sequence[Records]) -> pa.Buffer:

@@ -7,7 +7,7 @@ it are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from semel.core.ledger import OffsetRange
+from semel.core.ledger import OffsetRange, TopicPartition
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, Records, RowsRejected
 from semel.sinks.base import Snapshot
 
@@ -138,6 +138,16 @@ def in_ranges(rows: pa.Table, ranges: Sequence[OffsetRange] | None, topic: str) 
     for r in ranges:
         inside = (offsets >= r.from_offset) & (offsets < r.until_offset)
         keep |= inside & (partitions == r.partition) & (r.topic == topic)
+    return rows.filter(pa.array(keep))
+
+
+def below(rows: pa.Table, topic: str, ends: Mapping[TopicPartition, int]) -> pa.Table:
+    """Rows of a topic below the positions, by their columns ``partition`` and ``offset``."""
+    keep = np.zeros(rows.num_rows, dtype=bool)
+    partitions, offsets = (rows.column(n).to_numpy() for n in ("partition", "offset"))
+    for tp, end in ends.items():
+        if tp.topic == topic:
+            keep |= (partitions == tp.partition) & (offsets < end)
     return rows.filter(pa.array(keep))
 
 

@@ -14,6 +14,7 @@ from semel.config import HIGH, LOW, SourceConnectorConfig, Type, key, read
 from semel.config.allowed import PATHS, is_below, roots_of
 from semel.core.delivery import Support
 from semel.core.errors import ConfigError, Problem, TransientError
+from semel.core.problems import refuse
 from semel.core.quoting import PATH, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
 from semel.sources.growing import BytePosition, GrowingFile, is_directory
@@ -74,19 +75,15 @@ class FileStreamConfig:
     )
 
     def __post_init__(self) -> None:
-        problems = []
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[Problem]:
         if not self.file.strip() and not self.pattern.strip():
-            problems.append(
-                Problem("file", "file is required. The file to read; or set file.pattern")
-            )
+            yield Problem("file", "file is required. The file to read; or set file.pattern")
         if self.file.strip() and self.pattern.strip():
-            problems.append(Problem("file", "file and file.pattern exclude each other: set one"))
+            yield Problem("file", "file and file.pattern exclude each other: set one")
         if "," in self.topic:
-            problems.append(
-                Problem("topic", f"topic={self.topic} must be one topic, without commas")
-            )
-        if problems:
-            raise ConfigError(*problems)
+            yield Problem("topic", f"topic={self.topic} must be one topic, without commas")
 
 
 class FileStreamSource(Source):

@@ -203,24 +203,15 @@ class GrowingFile:
             if block:
                 quiet_since, idle = time.monotonic(), False
                 rest += block
-                used = 0
-                before = behind
-                for values, length in split(rest, self._most, self._charset):
-                    used += length
-                    behind = (before + rest[max(0, used - _BEHIND) : used])[-_BEHIND:]
-                    yield Lines(values, BytePosition(position + used, zlib.crc32(behind)))
-                position += used
-                rest = rest[used:]
-                self._check_length(rest, position)
+                held = len(rest)
+                rest, behind, position = yield from self._split(rest, behind, position)
                 # Read more at a time, so that a long line is not searched again for every block.
-                size = _BLOCK if used else min(2 * size, LARGEST)
+                size = _BLOCK if len(rest) < held else min(2 * size, LARGEST)
                 continue
             idle = True
             if ends:
                 if rest:
-                    position += len(rest)
-                    behind = (behind + rest)[-_BEHIND:]
-                    yield self._last(rest, BytePosition(position, zlib.crc32(behind)))
+                    yield self._end(rest, behind, position)
                 return
             there, here = self._there(), os.fstat(file.fileno())
             read_until = position + len(rest)
@@ -271,26 +262,36 @@ class GrowingFile:
             rest = b""
             for block in _blocks(content):
                 rest += block
-                used, before = 0, behind
-                for values, length in split(rest, self._most, self._charset):
-                    used += length
-                    behind = (before + rest[max(0, used - _BEHIND) : used])[-_BEHIND:]
-                    yield Lines(values, BytePosition(position + used, zlib.crc32(behind)))
-                position += used
-                rest = rest[used:]
-                self._check_length(rest, position)
+                rest, behind, position = yield from self._split(rest, behind, position)
             if rest:
-                behind = (behind + rest)[-_BEHIND:]
-                yield self._last(rest, BytePosition(position + len(rest), zlib.crc32(behind)))
+                yield self._end(rest, behind, position)
 
-    def _check_length(self, rest: bytes, position: int) -> None:
-        """Raises ServiceError: a line does not end."""
-        if len(rest) > LARGEST:
+    def _split(
+        self, block: bytes, behind: bytes, position: int
+    ) -> Generator[Lines, None, tuple[bytes, bytes, int]]:
+        """The whole lines of the bytes after a position; then the rest of them, the last bytes
+        before it, and its position.
+
+        Raises:
+            ServiceError: a line does not end.
+        """
+        used, before = 0, behind
+        for values, length in split(block, self._most, self._charset):
+            used += length
+            behind = (before + block[max(0, used - _BEHIND) : used])[-_BEHIND:]
+            yield Lines(values, BytePosition(position + used, zlib.crc32(behind)))
+        if len(block) - used > LARGEST:
             raise ServiceError(
                 f"connector {self._connector}: file {named(self._path, PATH)}: the line at "
-                f"position {position} has no end within {LARGEST:,} bytes, and is held in memory. "
-                "Is this a text file? Divide the line, or skip it with semel offsets set"
+                f"position {position + used} has no end within {LARGEST:,} bytes, and is held in "
+                "memory. Is this a text file? Divide the line, or skip it with semel offsets set"
             )
+        return block[used:], behind, position + used
+
+    def _end(self, rest: bytes, behind: bytes, position: int) -> Lines:
+        """The last line after a position, and the place at the end of the file."""
+        behind = (behind + rest)[-_BEHIND:]
+        return self._last(rest, BytePosition(position + len(rest), zlib.crc32(behind)))
 
     def _there(self) -> os.stat_result | None:
         """The file that has the name now."""

@@ -270,22 +270,22 @@ class Table:
         return bool(info.is_file)
 
     def scanned(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of all rows; text as plain strings, not as the query engine's views. Yields
-        at least one batch."""
+        """Some columns of all rows; text as plain strings, not as the query engine's views."""
         with translated(self.where):
             reader = pa.RecordBatchReader.from_stream(self._table.scan(columns=list(columns)))
             plain = [
                 pa.field(f.name, pa.string() if f.type == pa.string_view() else f.type)
                 for f in reader.schema
             ]
-            schema = pa.schema(plain)
-            yield pa.RecordBatch.from_pylist([], schema)
             for batch in reader:
-                yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+                yield from pa.Table.from_batches([batch]).cast(pa.schema(plain)).to_batches()
 
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """The same, as one table."""
-        return pa.Table.from_batches(self.scanned(columns))
+        found = list(self.scanned(columns))
+        if found:
+            return pa.Table.from_batches(found)
+        return pa.schema([self.columns.field(c) for c in columns]).empty_table()
 
     def count(self) -> int:
         with translated(self.where):

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.core.ledger import TopicPartition
 from semel.core.quoting import named
 from semel.sinks.base import Snapshot
 from semel.sinks.iceberg.ledger import IcebergLedger
 from semel.sinks.iceberg.table import Table
 from semel.sinks.lake.reading import keys_in, places_in
+from semel.sinks.rereading import below
 from semel.sinks.storedkeys import StoredKeys
 
 
@@ -61,7 +60,7 @@ def gathered(
     name = f"the tables of {home.where}"
     # A table may hold more than home by now: such rows are not judged yet.
     ends = {e.topic_partition: e.position for e in at.entries}
-    records = {t: [_below(p.records[t], t, ends) for p in parts if t in p.records] for t in topics}
+    records = {t: [below(p.records[t], t, ends) for p in parts if t in p.records] for t in topics}
     # Each table is judged by its own ledger, which moves with its rows.
     written = sum(e.rows_written for e in at.entries)
     written -= sum(e.rows_written for p in parts for e in p.entries)
@@ -74,15 +73,6 @@ def gathered(
         dict.fromkeys(topics, name),
         dead,
     )
-
-
-def _below(rows: pa.Table, topic: str, ends: Mapping[TopicPartition, int]) -> pa.Table:
-    keep = np.zeros(rows.num_rows, dtype=bool)
-    partitions, offsets = (rows.column(n).to_numpy() for n in ("partition", "offset"))
-    for tp, end in ends.items():
-        if tp.topic == topic:
-            keep |= (partitions == tp.partition) & (offsets < end)
-    return rows.filter(pa.array(keep))
 
 
 def _lacks(table: Table, column: str) -> str:

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError
-from semel.core.ledger import TopicPartition
 from semel.core.quoting import named
 from semel.core.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
+from semel.sinks.rereading import below
 from semel.sinks.search import dead_letters, indices
 from semel.sinks.search.client import Client
 from semel.sinks.search.ledger import SearchLedger
@@ -68,7 +67,7 @@ def take(
         if provenance:
             read = _places_in_stream if streams else _places
             found = read(client, index.name, topic, provenance)
-            mine = _below(found, topic, positions)
+            mine = below(found, topic, positions)
             if topic not in unkeyed and len(mine) < len(found):
                 under_way.add(topic)
             records[topic] = pa.concat_tables([records.get(topic, mine.slice(0, 0)), mine])
@@ -132,15 +131,3 @@ def _places_in_stream(
             "offset": pa.array([source[offset] for source in mine], pa.int64()),
         }
     )
-
-
-def _below(found: pa.Table, topic: str, positions: Mapping[TopicPartition, int]) -> pa.Table:
-    mine = {tp.partition: at for tp, at in positions.items() if tp.topic == topic}
-    keep = pa.array([False] * len(found), pa.bool_())
-    for partition, position in mine.items():
-        here = pc.and_(
-            pc.equal(found.column("partition"), partition),
-            pc.less(found.column("offset"), position),
-        )
-        keep = pc.or_(keep, here)
-    return found.filter(keep)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from semel.config import HIGH, LOW, Type, key
-from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import Problem, misconfigured
 from semel.core.patterns import check
+from semel.core.problems import refuse
 from semel.sources.directory import filepulse
 from semel.sources.directory.opencsv import Dialect
 
@@ -52,6 +53,30 @@ def _charset(name: str) -> None:
         codecs.lookup(name)
     except LookupError:
         raise ValueError("is not a character set, such as UTF-8 or ISO-8859-1") from None
+
+
+def _character(given: str) -> str:
+    text = given.strip() or given
+    if (text.isascii() and text.isdecimal()) or len(text) > 1:  # 9 is a tab, as in spooldir
+        if not 0 <= (number := int(text)) < 128:
+            raise ValueError(number)
+        text = chr(number)
+    if not text.isascii() or not text:
+        raise ValueError
+    return text
+
+
+def _attributes(names: Sequence[str]) -> None:
+    wrong = [n for n in names if n not in ATTRIBUTES]
+    if wrong:
+        raise ValueError(f"must be one or more of {', '.join(ATTRIBUTES)}")
+
+
+def _is_character(given: str) -> bool:
+    try:
+        return bool(_character(given))
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -132,64 +157,6 @@ class TextKeys:
     strict_quotes: bool = key(
         "csv.strict.quotes", False, "Leave out what stands outside of quotes.", importance=LOW
     )
-
-    def problems(self) -> list[Problem]:
-        """The problems with keys whose values are not characters."""
-        found = []
-        for name, given in (
-            ("csv.separator.char", self.separator),
-            ("csv.quote.char", self.quote),
-            ("csv.escape.char", self.escape),
-        ):
-            try:
-                _character(given)
-            except ValueError:
-                found.append(
-                    Problem(name, f"{name}={given} must be a character of ASCII, or its number")
-                )
-        if not found and self._clash(self.dialect):
-            found.append(
-                Problem(
-                    "csv.separator.char",
-                    f"csv.separator.char={self.separator} must differ from csv.quote.char and "
-                    "csv.escape.char",
-                )
-            )
-        return found
-
-    def _clash(self, of: Dialect) -> bool:
-        return of.separator == of.quote or (of.separator == of.escape and not of.rfc_4180)
-
-    @property
-    def dialect(self) -> Dialect:
-        separator, quote, escape = map(_character, (self.separator, self.quote, self.escape))
-        return Dialect(
-            separator,
-            quote,
-            "\0" if escape == quote else escape,
-            self.rfc_4180 or separator == "\0",
-            self.strict_quotes,
-            self.ignore_quotations,
-            self.ignore_whitespace,
-            self.nulls,
-        )
-
-
-def _character(given: str) -> str:
-    text = given.strip() or given
-    if (text.isascii() and text.isdecimal()) or len(text) > 1:  # 9 is a tab, as in spooldir
-        if not 0 <= (number := int(text)) < 128:
-            raise ValueError(number)
-        text = chr(number)
-    if not text.isascii() or not text:
-        raise ValueError
-    return text
-
-
-def _attributes(names: Sequence[str]) -> None:
-    wrong = [n for n in names if n not in ATTRIBUTES]
-    if wrong:
-        raise ValueError(f"must be one or more of {', '.join(ATTRIBUTES)}")
 
 
 @dataclass(frozen=True)
@@ -341,50 +308,50 @@ class DirectoryConfig(TextKeys):
     )
 
     def __post_init__(self) -> None:
-        problems = [*self._of_files(), *self._of_records(), *self.problems()]
-        if problems:
-            raise ConfigError(*problems)
+        refuse(self._problems())
 
-    def _of_files(self) -> Sequence[Problem]:
-        found = []
+    def _problems(self) -> Iterator[Problem]:
         if "," in self.topic:
-            found.append(Problem("topic", f"topic={self.topic} must be one topic, no commas"))
+            yield Problem("topic", f"topic={self.topic} must be one topic, no commas")
         if self.cleanup in (MOVE, MOVE_BY_DATE) and not self.finished_path:
-            found.append(
-                Problem(
-                    "finished.path",
-                    f"finished.path is required with cleanup.policy={self.cleanup}: finished "
-                    "files are moved there",
-                )
+            yield Problem(
+                "finished.path",
+                f"finished.path is required with cleanup.policy={self.cleanup}: finished files "
+                "are moved there",
             )
         if not self.halt and not self.error_path:
-            found.append(
-                Problem(
-                    "error.path",
-                    "error.path is required with halt.on.error=false: files that cannot be "
-                    "read are moved there",
-                )
+            yield Problem(
+                "error.path",
+                "error.path is required with halt.on.error=false: files that cannot be read are "
+                "moved there",
             )
         root = f"{self.input_path.rstrip('/')}/"
         for name, path in (("finished.path", self.finished_path), ("error.path", self.error_path)):
             there = f"{path.rstrip('/')}/"
             if path and (there == root or (self.recursive and there.startswith(root))):
-                found.append(
-                    Problem(
-                        name,
-                        f"{name}={path} is read as part of input.path={self.input_path}: name "
-                        "another place",
-                    )
+                yield Problem(
+                    name,
+                    f"{name}={path} is read as part of input.path={self.input_path}: name another "
+                    "place",
                 )
-        return found
-
-    def _of_records(self) -> Sequence[Problem]:
-        found = []
         if self.timestamp_mode == "field" and not self.timestamp_field:
-            found.append(
-                Problem("timestamp.field", "timestamp.field is required with timestamp.mode=field")
+            yield Problem(
+                "timestamp.field", "timestamp.field is required with timestamp.mode=field"
             )
-        return found
+        given = {
+            "csv.separator.char": self.separator,
+            "csv.quote.char": self.quote,
+            "csv.escape.char": self.escape,
+        }
+        wrong = [name for name, text in given.items() if not _is_character(text)]
+        for name in wrong:
+            yield Problem(name, f"{name}={given[name]} must be a character of ASCII, or its number")
+        if not wrong and self._clash(self.dialect):
+            yield Problem(
+                "csv.separator.char",
+                f"csv.separator.char={self.separator} must differ from csv.quote.char and "
+                "csv.escape.char",
+            )
 
     def format_of(self, connector_class: str) -> str:
         """The format of the files.
@@ -403,3 +370,20 @@ class DirectoryConfig(TextKeys):
         if not found:
             raise misconfigured("format", f"format is required: one of {', '.join(FORMATS)}")
         return found
+
+    def _clash(self, of: Dialect) -> bool:
+        return of.separator == of.quote or (of.separator == of.escape and not of.rfc_4180)
+
+    @property
+    def dialect(self) -> Dialect:
+        separator, quote, escape = map(_character, (self.separator, self.quote, self.escape))
+        return Dialect(
+            separator,
+            quote,
+            "\0" if escape == quote else escape,
+            self.rfc_4180 or separator == "\0",
+            self.strict_quotes,
+            self.ignore_quotations,
+            self.ignore_whitespace,
+            self.nulls,
+        )

@@ -6,17 +6,14 @@ of the offsets topic.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from semel.config.source_connector import OFFSETS_FILE
-from semel.core.errors import ServiceError, Unavailable, misconfigured
+from semel.core.errors import ServiceError, misconfigured
+from semel.core.locks import alone
 from semel.core.quoting import PATH, named
 from semel.sources.offsets.outside import Record, compare
 
@@ -34,7 +31,6 @@ _NULL, _END = b"p", b"x"
 _LENGTH = struct.Struct(">i")
 
 _PATIENCE = 20.0
-_AGAIN = 0.01
 """Seconds to wait for a process that writes the file, and between two looks."""
 
 
@@ -92,7 +88,9 @@ class OffsetFile:
         """
         scratch = self._path.with_name(f"{self._path.name}.semel-new")
         try:
-            with self._alone():
+            with alone(
+                self._path.with_name(f"{self._path.name}.semel-lock"), _PATIENCE, self._where
+            ):
                 held = dict(self.read())
                 compare(self._where, known, held)
                 for key, value in records:
@@ -109,25 +107,6 @@ class OffsetFile:
 
     def close(self) -> None:
         """Nothing stays open."""
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        path = self._path.with_name(f"{self._path.name}.semel-lock")
-        deadline = time.monotonic() + _PATIENCE
-        with path.open("w") as lock:
-            while not _lock(lock):
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"{self._where}: another process holds {path}")
-                time.sleep(_AGAIN)
-            yield
-
-
-def _lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def serialized(held: Mapping[bytes, bytes]) -> bytes:
