@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from semel.config import HIGH, LOW, Type, key
 from semel.config.extras import require
 from semel.converters.registry.client import TRUST_PASSWORD, TRUST_STORE, Registry
-from semel.core.errors import ConfigError, Problem
+from semel.core.errors import Problem, misconfigured
 from semel.core.problems import refuse
 
 _TLS = "schema.registry.ssl."
@@ -248,12 +248,8 @@ def registry(keys: RegistryKeys, where: str) -> Registry:
         ConfigError: a package is missing, or a file cannot be used.
     """
     client = "httpx2" if find_spec("httpx") is None else "httpx"  # older releases take httpx
-    require(
-        f"{where} with a schema registry",
-        "registry",
-        {client: "confluent-kafka[schemaregistry]"},
-        key=where,
-    )
+    packages = {client: "confluent-kafka[schemaregistry]"}
+    require(f"{where} with a schema registry", "registry", packages, key=where)
     settings: dict[str, Any] = {"timeout": keys.timeout_ms / 1000, "max.retries": 2}
     settings |= _login(keys) | _tls(keys, where)
     settings["url"] = ",".join(map(_without_login, keys.addresses))
@@ -264,19 +260,8 @@ def registry(keys: RegistryKeys, where: str) -> Registry:
 
 def _login(keys: RegistryKeys) -> dict[str, Any]:
     if keys.bearer_source:
-        given = {
-            "bearer.auth.token": keys.bearer_token,
-            "bearer.auth.issuer.endpoint.url": keys.bearer_issuer,
-            "bearer.auth.client.id": keys.bearer_client,
-            "bearer.auth.client.secret": keys.bearer_secret,
-            "bearer.auth.scope": keys.bearer_scope,
-            "bearer.auth.identity.pool.id": keys.bearer_pool,
-        }
-        return {
-            "bearer.auth.credentials.source": keys.bearer_source,
-            "bearer.auth.logical.cluster": keys.bearer_cluster,
-            **{name: value for name, value in given.items() if value},
-        }
+        own = _given(keys, "bearer.auth.")
+        return {"bearer.auth.logical.cluster": "", **own}
     if keys.source.upper() == "USER_INFO":
         return {"basic.auth.user.info": keys.user}
     parts = urlsplit(keys.addresses[0])
@@ -285,19 +270,23 @@ def _login(keys: RegistryKeys) -> dict[str, Any]:
     return {"basic.auth.user.info": f"{unquote(parts.username)}:{unquote(parts.password or '')}"}
 
 
+def _given(keys: RegistryKeys, prefix: str) -> dict[str, Any]:
+    """The settings with this prefix that have a value; the client has the same names for them."""
+    named = ((each.metadata.get("name", ""), getattr(keys, each.name)) for each in fields(keys))
+    return {name: value for name, value in named if name.startswith(prefix) and value}
+
+
 def _without_login(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
-    given = {
-        "ssl.ca.location": keys.ca,
-        "ssl.certificate.location": keys.certificate,
-        "ssl.key.location": keys.private_key,
-        "ssl.key.password": keys.key_password,
+    found = {
+        name.removeprefix("schema.registry."): value
+        for part in ("ca", "certificate", "key")
+        for name, value in _given(keys, f"{_TLS}{part}.").items()
     }
-    found = {name: value for name, value in given.items() if value}
     if keys.trust_store and not keys.ca:
         found[TRUST_STORE] = keys.trust_store
         found[TRUST_PASSWORD] = keys.trust_password
@@ -307,14 +296,12 @@ def _tls(keys: RegistryKeys, where: str) -> dict[str, str]:
     kind = keys.store_type.upper()
     if kind != "PEM":
         name = f"{where}.{_TLS}keystore.location"
-        raise ConfigError(
-            Problem(
-                name,
-                f"{name}={location}: semel reads the keys of PEM files, not of {kind}. Convert it: "
-                f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
-                "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
-                f"-nodes; set {name}=store.pem and {where}.{_TLS}keystore.type=PEM",
-            )
+        raise misconfigured(
+            name,
+            f"{name}={location}: semel reads the keys of PEM files, not of {kind}. Convert it: "
+            f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
+            "-deststoretype PKCS12, then openssl pkcs12 -in store.p12 -out store.pem "
+            f"-nodes; set {name}=store.pem and {where}.{_TLS}keystore.type=PEM",
         )
     found["ssl.certificate.location"] = location
     return found
