@@ -20,7 +20,7 @@ from semel.converters.registry.client import Registry
 from semel.core.answers import TooLarge, content_of, limit_httpx, limit_requests, limit_urllib3
 from semel.core.errors import ServiceError, TransientError, Unavailable, Unresolvable
 from semel.sinks.files.webhdfs import WebHdfsStore
-from semel.sinks.iceberg import rest
+from semel.sinks.iceberg import catalog
 from semel.sinks.search.client import Client
 from semel.sinks.search.config import SearchConfig
 from semel_lab.embedded.process import LOOPBACK
@@ -141,7 +141,7 @@ def test_a_search_server_whose_answer_is_too_large_is_named(server: str) -> None
 
 def test_a_catalog_whose_answer_is_too_large_is_named(server: str) -> None:
     with pytest.raises(TooLarge, match="/v1/config has more than 134,217,728 bytes"):
-        rest.connect("x", 60.0, uri=server)
+        catalog._rest("x", 60.0, {"uri": server})
 
 
 def test_a_webhdfs_gateway_whose_answer_is_too_large_is_named(server: str) -> None:
