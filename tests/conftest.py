@@ -1,4 +1,4 @@
-"""Real services for the tests. They end with the test session, even if that is SIGKILLed."""
+"""Real services for the tests. They end with the test run, even if that is SIGKILLed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,21 +18,19 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, settings
 
 from semel_lab.embedded import Kafka, Postgres
-from semel_lab.embedded import mariadb as mariadb_server
 from semel_lab.embedded.hdfs import Hdfs
 from semel_lab.embedded.java import find_java, has_compiler
 from semel_lab.embedded.mariadb import MariaDB
-from semel_lab.embedded.opensearch import Elasticsearch, OpenSearch
 from semel_lab.embedded.process import comes_true
-from semel_lab.embedded.registry import SchemaRegistry
 from tests import s3
-from tests.databases import MYSQL, SYSTEMS, Given, new_sqlserver_database
+from tests.databases import SYSTEMS, Given, new_sqlserver_database
 from tests.faults import Faults, apart, before
 from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
 from tests.restcatalog import RestCatalogServer
 
 pytest_plugins = [
+    "tests.servers",
     "tests.matrix",
     "tests.reporting",
     "tests.sampling",
@@ -111,48 +110,10 @@ def services_directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def kafka(services_directory: Path) -> Iterator[Kafka]:
-    """The session's Kafka. A test that stops, kills or fills it takes ``own_kafka`` instead."""
-    with Kafka(services_directory / "kafka", short_lived=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def postgres(services_directory: Path) -> Iterator[Postgres]:
-    """The session's PostgreSQL. A test that stops or kills it takes ``own_postgres`` instead.
-
-    No test cuts the machine's power, so none needs fsync. Each makes and drops a database.
-    """
-    with Postgres(services_directory / "postgres", settings={"fsync": "off"}) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def registry(services_directory: Path) -> Iterator[SchemaRegistry]:
-    """The session's schema registry. A test that stops it starts one of its own."""
-    with SchemaRegistry(services_directory / "registry") as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def jdk() -> None:
     """Some servers are started from a line of Java, which a runtime alone cannot compile."""
     if not has_compiler(java := find_java()):
         pytest.skip(f"this server needs a JDK, and {java} is only a runtime")
-
-
-@pytest.fixture(scope="session")
-def opensearch(services_directory: Path, jdk: None) -> Iterator[OpenSearch]:
-    """The session's OpenSearch. A test that stops or kills it starts one of its own."""
-    with OpenSearch(services_directory / "opensearch") as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def elasticsearch(services_directory: Path, jdk: None) -> Iterator[Elasticsearch]:
-    """The session's Elasticsearch."""
-    with Elasticsearch(services_directory / "elasticsearch") as running:
-        yield running
 
 
 @pytest.fixture(scope="session")
@@ -236,7 +197,7 @@ def own_postgres(services_directory: Path) -> Iterator[Callable[[], Postgres]]:
 
 @pytest.fixture
 def topic(kafka: Kafka) -> MakeTopic:
-    """Creates topics in the session's Kafka. Their records last, however old they say they are:
+    """Creates topics in the run's Kafka. Their records last, however old they say they are:
     the broker looks for expired ones every few seconds."""
 
     def make(
@@ -257,52 +218,42 @@ def database(postgres: Postgres) -> Iterator[str]:
     postgres.drop_database(name)
 
 
-@pytest.fixture(scope="session")
-def mariadb(services_directory: Path) -> Iterator[MariaDB | Given]:
-    """The session's MariaDB, or the MySQL that is tested instead."""
-    if MYSQL:
-        yield Given(MYSQL)
-        return
-    if not mariadb_server.installed():
-        pytest.skip("mariadbd is not installed (Debian: apt-get install mariadb-server)")
-    with MariaDB(services_directory / "mariadb") as running:
-        yield running
-
-
 @pytest.fixture(
     params=[pytest.param(s, marks=pytest.mark.long) if s == "duckdb" else s for s in SYSTEMS]
 )
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a new, empty database of each system besides PostgreSQL. `make test` tries DuckDB,
     which is slow to begin, where a test asks for it with ``SYSTEMS``."""
-    yield from _new_database(request, tmp_path)
+    with new_database(request.param, request, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture(params=("postgresql", *SYSTEMS))
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The same, of PostgreSQL too."""
-    if request.param == "postgresql":
+    with new_database(request.param, request, tmp_path) as url:
+        yield url
+
+
+@contextmanager
+def new_database(system: str, request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
+    """The URL of a new, empty database of a system."""
+    if system == "postgresql":
         yield request.getfixturevalue("database")
-    else:
-        yield from _new_database(request, tmp_path)
-
-
-def _new_database(request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
-    if request.param == "sqlserver":
+    elif system == "sqlserver":
         yield from new_sqlserver_database()
-        return
-    if request.param != "mariadb":
-        yield f"jdbc:{request.param}:{directory / 'database'}"
-        return
-    server: MariaDB | Given = request.getfixturevalue("mariadb")
-    name = f"test_{uuid.uuid4().hex[:8]}"
-    yield server.create_database(name)
-    server.drop_database(name)
+    elif system == "mariadb":
+        server: MariaDB | Given = request.getfixturevalue("mariadb")
+        name = f"test_{uuid.uuid4().hex[:8]}"
+        yield server.create_database(name)
+        server.drop_database(name)
+    else:
+        yield f"jdbc:{system}:{directory / 'database'}"
 
 
 @pytest.fixture(scope="session")
 def produce(request: pytest.FixtureRequest) -> Produce:
-    """Writes records, to the session's Kafka unless told another's ``bootstrap_servers``."""
+    """Writes records, to the run's Kafka unless told another's ``bootstrap_servers``."""
 
     def write(
         topic: str,

@@ -13,12 +13,6 @@ import pytest
 
 TOGETHER = {
     "micro-batches": ("tests/engine/microbatch/",),  # one Spark session
-    "search servers": (  # two JVMs
-        "tests/sinks/search/",
-        "tests/engine/test_published.py",
-        "tests/engine/test_search.py",
-        "tests/lab/embedded/test_opensearch.py",
-    ),
     "files": ("tests/sinks/files/", "tests/engine/test_files_hdfs.py"),  # HDFS
     "catalogs": (  # two JVMs, a REST catalog's and a Hive metastore's, and moto
         "tests/sinks/iceberg/test_catalogs.py",
@@ -30,28 +24,30 @@ TOGETHER = {
 """Tests that share what is slow to start: one worker runs them."""
 
 FIRST = (
-    "tests/lab/test_drill_source.py",
+    "lab/tests/test_drill_source.py",
     "tests/test_audit_any_records.py",
     "tests/rest/test_cluster_faults.py",
     "tests/test_image.py",
     "tests/test_packaging.py",
     "tests/test_extras_installed.py",
     "tests/test_docs_shell.py",
-    "tests/lab/test_drill_cluster.py",
-    "tests/lab/test_drill_peer.py",
-    "tests/lab/test_drill_registry.py",
+    "lab/tests/test_drill_cluster.py",
+    "lab/tests/test_drill_peer.py",
+    "lab/tests/test_drill_registry.py",
     "tests/rest/test_takeover.py",
     "tests/engine/test_takeover.py",
     "tests/test_docs_examples.py",
     "tests/engine/test_beside_connect.py",
     "tests/rest/test_spark_cluster.py",
     "tests/rest/test_against_connect.py",
-    "tests/lab/test_demo.py",
+    "lab/tests/test_demo.py",
     "tests/engine/test_iceberg_spark.py",
-    "tests/lab/embedded/test_services.py",
+    "lab/tests/test_services.py",
     "micro-batches",
     "tests/engine/test_sources.py",
-    "search servers",
+    "tests/engine/test_crashes.py",
+    "tests/engine/test_search.py",
+    "tests/sinks/test_ledgers.py",
     "tests/engine/test_files.py",
     "tests/sinks/kafka/test_failures.py",
     "tests/rest/test_cluster.py",
@@ -65,7 +61,7 @@ FIRST = (
     "tests/cli/test_connectors.py",
     "tests/test_audit.py",
     "tests/engine/test_databases.py",
-    "tests/lab/test_drill.py",
+    "lab/tests/test_drill.py",
     "tests/engine/test_damage.py",
     "tests/sinks/test_postgresql_failures.py",
     "tests/cli/test_commands.py",
@@ -99,7 +95,7 @@ FIRST = (
     "tests/sinks/test_object_store_faults.py",
     "tests/test_gateway.py",
     "tests/kafka/test_secured.py",
-    "tests/lab/embedded/test_postgres.py",
+    "lab/tests/test_postgres.py",
     "tests/engine/test_failures.py",
     "tests/sinks/test_values.py",
 )

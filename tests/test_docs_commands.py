@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks.__main__ import Suite
 
+from benchmarks.__main__ import Suite
 from semel.cli.commands import app
 from semel.cli.worker import IGNORED, PASSED_ON
 from semel.config import check_keys

@@ -35,11 +35,11 @@ from tests.sinks.kafka.copying import consume
 from tests.test_docs import PAGES, ROOT, named
 
 LEFT_OUT = {
-    r"make ": "tests/test_packaging.py and tests/lab/test_demo.py run demos; the rest is for tests",
+    r"make ": "tests/test_packaging.py and lab/tests/test_demo.py run demos; the rest is for tests",
     r"(\S*python3 -m venv|\S*pip|\. \.venv|/opt/semel/)": "tests/test_extras_installed.py installs",
     r"apt-get": "installs packages of the system",
     r"semel services up": "its ports may be in use: tests/test_extras_installed.py starts services",
-    r"semel drill": "takes minutes; tests/lab/ runs drills of each kind",
+    r"semel drill": "takes minutes; lab/tests/ runs drills of each kind",
     r"(useradd|cp|install|systemctl|journalctl) ": "changes the system's services",
     r"docker ": "needs a container engine; tests/test_image.py does what the Dockerfile says",
     r"kubectl ": "needs a cluster; tests/test_deploy.py checks the files against its schemas",

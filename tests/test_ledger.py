@@ -274,32 +274,6 @@ def test_a_ledger_that_is_not_there_is_empty(target: Target) -> None:
     assert list(sink.snapshot([]).holes) == []
 
 
-def test_first_positions_are_inserted_once(target: Target) -> None:
-    sink = target.sink()
-    sink.prepare([])
-    tp, other = PARTITIONS[:2]
-    assert sink.start(firsts({tp: 5})) == {tp: 5}
-    assert sink.start(firsts({tp: 9, other: 2})) == {tp: 5, other: 2}
-    entry = sink.entries()[0]
-    assert (entry.position, entry.start_position) == (5, 5)
-    assert sink.start(firsts({})) == {}
-
-
-def test_counts_add_up(target: Target) -> None:
-    sink = target.sink()
-    sink.prepare([])
-    tp = PARTITIONS[0]
-    sink.start(firsts({tp: 100}))
-    sink.advance([Advance(span(tp, 100, 110), 8, 5, 2, 1)])
-    sink.advance([Advance(span(tp, 110, 120), lost=9)])
-    sink.commit([Advance(span(tp, 120, 130), 10, 10, 0, 0)], Commit([]))
-    (entry,) = sink.entries()
-    assert entry == LedgerEntry(
-        tp.topic, tp.partition, 130, 100, 18, 15, 2, 1, 9, updated_at=entry.updated_at
-    )
-    assert list(sink.snapshot([]).holes) == [Hole(*tp, 110, 120)]
-
-
 def test_records_of_the_former_log_are_refused_at_the_same_position(target: Target) -> None:
     sink = target.sink()
     sink.prepare([])
@@ -411,19 +385,6 @@ def test_several_drivers_may_insert_first_positions_at_once(target: Target) -> N
     found = race(4, lambda n: sinks[n].start(firsts(dict.fromkeys(PARTITIONS, n))))
     assert all(f == found[0] for f in found)
     assert len({(e.position) for e in sinks[0].entries()}) == 1
-
-
-def test_connectors_do_not_see_each_other(target: Target) -> None:
-    one, two = target.sink("it's"), target.sink("its")
-    one.prepare([])
-    tp = PARTITIONS[0]
-    one.start(firsts({tp: 1}))
-    assert two.entries() == []
-    with pytest.raises(LedgerConflict, match="is at None"):
-        two.advance([Advance(span(tp, 1, 2))])
-    two.start(firsts({tp: 7}))
-    one.set_positions(None)
-    assert [e.position for e in two.entries()] == [7]
 
 
 def test_no_environment_variable_switches_the_rule_off(

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks import delta, iceberg, sources
 from benchmarks.measure import Sample
 from benchmarks.meter import Meter
 from benchmarks.progress import Curve
@@ -18,9 +21,6 @@ from benchmarks.report import Column, Figures, count
 from benchmarks.systems import Peer, Semel
 from benchmarks.throughput import CONTESTS, _figures
 from benchmarks.visible import Warm
-from deltalake import DeltaTable, write_deltalake
-
-from benchmarks import delta, iceberg, sources
 from tests.patience import PATIENCE
 
 

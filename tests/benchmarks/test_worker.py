@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.report import megabytes
 
 from benchmarks import worker
+from benchmarks.report import megabytes
 
 
 def test_a_side_that_fails_with_many_connectors_leaves_the_other_figures(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,84 +15,79 @@ from tests.engine.harness import Running, name
 
 Config = dict[str, str]
 Configure = Callable[..., Config]
-Lake = Callable[..., Config]
+Lake = Configure
 Start = Callable[..., Running]
+
+
+BOUNDED = {
+    "retry.backoff.ms": "100",
+    "processingTime": "0 seconds",
+    "maxOffsetsPerTrigger": "120",
+    "tasks.max": "2",
+}
+"""Small and many commits on the driver."""
+
+
+def connector(kafka: Kafka, own: Mapping[str, Any]) -> Configure:
+    """A connector from the run's Kafka with keys of its sink, and at last those of a test; None
+    takes one away."""
+
+    def make(topics: str | None, keys: Mapping[str, Any] | None = None) -> Config:
+        config = {
+            "name": name(),
+            "topics": topics,
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "provenance": "true",
+            "value.converter.schemas.enable": "false",
+            "retry.backoff.ms": "200",
+            **own,
+            **(keys or {}),
+        }
+        return {k: v for k, v in config.items() if v is not None}
+
+    return make
 
 
 @pytest.fixture
 def configure(kafka: Kafka, database: str) -> Configure:
-    """A connector from the session's Kafka to the test's database, with keys of the test's own."""
-
-    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": "postgresql",
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "connection.url": database,
-            "connection.loginTimeout": "600",
-            "auto.create": "true",
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "200",
-            **(keys or {}),
-        }
-        return {k: v for k, v in config.items() if v is not None}
-
-    return make
+    """A connector to the test's database in PostgreSQL."""
+    own = {
+        "connector.class": "postgresql",
+        "connection.url": database,
+        "connection.loginTimeout": "600",
+        "auto.create": "true",
+    }
+    return connector(kafka, own)
 
 
 @pytest.fixture
-def lake(kafka: Kafka, tmp_path: Path) -> Lake:
-    """A connector from the session's Kafka to Delta tables below the test's directory."""
-
-    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": "delta",
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "delta.table.path": str(tmp_path / "lake"),
-            "auto.create": "true",
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "100",
-            "processingTime": "0 seconds",
-            "maxOffsetsPerTrigger": "120",
-            "tasks.max": "2",
-            **(keys or {}),
-        }
-        return {k: v for k, v in config.items() if v is not None}
-
-    return make
+def lake(kafka: Kafka, tmp_path: Path) -> Configure:
+    """A connector to Delta tables below the test's directory."""
+    path = str(tmp_path / "lake")
+    own = {"connector.class": "delta", "delta.table.path": path, "auto.create": "true", **BOUNDED}
+    return connector(kafka, own)
 
 
 @pytest.fixture
 def warehouse(kafka: Kafka, tmp_path: Path) -> Configure:
-    """A connector from the session's Kafka to Iceberg tables in the test's directory."""
+    """A connector to Iceberg tables in the test's directory."""
+    own = {
+        "connector.class": "iceberg",
+        "iceberg.catalog.type": "sql",
+        "iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db",
+        "iceberg.catalog.warehouse": f"file://{tmp_path}/warehouse",
+        "iceberg.tables": "db.t",
+        "iceberg.tables.auto-create-enabled": "true",
+        **BOUNDED,
+    }
+    return connector(kafka, own)
 
-    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": "iceberg",
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "iceberg.catalog.type": "sql",
-            "iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db",
-            "iceberg.catalog.warehouse": f"file://{tmp_path}/warehouse",
-            "iceberg.tables": "db.t",
-            "iceberg.tables.auto-create-enabled": "true",
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "100",
-            "processingTime": "0 seconds",
-            "maxOffsetsPerTrigger": "120",
-            "tasks.max": "2",
-            **(keys or {}),
-        }
-        return {k: v for k, v in config.items() if v is not None}
 
-    return make
+@pytest.fixture
+def files(kafka: Kafka, tmp_path: Path) -> Configure:
+    """A connector to files below the test's directory."""
+    own = {"connector.class": "files", "path": str(tmp_path / "files"), "flush.size": "20"}
+    return connector(kafka, {**own, **BOUNDED})
 
 
 @pytest.fixture

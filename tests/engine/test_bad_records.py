@@ -28,7 +28,7 @@ from tests.engine.harness import (
     some,
     sql,
 )
-from tests.lab.embedded.test_kafka import offsets
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -269,8 +269,8 @@ def consumed(kafka: Kafka, topic: str) -> list[Any]:
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Partition
 
-    _, end = offsets(kafka, topic)
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "dead"})
+    _, end = consumer.get_watermark_offsets(Partition(topic, 0), timeout=PATIENCE)
     consumer.assign([Partition(topic, 0, 0)])
     found: list[Any] = []
     while len(found) < end:

@@ -21,29 +21,24 @@ from semel.core import failpoints
 from semel.core.errors import (
     BadRecord,
     ConfigError,
-    Fenced,
     OffsetOutOfRange,
     SemelError,
     ServiceError,
     TransientError,
 )
-from semel.core.ledger import Advance, Hole, OffsetRange, TopicPartition
+from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.driver import bounded, triggers
 from semel.driver.planning import plan
 from semel.kafka import consumer as consumers
 from semel.tasks import bounded as boundedtask
 from semel.tasks import control
 from semel_lab.embedded import Kafka, logs
-from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Lake, Start
 from tests.engine.harness import (
     InlineSpark,
-    LocalSpark,
     assert_each_exactly_once,
-    assert_promise_kept,
     caught_up,
-    drive,
     driving,
     freezing,
     name,
@@ -51,33 +46,13 @@ from tests.engine.harness import (
     records,
     recreate,
     some,
-    until_one_is_fenced,
     wait_until,
 )
-from tests.matrix import UPSERT
 from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
 COUNT = 300
-DELIVERIES = {
-    **matrix.DELIVERIES,
-    "idempotent": matrix.DELIVERIES["idempotent"] | UPSERT,
-    "transactional+upsert": matrix.DELIVERIES["transactional"] | UPSERT,
-}
-CASES = [
-    (delivery, place)
-    for delivery in DELIVERIES
-    for place in failpoints.PLACES
-    if not (delivery.startswith("transactional") and place == "deliver.between")
-]
-IN_SHORT = ["sink.before_commit"]
-SHORT = [
-    (delivery, place)
-    for delivery, place in CASES
-    if place == "deliver.between" or (delivery == "transactional" and place in IN_SHORT)
-]
-IN_TASKS = ("task.after_poll", "task.after_convert")
 
 
 @pytest.mark.parametrize(
@@ -113,25 +88,6 @@ def ids(config: Config) -> list[int]:
 def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -> AuditReport:
     """Checked twice: by the audit, and straight from the table."""
     return assert_each_exactly_once(config, ids(config), expected)
-
-
-@pytest.mark.cell(sink="delta", mode="bounded", delivery="delivery")
-@pytest.mark.parametrize(("delivery", "place"), some(CASES, SHORT))
-def test_killed_at(
-    delivery: str, place: str, topic: MakeTopic, produce: Produce, lake: Lake, points: Path
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = lake(source, DELIVERIES[delivery])
-    failpoints.arm(points, place, "kill-worker", skip=2)
-    if place in IN_TASKS:
-        caught_up(config, spark=LocalSpark(points))
-    else:
-        assert drive(config, points) == -9
-        caught_up(config)
-    assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
-    shows = place == "deliver.between"
-    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
 
 
 def test_a_job_may_end_in_the_moment_that_waiting_for_it_does(
@@ -170,72 +126,6 @@ def test_an_error_that_nobody_expected_ends_the_connector_and_is_not_tried_again
     with pytest.raises(SemelError, match="task 0 failed unexpectedly: ZeroDivisionError: nobody"):
         caught_up(lake(source), spark=InlineSpark())
     assert tried == [0]
-
-
-def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
-    topic: MakeTopic, produce: Produce, lake: Lake, points: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = lake(source)
-    monkeypatch.setattr(failpoints, "_directory", str(points))
-    in_driver = [p for p in failpoints.PLACES if p.startswith("sink.")]
-    for place in in_driver:
-        failpoints.arm(points, place, "raise")
-    failpoints.arm(points, "task.after_poll", "raise")
-    progress = caught_up(config, spark=LocalSpark(points))
-    assert len(failpoints.fired(points)) == len(in_driver) + 1
-    assert progress.rows == COUNT
-    assert_nothing_lost_nothing_twice(config, range(COUNT))
-
-
-def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
-    topic: MakeTopic, produce: Produce, lake: Lake, start: Start
-) -> None:
-    source = topic(partitions=2)
-    config = lake(source)
-
-    def feed(sent: int) -> int:
-        produce(source, records(COUNT, start=sent))
-        return sent + COUNT
-
-    sent, fenced = until_one_is_fenced(start, config, feed)
-    assert fenced == 1
-    caught_up(config)
-    assert_nothing_lost_nothing_twice(config, range(sent))
-
-
-@pytest.mark.parametrize(
-    ("place", "keys"),
-    [
-        pytest.param("sink.after_positions", {}, marks=pytest.mark.long),
-        ("sink.before_commit", {}),
-        pytest.param("sink.before_commit", UPSERT, marks=pytest.mark.long),
-        pytest.param("sink.after_positions", UPSERT, marks=pytest.mark.long),
-    ],
-)
-def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
-    place: str,
-    keys: dict[str, str],
-    topic: MakeTopic,
-    produce: Produce,
-    lake: Lake,
-    points: Path,
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = lake(source, keys)
-    failpoints.arm(points, place, "freeze", skip=1)
-    zombie = driving(config, points)
-    assert zombie.pid is not None
-    wait_until((points / f"frozen.{zombie.pid}").exists)
-    caught_up(config)
-    version = table(config, source).version()
-    failpoints.thaw(points, zombie.pid)
-    zombie.join(PATIENCE)
-    assert zombie.exitcode == Fenced.exit_code
-    assert table(config, source).version() == version
-    assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
 @pytest.mark.long
@@ -335,27 +225,6 @@ def test_a_bad_record_ends_the_connector_after_everything_before_it(
     assert sorted(map(str, left)) == sorted(table(config, source).file_uris())
 
 
-@pytest.mark.long
-def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
-    topic: MakeTopic, produce: Produce, lake: Lake, points: Path
-) -> None:
-    source = topic(partitions=2)
-    values = [v for i in range(0, COUNT, 10) for v in (*records(10, start=i), b"{bad %d" % i)]
-    produce(source, values)
-    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
-    config = lake(source, keys)
-    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=1)
-    assert drive(config, points) == -9
-    caught_up(config)
-    report = assert_nothing_lost_nothing_twice(config, range(COUNT))
-    assert sum(p.failed for p in report.partitions) == COUNT // 10
-    letters = rows(config, "dead")
-    assert sorted(letters.column("value").to_pylist()) == sorted(
-        b"{bad %d" % i for i in range(0, COUNT, 10)
-    )
-    assert set(letters.column("connector").to_pylist()) == {config["name"]}
-
-
 def test_a_value_that_does_not_fit_the_table_is_a_bad_record(
     topic: MakeTopic, produce: Produce, lake: Lake
 ) -> None:
@@ -406,24 +275,6 @@ def test_a_topic_deleted_under_it_is_waited_for_and_is_another_one_when_it_is_ba
     with pytest.raises(OffsetOutOfRange, match=f"topic {source} was deleted and created again"):
         running.wait()
     assert ids(config) == list(range(20))
-
-
-def test_records_that_retention_removed_are_a_hole_or_an_error(
-    topic: MakeTopic, produce: Produce, lake: Lake, kafka: Kafka
-) -> None:
-    source = topic()
-    produce(source, records(50))
-    config = lake(source)
-    caught_up(config)
-    produce(source, records(50, start=50))
-    kafka.delete_records(source, {0: 70})
-    with pytest.raises(OffsetOutOfRange, match="20 records lost"):
-        caught_up(config)
-    caught_up({**config, "offset.out.of.range": "earliest"})
-    assert ids(config) == [*range(50), *range(70, 100)]
-    snapshot = plan(config).sink.snapshot([source])
-    assert list(snapshot.holes) == [Hole(source, 0, 50, 70)]
-    assert sum(e.records_lost for e in snapshot.entries) == 20
 
 
 @pytest.mark.long

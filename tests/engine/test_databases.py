@@ -20,73 +20,31 @@ from semel_lab.embedded import Kafka
 from semel_lab.embedded.proxy import Proxy
 from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
-from tests.engine.conftest import Config, Configure, Start
+from tests.engine.conftest import Configure, Start, connector
 from tests.engine.harness import (
     LocalSpark,
     assert_nothing_lost_nothing_twice,
-    assert_promise_kept,
     caught_up,
-    ids,
     name,
     records,
     some,
     sql,
     wait_until,
 )
-from tests.engine.test_delivery import DELIVERIES
 from tests.matrix import UPSERT
 
 pytestmark = pytest.mark.integration
 
-COUNT = 1200
 IN_FILES = ("sqlite", "duckdb")
 MYSQL_TIMEOUT = {"connection.idle.in.transaction.timeout.ms": "3000"}
 
 
 @pytest.fixture
 def configure(kafka: Kafka, sql_url: str) -> Configure:
-    """A connector from the session's Kafka to a new database of each system."""
-
-    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": sql_url.split(":")[1],
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "connection.url": sql_url,
-            "auto.create": "true",
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "200",
-            **(keys or {}),
-        }
-        return {k: str(v) for k, v in config.items() if v is not None}
-
-    return make
-
-
-@pytest.mark.cell(sink="sql_url", mode="direct", delivery="delivery")
-@pytest.mark.parametrize(
-    ("sql_url", "delivery"),
-    some(product(SYSTEMS, DELIVERIES), {("mariadb", "transactional")}),
-    indirect=["sql_url"],
-)
-def test_killed_at_every_place(
-    delivery: str, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
-) -> None:
-    """One run that dies at each place once; each guarantee holds what it promises."""
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = configure(source, {"consumer.override.max.poll.records": 20, **DELIVERIES[delivery]})
-    places = [p for p in failpoints.PLACES if delivery != "transactional" or p != "deliver.between"]
-    for place in places:
-        failpoints.arm(points, place, "kill-worker", skip=1)
-    spark = LocalSpark(points)
-    caught_up(config, spark=spark)
-    assert {f.place for f in failpoints.fired(points)} == set(places)
-    assert spark.attempts[0] >= len(places)
-    found = ids(config["connection.url"], source)
-    assert_promise_kept(config, points, found, COUNT, shows=True)
+    """A connector to a new database of each system."""
+    system = sql_url.split(":")[1]
+    own = {"connector.class": system, "connection.url": sql_url, "auto.create": "true"}
+    return connector(kafka, own)
 
 
 @pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)

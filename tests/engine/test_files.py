@@ -6,9 +6,8 @@ import json
 import resource
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import fastavro
@@ -19,75 +18,27 @@ import pytest
 
 from semel.audit import AuditReport, audit
 from semel.core import failpoints
-from semel.core.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
-from semel.core.ledger import Hole, TopicPartition
+from semel.core.errors import BadRecord, ConfigError, ServiceError
+from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
 from semel.sinks.files import places
-from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Start
+from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
     InlineSpark,
-    LocalSpark,
     assert_each_exactly_once,
-    assert_promise_kept,
     caught_up,
     drive,
-    driving,
     name,
     positions,
     records,
     some,
-    until_one_is_fenced,
-    wait_until,
 )
-from tests.patience import PATIENCE
 from tests.s3 import Bucket, server
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
-Files = Callable[..., Config]
-
 COUNT = 300
-DELIVERIES = {
-    "at-most-once": {"delivery": "at-most-once"},
-    "at-least-once": {"delivery": "at-least-once"},
-    "transactional": {"delivery": "exactly-once", "delivery.mechanism": "transactional"},
-}
-IN_TASKS = ("task.after_poll", "task.after_convert", "staging.mid_file")
-LOSES = {"deliver.between", "files.between_renames"}
-PLACES = [p for p in (*failpoints.PLACES, *failpoints.OF_FILES) if p != "deliver.between"]
-IN_BETWEEN = ["deliver.between", "sink.before_commit", "sink.after_commit", "files.between_renames"]
-KILLED = [
-    *(("transactional", p) for p in PLACES),
-    *((d, p) for d in ("at-least-once", "at-most-once") for p in IN_BETWEEN),
-]
-SHORT = {("transactional", p) for p in IN_BETWEEN if p != "sink.after_commit"}
-
-
-@pytest.fixture
-def files(kafka: Kafka, tmp_path: Path) -> Files:
-    """A connector from the session's Kafka to files below the test's directory."""
-
-    def make(topics: str | None, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": "files",
-            "topics": topics,
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "path": str(tmp_path / "files"),
-            "provenance": "true",
-            "value.converter.schemas.enable": "false",
-            "retry.backoff.ms": "100",
-            "processingTime": "0 seconds",
-            "maxOffsetsPerTrigger": "120",
-            "flush.size": "20",
-            "tasks.max": "2",
-            **(keys or {}),
-        }
-        return {k: v for k, v in config.items() if v is not None}
-
-    return make
 
 
 @pytest.fixture
@@ -118,87 +69,8 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
     return assert_each_exactly_once(config, ids(config), expected)
 
 
-@pytest.mark.cell(sink="files", mode="bounded", delivery="delivery")
-@pytest.mark.parametrize(("delivery", "place"), some(KILLED, SHORT))
-def test_killed_at(
-    delivery: str, place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = files(source, DELIVERIES[delivery])
-    failpoints.arm(points, place, "kill-worker", skip=2)
-    if place in IN_TASKS:
-        caught_up(config, spark=LocalSpark(points))
-    else:
-        assert drive(config, points) == -9
-        caught_up(config)
-    shows = delivery == "at-most-once" and place in LOSES
-    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
-
-
-@pytest.mark.long
-def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
-    topic: MakeTopic, produce: Produce, files: Files, points: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = files(source)
-    monkeypatch.setattr(failpoints, "_directory", str(points))
-    in_driver = [p for p in failpoints.PLACES if p.startswith("sink.")]
-    in_driver.append("files.between_renames")
-    for place in in_driver:
-        failpoints.arm(points, place, "raise")
-    failpoints.arm(points, "staging.mid_file", "raise")
-    progress = caught_up(config, spark=LocalSpark(points))
-    assert len(failpoints.fired(points)) == len(in_driver) + 1
-    assert progress.rows == COUNT
-    assert_nothing_lost_nothing_twice(config, range(COUNT))
-
-
-def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
-    topic: MakeTopic, produce: Produce, files: Files, start: Start
-) -> None:
-    source = topic(partitions=2)
-    config = files(source)
-
-    def feed(sent: int) -> int:
-        produce(source, records(COUNT, start=sent))
-        return sent + COUNT
-
-    sent, fenced = until_one_is_fenced(start, config, feed)
-    assert fenced == 1
-    caught_up(config)
-    assert_nothing_lost_nothing_twice(config, range(sent))
-
-
-@pytest.mark.parametrize(
-    "place",
-    some(
-        ["sink.after_positions", "sink.before_commit", "sink.after_commit"], {"sink.before_commit"}
-    ),
-)
-def test_a_driver_that_was_frozen_in_a_commit_changes_nothing_when_it_wakes_up(
-    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
-) -> None:
-    """Frozen before its entry, it is fenced. After it, the other driver has finished its commit."""
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = files(source)
-    failpoints.arm(points, place, "freeze", skip=1)
-    zombie = driving(config, points)
-    assert zombie.pid is not None
-    wait_until((points / f"frozen.{zombie.pid}").exists)
-    caught_up(config)
-    before = visible(config, source)
-    failpoints.thaw(points, zombie.pid)
-    zombie.join(PATIENCE)
-    assert zombie.exitcode == (0 if place == "sink.after_commit" else Fenced.exit_code)
-    assert visible(config, source) == before
-    assert_nothing_lost_nothing_twice(config, range(COUNT))
-
-
 def test_no_reader_ever_sees_a_file_that_is_not_whole(
-    topic: MakeTopic, produce: Produce, files: Files, start: Start
+    topic: MakeTopic, produce: Produce, files: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(1000))
@@ -219,7 +91,7 @@ def test_no_reader_ever_sees_a_file_that_is_not_whole(
 
 @pytest.mark.long
 def test_a_replay_may_cut_the_records_into_other_files(
-    topic: MakeTopic, produce: Produce, files: Files, points: Path
+    topic: MakeTopic, produce: Produce, files: Configure, points: Path
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(200))
@@ -234,7 +106,7 @@ def test_a_replay_may_cut_the_records_into_other_files(
 
 
 def test_another_folder_is_refused_until_it_is_allowed(
-    topic: MakeTopic, produce: Produce, files: Files, tmp_path: Path
+    topic: MakeTopic, produce: Produce, files: Configure, tmp_path: Path
 ) -> None:
     """The ledger lies beside the files, so it is not there; but the group has a copy of it."""
     source = topic()
@@ -253,7 +125,7 @@ def test_another_folder_is_refused_until_it_is_allowed(
 
 
 def test_a_disk_that_fills_up_is_tried_again_and_then_named(
-    topic: MakeTopic, produce: Produce, files: Files
+    topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
     source = topic()
     produce(source, records(100))
@@ -274,7 +146,11 @@ def test_a_disk_that_fills_up_is_tried_again_and_then_named(
 
 
 def test_the_disk_is_full_when_the_entry_is_to_be_written(
-    topic: MakeTopic, produce: Produce, files: Files, points: Path, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic,
+    produce: Produce,
+    files: Configure,
+    points: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = topic()
     produce(source, records(100))
@@ -302,7 +178,7 @@ def test_the_disk_is_full_when_the_entry_is_to_be_written(
 def test_an_object_store_that_copies_instead_of_renaming(
     topic: MakeTopic,
     produce: Produce,
-    files: Files,
+    files: Configure,
     bucket: str,
     points: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -326,7 +202,7 @@ def test_an_object_store_that_copies_instead_of_renaming(
 
 @pytest.mark.parametrize("place", some(["sink.before_commit", "files.between_renames"], ()))
 def test_killed_while_it_writes_to_s3(
-    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+    place: str, topic: MakeTopic, produce: Produce, files: Configure, points: Path
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(COUNT))
@@ -343,7 +219,7 @@ def test_killed_while_it_writes_to_s3(
 
 @pytest.mark.parametrize("kind", some(["json", "csv", "avro"], ()))
 def test_other_formats_are_exactly_once_too(
-    kind: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
+    kind: str, topic: MakeTopic, produce: Produce, files: Configure, points: Path
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(COUNT))
@@ -367,7 +243,7 @@ def test_other_formats_are_exactly_once_too(
 
 
 def test_a_bad_record_ends_the_connector_after_everything_before_it(
-    topic: MakeTopic, produce: Produce, files: Files
+    topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
     source = topic()
     produce(source, [*records(95), b"{not JSON", *records(50, start=95)])
@@ -378,30 +254,8 @@ def test_a_bad_record_ends_the_connector_after_everything_before_it(
     assert ids(config) == list(range(95))
 
 
-@pytest.mark.parametrize(
-    "place", some(["sink.before_commit", "sink.after_commit"], {"sink.before_commit"})
-)
-def test_dead_letters_are_in_the_same_commit(
-    place: str, topic: MakeTopic, produce: Produce, files: Files, points: Path
-) -> None:
-    source = topic(partitions=2)
-    values = [v for i in range(0, COUNT, 10) for v in (*records(10, start=i), b"{bad %d" % i)]
-    produce(source, values)
-    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "dead"}
-    config = files(source, keys)
-    failpoints.arm(points, place, "kill-driver", skip=1)
-    assert drive(config, points) == -9
-    caught_up(config)
-    report = assert_nothing_lost_nothing_twice(config, range(COUNT))
-    assert sum(p.failed for p in report.partitions) == COUNT // 10
-    letters = ds.dataset(f"{config['path']}/dead", partitioning=None).to_table()
-    assert sorted(letters.column("value").to_pylist()) == sorted(
-        b"{bad %d" % i for i in range(0, COUNT, 10)
-    )
-
-
 def test_a_value_that_does_not_fit_is_a_bad_record(
-    topic: MakeTopic, produce: Produce, files: Files
+    topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
     source = topic()
     produce(source, records(10))
@@ -418,7 +272,7 @@ def test_a_value_that_does_not_fit_is_a_bad_record(
 
 
 def test_tombstones_that_fail_are_bad_records(
-    topic: MakeTopic, produce: Produce, files: Files
+    topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
     source = topic()
     produce(source, [*records(3), None, *records(3, start=3)], keys=list("abcdefg"))
@@ -432,7 +286,7 @@ def test_tombstones_that_fail_are_bad_records(
 
 
 def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
-    topic: MakeTopic, produce: Produce, files: Files, start: Start
+    topic: MakeTopic, produce: Produce, files: Configure, start: Start
 ) -> None:
     prefix = name()
     first = topic(prefix=f"{prefix}-a")
@@ -452,7 +306,7 @@ def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
 
 @pytest.mark.long
 def test_fields_that_appear_are_in_the_files_that_follow(
-    topic: MakeTopic, produce: Produce, files: Files
+    topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(50))
@@ -471,7 +325,7 @@ def test_fields_that_appear_are_in_the_files_that_follow(
 
 
 def test_tombstones_are_left_out_and_counted(
-    topic: MakeTopic, produce: Produce, files: Files
+    topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
     source = topic()
     produce(source, [*records(10), None, *records(10, start=10)], [b"k"] * 21)
@@ -483,25 +337,7 @@ def test_tombstones_are_left_out_and_counted(
     assert (counted.lost, counted.duplicated, counted.exact) == (0, 0, False)
 
 
-@pytest.mark.long
-def test_records_that_retention_removed_are_a_hole_or_an_error(
-    topic: MakeTopic, produce: Produce, files: Files, kafka: Kafka
-) -> None:
-    source = topic()
-    produce(source, records(50))
-    config = files(source)
-    caught_up(config)
-    produce(source, records(50, start=50))
-    kafka.delete_records(source, {0: 70})
-    with pytest.raises(OffsetOutOfRange, match="20 records lost"):
-        caught_up(config)
-    caught_up({**config, "offset.out.of.range": "earliest"})
-    assert ids(config) == [*range(50), *range(70, 100)]
-    snapshot = plan(config).sink.snapshot([source])
-    assert list(snapshot.holes) == [Hole(source, 0, 50, 70)]
-
-
-def test_folders_by_the_records_time(topic: MakeTopic, produce: Produce, files: Files) -> None:
+def test_folders_by_the_records_time(topic: MakeTopic, produce: Produce, files: Configure) -> None:
     source = topic(partitions=2)
     produce(source, records(100))
     keys = {"partitioner.class": "hourly", "timestamp.extractor": "Record"}

@@ -16,18 +16,14 @@ from pyiceberg.table import Table
 
 from semel.audit import AuditReport, audit
 from semel.core import failpoints
-from semel.core.errors import OffsetOutOfRange, RolledBack
-from semel.core.ledger import Hole, TopicPartition
-from semel.driver.planning import plan
+from semel.core.errors import RolledBack
+from semel.core.ledger import TopicPartition
 from semel.sinks.iceberg.catalog import connect
-from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (
-    LocalSpark,
     assert_each_exactly_once,
-    assert_promise_kept,
     caught_up,
     drive,
     positions,
@@ -38,12 +34,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("small_shares")]
 
 COUNT = 300
 UPSERT = matrix.SINKS["iceberg"].keyed
-DELIVERIES = {
-    **matrix.DELIVERIES,
-    "idempotent": {**matrix.DELIVERIES["idempotent"], **UPSERT},
-    "transactional+upsert": {**matrix.DELIVERIES["transactional"], **UPSERT},
-}
-IN_COMMIT = [p for p in failpoints.PLACES if p.startswith("sink.")]
 
 
 def catalog(config: Config) -> Catalog:
@@ -70,37 +60,6 @@ def assert_nothing_lost_nothing_twice(config: Config, expected: Iterable[int]) -
     return assert_each_exactly_once(config, ids(config), expected)
 
 
-@pytest.mark.cell(sink="iceberg", mode="bounded", delivery="delivery")
-@pytest.mark.parametrize(
-    ("delivery", "place"),
-    [
-        ("transactional", "sink.before_commit"),
-        pytest.param("transactional", "sink.after_commit", marks=pytest.mark.long),
-        pytest.param("transactional+upsert", "task.before_publish", marks=pytest.mark.long),
-        pytest.param("at-most-once", "deliver.between", marks=pytest.mark.long),
-        pytest.param("at-least-once", "deliver.between", marks=pytest.mark.long),
-        pytest.param("idempotent", "deliver.between", marks=pytest.mark.long),
-    ],
-)
-def test_killed_at(
-    delivery: str,
-    place: str,
-    topic: MakeTopic,
-    produce: Produce,
-    warehouse: Configure,
-    points: Path,
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = warehouse(source, DELIVERIES[delivery])
-    failpoints.arm(points, place, "kill-worker", skip=2)
-    assert drive(config, points) == -9
-    caught_up(config)
-    assert failpoints.fired(points)[0][:2] == (place, "kill-worker")
-    shows = place == "deliver.between"
-    assert_promise_kept(config, points, ids(config), COUNT, shows=shows)
-
-
 def test_a_table_that_is_rolled_back_ends_a_run_at_once(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
@@ -117,26 +76,6 @@ def test_a_table_that_is_rolled_back_ends_a_run_at_once(
         snapshots.rollback_to_snapshot(first.snapshot_id)
     with pytest.raises(RolledBack, match=r"set FILE .*=10$"):
         running.wait()
-
-
-@pytest.mark.long
-def test_a_failure_whose_outcome_is_unknown_is_judged_by_the_ledger(
-    topic: MakeTopic,
-    produce: Produce,
-    warehouse: Configure,
-    points: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source = topic(partitions=2)
-    produce(source, records(COUNT))
-    config = warehouse(source)
-    monkeypatch.setattr(failpoints, "_directory", str(points))
-    for place in (*IN_COMMIT, "task.after_poll"):
-        failpoints.arm(points, place, "raise")
-    progress = caught_up(config, spark=LocalSpark(points))
-    assert len(failpoints.fired(points)) == len(IN_COMMIT) + 1
-    assert progress.rows == COUNT
-    assert_nothing_lost_nothing_twice(config, range(COUNT))
 
 
 def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
@@ -178,43 +117,6 @@ def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
     produce(source, records(10, start=20))
     caught_up(config)
     assert_nothing_lost_nothing_twice(config, range(10, 30))
-
-
-@pytest.mark.long
-def test_dead_letters_are_kept_once_even_if_the_results_commit_fails_after_them(
-    topic: MakeTopic, produce: Produce, warehouse: Configure, points: Path
-) -> None:
-    source = topic(partitions=2)
-    values = [v for i in range(0, COUNT, 10) for v in (*records(10, start=i), b"{bad %d" % i)]
-    produce(source, values)
-    keys = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
-    config = warehouse(source, keys)
-    failpoints.arm(points, "sink.before_commit", "kill-driver", skip=1)
-    assert drive(config, points) == -9
-    caught_up(config)
-    report = assert_nothing_lost_nothing_twice(config, range(COUNT))
-    assert sum(p.failed for p in report.partitions) == COUNT // 10
-    letters = rows(config, "db.dead")
-    assert sorted(letters.column("value").to_pylist()) == sorted(
-        b"{bad %d" % i for i in range(0, COUNT, 10)
-    )
-
-
-@pytest.mark.long
-def test_records_that_retention_removed_are_a_hole_or_an_error(
-    topic: MakeTopic, produce: Produce, warehouse: Configure, kafka: Kafka
-) -> None:
-    source = topic()
-    produce(source, records(50))
-    config = warehouse(source)
-    caught_up(config)
-    produce(source, records(50, start=50))
-    kafka.delete_records(source, {0: 70})
-    with pytest.raises(OffsetOutOfRange, match="20 records lost"):
-        caught_up(config)
-    caught_up({**config, "offset.out.of.range": "earliest"})
-    assert ids(config) == [*range(50), *range(70, 100)]
-    assert list(plan(config).sink.snapshot([source]).holes) == [Hole(source, 0, 50, 70)]
 
 
 def test_the_last_change_of_a_key_wins_however_its_partition_is_split(

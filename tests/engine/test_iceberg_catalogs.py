@@ -26,7 +26,6 @@ from tests.engine.harness import (
 )
 from tests.engine.test_iceberg import (
     COUNT,
-    UPSERT,
     assert_nothing_lost_nothing_twice,
     ids,
     rows,
@@ -71,11 +70,9 @@ def behind(request: pytest.FixtureRequest, warehouse: Configure) -> Iterator[Beh
     faults.clear()
 
 
-@pytest.fixture(params=some(["sqlite", "rest", "glue", "hive"], {"rest"}))
+@pytest.fixture(params=some(["rest", "glue", "hive"], {"rest"}))
 def anywhere(request: pytest.FixtureRequest, warehouse: Configure) -> Configure:
     """A connector to tables of each kind of catalog."""
-    if request.param == "sqlite":
-        return warehouse
     if request.param != "hive":
         return remote(request.param, request, warehouse)[0]
     metastore: HiveMetastore = request.getfixturevalue("hive_metastore")
@@ -117,20 +114,17 @@ def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
 
 
 @pytest.mark.parametrize(
-    ("anywhere", "keys", "place", "skip"),
+    ("anywhere", "place", "skip"),
     [
-        ("sqlite", {}, "sink.before_commit", 1),
-        ("sqlite", UPSERT, "sink.before_commit", 1),
-        ("rest", {}, "sink.before_commit", 1),
-        ("glue", {}, "sink.before_commit", 1),
+        ("rest", "sink.before_commit", 1),
+        ("glue", "sink.before_commit", 1),
         # First positions, columns and the first trigger are a commit each.
-        ("hive", {}, "hive.before_alter", 3),
+        ("hive", "hive.before_alter", 3),
     ],
     indirect=["anywhere"],
-    ids=["sqlite", "sqlite-upsert", "rest", "glue", "hive"],
+    ids=["rest", "glue", "hive"],
 )
 def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
-    keys: dict[str, str],
     place: str,
     skip: int,
     topic: MakeTopic,
@@ -140,7 +134,7 @@ def test_a_driver_that_was_frozen_in_a_commit_is_fenced_when_it_wakes_up(
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(COUNT))
-    config = anywhere(source, keys)
+    config = anywhere(source)
     failpoints.arm(points, place, "freeze", skip=skip)
     zombie = driving(config, points)
     assert zombie.pid is not None

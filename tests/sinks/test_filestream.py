@@ -16,7 +16,7 @@ import pytest
 from semel.audit import audit
 from semel.config import ConnectorConfig, read
 from semel.core import failpoints
-from semel.core.errors import ConfigError, LedgerConflict, ServiceError, Unavailable
+from semel.core.errors import ConfigError, ServiceError, Unavailable
 from semel.core.ledger import (
     TAKEN_OVER,
     Advance,
@@ -43,7 +43,6 @@ from tests.engine.harness import (
     wait_until,
 )
 from tests.patience import PATIENCE
-from tests.sinks.byhand import check_keeps_what_was_read
 
 PROCESSES = multiprocessing.get_context("spawn")
 LINES = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -149,12 +148,6 @@ def test_a_commit_whose_process_is_killed_leaves_all_of_it_or_nothing(
     assert lines(tmp_path) == b"a\nb\nc\nd\n"
 
 
-def test_a_gap_writes_nothing(started: FileStreamSink, tmp_path: Path) -> None:
-    with pytest.raises(LedgerConflict, match="is at 2"):
-        started.commit(advance(3, 4), Commit([records(3, b"d")]))
-    assert lines(tmp_path) == b"a\nb\n"
-
-
 def test_what_lies_beyond_the_ledger_is_cut_off(started: FileStreamSink, tmp_path: Path) -> None:
     with (tmp_path / "lines.txt").open("ab") as file:
         file.write(b"half a li")
@@ -207,13 +200,6 @@ def test_lines_from_before_another_program_continued_stay_counted(
         started.commit(advance(first, first + 1), Commit([records(first, b"e")]))
         assert started.snapshot({"t"}).rows == {"t": before + 1}
     assert [(h.from_offset, h.until_offset) for h in started.holes()] == [(2, 4), (5, 6)]
-
-
-def test_what_was_read_before_positions_are_set_by_hand_stays_known(tmp_path: Path) -> None:
-    first = sink(tmp_path)
-    first.start(firsts({TopicPartition("t", 0): 0}))
-    first.advance([Advance(OffsetRange("t", 0, 0, 10), read=10)])
-    check_keeps_what_was_read(lambda: sink(tmp_path), TopicPartition("t", 0))
 
 
 def test_lines_that_a_killed_commit_has_left_go_if_a_user_sets_the_positions(

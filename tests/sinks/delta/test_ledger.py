@@ -13,11 +13,10 @@ from deltalake.fs import DeltaStorageHandler
 
 from semel.core import failpoints
 from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError
-from semel.core.ledger import Hole, Outcome, TopicPartition, firsts
+from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
 from semel.sinks.delta import sink as module
 from semel.sinks.delta.table import Table, translated
-from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.delta.conftest import FIRST, Lake
 from tests.sinks.target import advance, records
 
@@ -60,26 +59,6 @@ def test_denied_access_does_not_pass_by_itself(said: str, expected: bool) -> Non
         raise DeltaError(said)
     assert isinstance(failed.value, ServiceError) is expected
     assert ("access is denied" in str(failed.value)) is expected
-
-
-def test_a_replay_changes_nothing(lake: Lake) -> None:
-    sink = lake.sink()
-    staged = sink.stage(values(0, 10))
-    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
-    version = lake.table().version()
-    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
-    assert lake.sink().commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
-    assert lake.table().version() == version
-
-
-def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_written(lake: Lake) -> None:
-    sink, zombie = lake.sink(), lake.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    staged = zombie.stage(values(0, 20))
-    for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
-            zombie.commit_staged([advance(from_offset, until_offset)], staged)
-    assert len(lake.rows()) == 10
 
 
 def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
@@ -139,17 +118,6 @@ def test_positions_and_counts_outlive_checkpoints_and_log_cleanup(lake: Lake) ->
     assert len(lake.rows()) == 260
 
 
-def test_holes_are_recorded(lake: Lake) -> None:
-    sink = lake.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    sink.advance([advance(10, 15, lost=5)])
-    sink.advance([advance(15, 16, lost=1)])
-    snapshot = lake.sink().snapshot(["t"])
-    assert list(snapshot.holes) == [Hole("t", 0, 10, 15), Hole("t", 0, 15, 16)]
-    assert snapshot.entries[0].records_lost == 6
-    assert snapshot.rows == {"t": 10}
-
-
 def test_positions_are_held_until_the_first_row_makes_the_table(lake: Lake) -> None:
     sink = lake.sink()
     assert [e.position for e in sink.entries()] == [0]
@@ -203,17 +171,6 @@ def test_at_most_once_writes_nothing_where_one_of_two_tables_has_moved_already(l
     assert other.advance(advances[1:]) is Outcome.APPLIED
     assert sink.advance(advances) is Outcome.REPLAYED
     assert (lake.stored("t"), lake.stored("u")) == (5, 5)
-
-
-def test_positions_are_set_and_forgotten_by_hand(lake: Lake) -> None:
-    sink = lake.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    raw = lake.config()
-    check_keeps_what_was_read(
-        lambda: module.DeltaSink(module.read(module.ConnectorConfig, raw)), FIRST
-    )
-    with pytest.raises(LedgerConflict):
-        sink.commit([advance(10, 20)], values(10, 20))
 
 
 def test_tables_that_cannot_be_written_safely_are_refused(lake: Lake) -> None:

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from semel.core.errors import ConfigError, LedgerConflict
-from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
+from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
 from semel.sinks.files.sink import FilesSink
 from tests.sinks.files.conftest import Folder
 from tests.sinks.files.test_s3 import values
-from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.target import advance
 
 
@@ -50,7 +49,3 @@ def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(folder: Folder) ->
     folder.sink().commit([advance(0, 10)], values(0, 10))
     with pytest.raises(LedgerConflict, match="position 0 before, now 10"):
         sink.rebase([Rebase(old, replace(old, topic_id="second"))])
-
-
-def test_records_of_the_former_log_are_refused_at_the_same_position(folder: Folder) -> None:
-    check_refuses_another_log(folder.sink(), TopicPartition("t", 0))

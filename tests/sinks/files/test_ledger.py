@@ -19,13 +19,12 @@ from semel.core.errors import (
     TargetChanged,
     TransientError,
 )
-from semel.core.ledger import Hole, Outcome, firsts
+from semel.core.ledger import Outcome, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.places import LocalStore
 from tests.engine.harness import some
-from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records
 
@@ -78,16 +77,6 @@ def test_a_replay_changes_nothing(place: Folder) -> None:
     sink.advance([advance(10, 11)])
     place.sink()
     assert place.staged() == [], "what the replay has staged is cleaned away"
-
-
-def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_visible(place: Folder) -> None:
-    sink, zombie = place.sink(), place.sink()
-    staged = zombie.stage(values(0, 20))
-    sink.commit([advance(0, 10)], values(0, 10))
-    for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
-            zombie.commit_staged([advance(from_offset, until_offset)], staged)
-    assert len(place.files()) == 1
 
 
 def test_of_two_that_create_the_same_entry_one_is_fenced(
@@ -334,41 +323,6 @@ def test_an_entry_that_is_cleaned_away_half_made_is_made_again(
     del times[0]
     with pytest.raises(TransientError, match="No such file"):
         sink.commit_staged([advance(10, 12)], sink.stage(values(10, 12)))
-
-
-def test_counts_and_holes_are_carried_on(place: Folder) -> None:
-    sink = place.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    sink.advance([advance(10, 15, lost=5)])
-    sink.advance([advance(15, 16, lost=1)])
-    snapshot = place.sink().snapshot(["t"])
-    assert list(snapshot.holes) == [Hole("t", 0, 10, 15), Hole("t", 0, 15, 16)]
-    (entry,) = snapshot.entries
-    assert (entry.records_read, entry.rows_written, entry.records_lost) == (10, 10, 6)
-    assert entry.updated_at.startswith("20")
-
-
-def test_positions_are_set_and_forgotten_and_fence(place: Folder) -> None:
-    sink = place.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    by_hand = place.made()
-    by_hand.set_positions(firsts({FIRST: 5}))
-    with pytest.raises(LedgerConflict, match="the ledger is at 5"):
-        sink.commit([advance(10, 20)], values(10, 20))
-    by_hand.set_positions(firsts({FIRST: 10}))
-    check_keeps_what_was_read(place.made, FIRST, restarts=False)
-    with pytest.raises(LedgerConflict, match="is at None"):
-        sink.commit([advance(10, 20)], values(10, 20))
-    assert place.sink().start(firsts({FIRST: 0})) == {FIRST: 0}
-    assert len(place.files()) == 1
-
-
-def test_a_first_position_stays(place: Folder) -> None:
-    sink, other = place.sink(), place.sink()
-    assert other.start(firsts({FIRST: 7})) == {FIRST: 0}
-    second = FIRST._replace(partition=1)
-    assert other.start(firsts({FIRST: 7, second: 3})) == {FIRST: 0, second: 3}
-    assert [e.position for e in sink.entries()] == [0, 3]
 
 
 def test_dead_letters_appear_in_the_same_commit(

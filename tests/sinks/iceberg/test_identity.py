@@ -17,14 +17,13 @@ from semel.core.ledger import (
     LogId,
     Outcome,
     Rebase,
-    TopicPartition,
 )
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.iceberg.test_ledger import ids, values
 from tests.sinks.iceberg.test_routing import BOTH, ROUTED, killed_between
-from tests.sinks.otherlogs import FORMER, PRESENT, check_refuses_another_log
+from tests.sinks.otherlogs import FORMER, PRESENT
 from tests.sinks.target import advance
 
 DEAD = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
@@ -147,12 +146,6 @@ def test_several_tables_begin_another_log_unless_one_of_them_is_ahead(
     with pytest.raises(ConfigError, match=r"t-0 must go back from offset 40 to 20 \(the log has"):
         sink.rebase([other])
     assert held(warehouse.sink(keys=ROUTED)) == before
-
-
-def test_records_of_the_former_log_are_refused_at_the_same_position(
-    warehouse: Warehouse,
-) -> None:
-    check_refuses_another_log(warehouse.sink(), TopicPartition("t", 0))
 
 
 def test_tables_that_know_different_logs_take_the_records_of_the_ledgers_log(

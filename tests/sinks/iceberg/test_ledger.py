@@ -18,11 +18,10 @@ from semel.core.errors import (
     TargetChanged,
     TransientError,
 )
-from semel.core.ledger import Hole, Outcome, TopicPartition, firsts
+from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.staging import CommitConflict, Staged
-from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
 from tests.sinks.target import advance, records
 
@@ -45,28 +44,6 @@ def test_rows_and_positions_are_one_commit(warehouse: Warehouse) -> None:
     assert len(after.metadata_log) == len(before.metadata_log) + 1
     assert len(after.snapshots) == len(before.snapshots) + 1
     assert (warehouse.stored(), ids(warehouse)) == (10, list(range(10)))
-
-
-def test_a_replay_changes_nothing(warehouse: Warehouse) -> None:
-    sink = warehouse.sink()
-    staged = sink.stage(values(0, 10))
-    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.APPLIED
-    location = warehouse.table().metadata_location
-    assert sink.commit_staged([advance(0, 10)], staged) is Outcome.REPLAYED
-    assert warehouse.sink().commit([advance(0, 10)], values(0, 10)) is Outcome.REPLAYED
-    assert warehouse.table().metadata_location == location
-
-
-def test_a_gap_an_overlap_and_a_zombie_are_refused_with_nothing_written(
-    warehouse: Warehouse,
-) -> None:
-    sink, zombie = warehouse.sink(), warehouse.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    staged = zombie.stage(values(0, 20))
-    for from_offset, until_offset in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger is at 10 for t-0"):
-            zombie.commit_staged([advance(from_offset, until_offset)], staged)
-    assert len(warehouse.rows()) == 10
 
 
 def test_of_two_commits_from_one_snapshot_the_second_is_not_rebased(warehouse: Warehouse) -> None:
@@ -209,25 +186,6 @@ def test_first_positions_are_stored_before_the_first_row(warehouse: Warehouse) -
     assert later.commit([advance(100, 110)], values(100, 110)) is Outcome.APPLIED
     (entry,) = later.entries()
     assert (entry.position, entry.start_position) == (110, 100)
-
-
-def test_holes_are_recorded(warehouse: Warehouse) -> None:
-    sink = warehouse.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    sink.advance([advance(10, 15, lost=5)])
-    sink.advance([advance(15, 16, lost=1)])
-    snapshot = warehouse.sink().snapshot(["t"])
-    assert list(snapshot.holes) == [Hole("t", 0, 10, 15), Hole("t", 0, 15, 16)]
-    assert snapshot.entries[0].records_lost == 6
-    assert snapshot.rows == {"db.t": 10}
-
-
-def test_positions_are_set_and_forgotten_by_hand(warehouse: Warehouse) -> None:
-    sink = warehouse.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    check_keeps_what_was_read(warehouse.unprepared, FIRST)
-    with pytest.raises(LedgerConflict):
-        sink.commit([advance(10, 20)], values(10, 20))
 
 
 def test_dead_letters_are_kept_once(warehouse: Warehouse) -> None:

@@ -11,7 +11,6 @@ from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
 from semel.core.records import Commit
 from semel.sinks.search.ledger import INDEX
 from semel.sinks.search.sink import SearchSink
-from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.search.test_ledger import deliver, moved, values
 from tests.sinks.target import records
@@ -73,10 +72,6 @@ def test_a_rebase_of_what_another_run_has_moved_is_a_conflict(cluster: Cluster) 
     cluster.sink().advance(moved(cluster, 0, 10))
     with pytest.raises(LedgerConflict, match="position 0 before, now 10"):
         sink.rebase([Rebase(old, replace(old, topic_id="second"))])
-
-
-def test_records_of_the_former_log_are_refused_at_the_same_position(cluster: Cluster) -> None:
-    check_refuses_another_log(cluster.sink(), cluster.first)
 
 
 def test_a_document_of_a_later_version_is_refused(cluster: Cluster) -> None:

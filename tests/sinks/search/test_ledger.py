@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError, LedgerConflict, TransientError
-from semel.core.ledger import Advance, Hole, Outcome, TopicPartition, firsts
+from semel.core.ledger import Advance, Outcome, TopicPartition, firsts
 from semel.core.records import Commit
 from semel.sinks.search import sink as module
 from semel.sinks.search.sink import SearchSink
-from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.target import advance, records
 
@@ -42,16 +41,6 @@ def position(sink: SearchSink) -> int:
     return entry.position
 
 
-def test_positions_follow_documents(either: Cluster) -> None:
-    sink = either.sink()
-    assert deliver(sink, moved(either, 0, 10), values(either, 0, 10)) is Outcome.APPLIED
-    assert deliver(sink, moved(either, 10, 15), values(either, 10, 15)) is Outcome.APPLIED
-    (entry,) = either.sink(started=False).entries()
-    assert (entry.position, entry.records_read, entry.rows_written) == (15, 15, 15)
-    assert entry.updated_at.startswith("20")
-    assert len(either.documents()) == 15
-
-
 def test_a_replay_sends_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = cluster.sink()
     deliver(sink, moved(cluster, 0, 10), values(cluster, 0, 10))
@@ -60,18 +49,6 @@ def test_a_replay_sends_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     assert sink.advance(moved(cluster, 0, 10)) is Outcome.REPLAYED
     (entry,) = sink.entries()
     assert entry.records_read == 10
-
-
-def test_a_gap_an_overlap_and_a_zombie_write_nothing(either: Cluster) -> None:
-    sink, zombie = either.sink(), either.sink()
-    deliver(sink, moved(either, 0, 10), values(either, 0, 10))
-    for first, until in ((0, 20), (5, 15), (11, 20)):
-        with pytest.raises(LedgerConflict, match="the ledger is at 10 for"):
-            zombie.write(values(either, first, until), moved(either, first, until))
-        with pytest.raises(LedgerConflict, match="the ledger is at 10 for"):
-            zombie.advance(moved(either, first, until))
-    assert len(either.documents()) == 10
-    assert position(sink) == 10
 
 
 def test_of_two_that_judge_at_once_one_moves_the_position(
@@ -119,40 +96,6 @@ def test_the_rule_holds_for_each_partition(cluster: Cluster) -> None:
     assert sink.advance(both) is Outcome.APPLIED
     assert [(e.position, e.records_read) for e in sink.entries()] == [(10, 10), (20, 20)]
     assert sink.advance(both) is Outcome.REPLAYED
-
-
-def test_first_positions_are_entered_once(cluster: Cluster) -> None:
-    sink = cluster.sink()
-    sink.advance(moved(cluster, 0, 10))
-    second = TopicPartition(cluster.topic, 1)
-    assert sink.start(firsts({cluster.first: 99, second: 5})) == {cluster.first: 10, second: 5}
-    with pytest.raises(LedgerConflict, match="is at None"):
-        sink.advance(moved(cluster, 0, 1, partition=7))
-
-
-def test_holes_are_recorded(cluster: Cluster) -> None:
-    sink = cluster.sink()
-    sink.advance(moved(cluster, 0, 5, lost=5))
-    sink.advance(moved(cluster, 5, 6, lost=1))
-    found = cluster.sink().snapshot([cluster.topic])
-    assert list(found.holes) == [
-        Hole(cluster.topic, 0, 0, 5),
-        Hole(cluster.topic, 0, 5, 6),
-    ]
-    assert found.entries[0].records_lost == 6
-
-
-def test_positions_can_be_set_and_forgotten_by_hand(cluster: Cluster) -> None:
-    sink = cluster.sink()
-    sink.advance(moved(cluster, 0, 10))
-    cluster.sink().set_positions(firsts({cluster.first: 3}))
-    with pytest.raises(LedgerConflict):
-        sink.advance(moved(cluster, 10, 20))
-    sink.set_positions(firsts({cluster.first: 10}))
-    check_keeps_what_was_read(lambda: sink, cluster.first, restarts=False)
-    assert sink.start(firsts({cluster.first: 2})) == {cluster.first: 2}
-    sink.advance(moved(cluster, 2, 4))
-    assert position(sink) == 4
 
 
 def test_new_partitions_stop_a_connector_whose_ids_are_keys(cluster: Cluster) -> None:

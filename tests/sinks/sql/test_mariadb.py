@@ -26,6 +26,7 @@ from semel.sinks.sql.mysql import claims
 from semel.sinks.sql.mysql.dialect import Mysql
 from semel.sinks.sql.mysql.sink import MysqlSink
 from semel_lab.embedded.mariadb import MariaDB
+from tests.databases import Given
 from tests.engine.harness import some
 from tests.patience import PATIENCE
 from tests.sinks.sql.test_sink import VALUES
@@ -38,7 +39,7 @@ QUOTE = '"'
 class Target:
     """A database, sinks for it, and SQL."""
 
-    def __init__(self, server: MariaDB, name: str) -> None:
+    def __init__(self, server: MariaDB | Given, name: str) -> None:
         self.server = server
         self.name = name
         self.sinks: list[MysqlSink] = []
@@ -61,25 +62,44 @@ class Target:
         return self.server.execute(*statements, database=self.name)
 
 
-@pytest.fixture
-def target(mariadb: MariaDB) -> Iterator[Target]:
-    made = Target(mariadb, f"test_{uuid.uuid4().hex[:8]}")
-    mariadb.create_database(made.name)
+@contextmanager
+def on(server: MariaDB | Given) -> Iterator[Target]:
+    made = Target(server, f"test_{uuid.uuid4().hex[:8]}")
+    server.create_database(made.name)
     yield made
     for sink in made.sinks:
         sink.close()
-    mariadb.drop_database(made.name)
+    server.drop_database(made.name)
+
+
+@pytest.fixture
+def target(mariadb: MariaDB | Given) -> Iterator[Target]:
+    with on(mariadb) as made:
+        yield made
+
+
+@pytest.fixture
+def alone(mariadb: MariaDB | Given, services_directory: Path) -> Iterator[Target]:
+    """On a server of the test's own, whose settings it may change."""
+    if isinstance(mariadb, Given):
+        with on(mariadb) as made:
+            yield made
+        return
+    with MariaDB(services_directory / f"mariadb-{uuid.uuid4().hex[:8]}") as mine, on(mine) as made:
+        yield made
 
 
 @contextmanager
 def local_infile(target: Target, on: bool) -> Iterator[None]:
     """Whether the server takes files: MariaDB does unless it is told otherwise, MySQL does not."""
     ((before,),) = target.execute("SELECT @@global.local_infile")
-    target.execute(f"SET GLOBAL local_infile = {int(on)}")
+    if before != on:
+        target.execute(f"SET GLOBAL local_infile = {int(on)}")
     try:
         yield
     finally:
-        target.execute(f"SET GLOBAL local_infile = {before}")
+        if before != on:
+            target.execute(f"SET GLOBAL local_infile = {before}")
 
 
 def put(sink: MysqlSink, values: Any) -> None:
@@ -178,13 +198,13 @@ def test_rows_that_fit_are_loaded_without_another_try(
     assert target.execute("SELECT count(*) FROM t") == [(2,)]
 
 
-def test_rows_are_inserted_where_the_server_takes_no_files(target: Target) -> None:
-    with local_infile(target, False):
-        sink = target.sink()
+def test_rows_are_inserted_where_the_server_takes_no_files(alone: Target) -> None:
+    with local_infile(alone, False):
+        sink = alone.sink()
         for i in range(3):
             put(sink, [{"id": i, "v": "it's \\"}])
         assert not sink._dialect._loads  # type: ignore[attr-defined]
-    assert target.execute("SELECT id, v FROM t") == [(i, "it's \\") for i in range(3)]
+    assert alone.execute("SELECT id, v FROM t") == [(i, "it's \\") for i in range(3)]
 
 
 def test_the_server_gets_no_file_but_rows(target: Target) -> None:

@@ -34,8 +34,6 @@ from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
-from tests.sinks.byhand import check_keeps_what_was_read
-from tests.sinks.otherlogs import check_refuses_another_log
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records, released_at_last
 
@@ -55,31 +53,6 @@ def started(sink: SqlSink) -> SqlSink:
 
 
 # The ledger
-
-
-@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
-def test_rows_and_position_are_committed_together_and_a_replay_changes_nothing(
-    make: MakeSink, query: Query
-) -> None:
-    sink = started(make())
-    commit = Commit([records([{"id": 1}, {"id": 2}])])
-    assert sink.commit([advance(0, 2)], commit) is Outcome.APPLIED
-    assert sink.commit([advance(0, 2)], commit) is Outcome.REPLAYED
-    assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
-    (entry,) = sink.entries()
-    assert (entry.position, entry.records_read, entry.rows_written) == (2, 2, 2)
-    assert datetime.datetime.fromisoformat(entry.updated_at).year > 2000
-
-
-@pytest.mark.parametrize("span", [(1, 3), (3, 4)])
-def test_a_gap_or_an_overlap_writes_nothing(
-    span: tuple[int, int], make: MakeSink, query: Query
-) -> None:
-    sink = started(make())
-    sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
-    with pytest.raises(LedgerConflict, match="the ledger is at 2 for t-0"):
-        sink.commit([advance(*span)], Commit([records([{"id": 3}])]))
-    assert query("SELECT count(*) FROM t") == [(2,)]
 
 
 @pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
@@ -149,22 +122,6 @@ def test_whoever_has_waited_for_a_commit_sees_what_it_has_done(
     assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
 
 
-def test_first_positions_are_inserted_once(make: MakeSink) -> None:
-    sink = started(make())
-    assert sink.start(firsts({T0: 9, TopicPartition("t", 1): 4})) == {
-        T0: 0,
-        TopicPartition("t", 1): 4,
-    }
-    assert make("another").entries() == []
-
-
-def test_holes_are_recorded_with_the_position(make: MakeSink) -> None:
-    sink = started(make())
-    sink.commit([advance(0, 7, lost=7)], Commit([]))
-    assert list(sink.snapshot([]).holes) == [Hole("t", 0, 0, 7)]
-    assert sink.entries()[0].records_lost == 7
-
-
 def test_holes_with_one_first_offset_keep_their_reasons(make: MakeSink) -> None:
     sink = started(make())
     sink.commit([advance(0, 7)], Commit([]))
@@ -178,10 +135,6 @@ def test_holes_with_one_first_offset_keep_their_reasons(make: MakeSink) -> None:
     again = replace(entry, topic_id="third", position=0)
     sink.rebase([Rebase(entry, again, Hole("t", 0, 0, 3, TRUNCATED))])
     assert [h.reason for h in sink.holes()] == [RETENTION, TRUNCATED, RECREATED]
-
-
-def test_records_of_the_former_log_are_refused_at_the_same_position(make: MakeSink) -> None:
-    check_refuses_another_log(started(make()), T0)
 
 
 def test_a_guarded_write_obeys_the_rule_without_moving_the_position(
@@ -220,11 +173,6 @@ def test_several_holes_may_begin_at_one_offset(make: MakeSink) -> None:
         sink.rebase([Rebase(old, new, Hole("t", 0, 0, 9, reason))])
         old = new
     assert sorted(h.reason for h in sink.holes()) == sorted([RETENTION, TRUNCATED, RECREATED])
-
-
-def test_what_was_read_before_positions_are_set_by_hand_stays_known(make: MakeSink) -> None:
-    started(make()).commit([advance(0, 10)], Commit([]))
-    check_keeps_what_was_read(make, T0)
 
 
 def test_two_runs_may_be_alive_at_once(make: MakeSink) -> None:

@@ -41,7 +41,7 @@ from tests.patience import PATIENCE
 
 TRANSACTIONAL = Guarantee(Delivery.EXACTLY_ONCE, Mechanism.TRANSACTIONAL, "")
 AT_LEAST_ONCE = Guarantee(Delivery.AT_LEAST_ONCE, None, "")
-WITHOUT_RULE = Path(__file__).parents[1] / "without_ledger_rule"
+WITHOUT_RULE = Path(__file__).parents[2] / "tests" / "without_ledger_rule"
 
 
 class TestPlan:
