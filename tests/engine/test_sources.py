@@ -35,9 +35,9 @@ from semel.driver import run as runs
 from semel.driver import source as engine
 from semel.driver.base import RunControl, TaskAssignment
 from semel.driver.planning import SourcePlan, plan_source
-from semel.driver.positions import set_source_offsets
 from semel.driver.runtime import Runtime
 from semel.driver.source import SourceEngine, SourceRun
+from semel.driver.source_positions import set_source_offsets
 from semel.driver.states import State
 from semel.kafka import transactions
 from semel.kafka.clients import client_config

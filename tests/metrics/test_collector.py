@@ -20,9 +20,9 @@ from semel.core.ledger import TopicPartition
 from semel.driver import run
 from semel.driver.base import Progress
 from semel.driver.planning import SourcePlan, plan_any
-from semel.driver.positions import PartitionLag, SourceLag
 from semel.driver.run import Tally
 from semel.driver.runtime import ConnectorStatus, Runtime
+from semel.driver.source_lag import PartitionLag, SourceLag
 from semel.driver.states import State, Status
 from semel.tasks.control import Deliveries, Report
 from semel.worker.metrics import lags

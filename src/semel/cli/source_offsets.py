@@ -13,7 +13,7 @@ from rich.table import Table
 from semel.cli.console import console
 from semel.core.errors import ConfigError
 from semel.driver.planning import SourcePlan
-from semel.driver.positions import reset_source_offsets, set_source_offsets, source_offsets
+from semel.driver.source_positions import reset_source_offsets, set_source_offsets, source_offsets
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import wait_for_brokers
 

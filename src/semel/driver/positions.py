@@ -1,26 +1,21 @@
-"""A connector's stored positions, shown and set by hand: the ledger of a sink connector that does
-not run, and source offsets."""
+"""Positions set by hand: the ledger of a connector that does not run."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.core.ledger import UNKNOWN_LOG, Hole, LedgerEntry, TopicPartition, first, firsts
 from semel.core.quoting import named
-from semel.driver.planning import Plan, SourcePlan
+from semel.driver.planning import Plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.sources.base import Measurable
-from semel.sources.offsets.owner import alter
-from semel.sources.offsets.store import SourceOffsets, StoredOffsets, stored_offset
 from semel.tasks.publish import copies, mark
 
 log = logging.getLogger(__name__)
@@ -182,89 +177,3 @@ def ledger_facts(entries: Collection[LedgerEntry], holes: Collection[Hole]) -> l
         {**facts[tp], "holes": [{n: h[n] for n in own} for at, h in spans if at == tp]}
         for tp in sorted(facts)
     ]
-
-
-Facts = Mapping[str, Any]
-
-
-def source_offsets(planned: SourcePlan) -> Sequence[tuple[Facts, Facts]]:
-    """Each source partition with its offset; empty if there is no offsets topic yet."""
-    with closing(_offsets(planned)) as offsets:
-        return offsets.read(expected=False).offsets
-
-
-def set_source_offsets(
-    planned: SourcePlan, wanted: Sequence[tuple[Facts, Facts | None]], *, force: bool = False
-) -> None:
-    """Let a connector continue at these offsets; None forgets a partition. A running connector is
-    fenced. With ``force``, the source is not asked whether it could begin there.
-
-    Raises:
-        ConfigError: the source has no such partition or offset.
-    """
-    for partition, offset in wanted:
-        if offset is not None and not force:
-            planned.source.check_offset(partition, offset)
-    _alter(planned, wanted)
-
-
-def reset_source_offsets(planned: SourcePlan) -> None:
-    """Forget all offsets, including those that a running connector stores before it is fenced."""
-    if source_offsets(planned):
-        _alter(planned, None)
-
-
-def _alter(planned: SourcePlan, wanted: Sequence[tuple[Facts, Facts | None]] | None) -> None:
-    with closing(_offsets(planned)) as offsets:
-        offsets.prepare()
-        alter(planned.connector, offsets, wanted)
-
-
-def _offsets(planned: SourcePlan) -> SourceOffsets:
-    connector = planned.connector
-    return SourceOffsets(connector, Cluster(client_config(connector, "admin")))
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """How much is left of a source partition after its stored offset; ``lag`` is None if that is
-    not known."""
-
-    partition: Facts
-    offset: Facts | None
-    lag: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLag:
-    """What a source connector still has to read, counted in ``unit``."""
-
-    unit: str
-    partitions: Sequence[PartitionLag]
-
-    @property
-    def total(self) -> int | None:
-        """The sum; None if a part of it is not known."""
-        known = [each.lag for each in self.partitions if each.lag is not None]
-        return sum(known) if len(known) == len(self.partitions) else None
-
-
-def source_lag(planned: SourcePlan) -> SourceLag | None:
-    """What is left to read now, after the offsets that are committed; None if the source cannot
-    tell. Reads the offsets topic.
-
-    Raises:
-        SemelError: the offsets, or the source, cannot be read.
-    """
-    source = planned.source
-    if not isinstance(source, Measurable) or source.unit is None:
-        return None
-    known = StoredOffsets(planned.connector.name, source_offsets(planned)).lookup()
-
-    def stored(partition: Facts) -> Facts | None:
-        return stored_offset(planned.source, partition, known)
-
-    lags = [
-        PartitionLag(partition, stored(partition), lag) for partition, lag in source.lag(stored)
-    ]
-    return SourceLag(source.unit, lags)

@@ -17,15 +17,9 @@ from semel.config.worker import WorkerConfig
 from semel.core.abandoned import Abandoned, within
 from semel.core.errors import ConfigError, Unresolvable
 from semel.driver.planning import AnyPlan, SourcePlan, plan_any
-from semel.driver.planning.base import without_references
-from semel.driver.positions import (
-    first_positions,
-    reset_positions,
-    reset_source_offsets,
-    set_positions,
-    set_source_offsets,
-    source_offsets,
-)
+from semel.driver.planning.refusal import without_references
+from semel.driver.positions import first_positions, reset_positions, set_positions
+from semel.driver.source_positions import reset_source_offsets, set_source_offsets, source_offsets
 from semel.driver.states import State, Waiting
 from semel.sources import is_source
 from semel.worker import plugins

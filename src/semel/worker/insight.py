@@ -8,8 +8,10 @@ from typing import Any
 
 from semel.core.delivery import Guarantee
 from semel.driver.planning import AnyPlan, SourcePlan
-from semel.driver.planning.base import without_references
-from semel.driver.positions import ledger_facts, source_lag, source_offsets
+from semel.driver.planning.refusal import without_references
+from semel.driver.positions import ledger_facts
+from semel.driver.source_lag import source_lag
+from semel.driver.source_positions import source_offsets
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.worker.errors import BadRequest

@@ -26,7 +26,8 @@ from semel.core.delivery import Guarantee
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
-from semel.driver.planning.base import BasePlan, refusal
+from semel.driver.planning.base import BasePlan
+from semel.driver.planning.refusal import refusal
 from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class

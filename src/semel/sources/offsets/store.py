@@ -32,7 +32,6 @@ from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values, partition_of
 from semel.kafka.transactions import PlainProducer, RecordsRefused
-from semel.sources.base import Source, StoredOffset
 from semel.sources.offsets.file import OffsetFile
 from semel.sources.offsets.outside import Outside, Record
 from semel.sources.offsets.table import OffsetTable
@@ -346,13 +345,3 @@ def _loaded(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def stored_offset(
-    source: Source, partition: Mapping[str, Any], known: StoredOffset
-) -> Mapping[str, Any] | None:
-    """Where reading continues: the partition's offset, or one under a name that it had before."""
-    offset = known(partition)
-    if offset is None:
-        offset = next((o for p in source.former(partition) if (o := known(p)) is not None), None)
-    return offset

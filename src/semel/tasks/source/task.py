@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,11 @@ from semel.core.failpoints import hit
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.sources import source_class
-from semel.sources.base import Sharded, Source, SourceBatch
 from semel.sources.offsets.owner import taken_over
 from semel.sources.offsets.store import (
     Owner,
     SourceOffsets,
     StoredOffsets,
-    canonical,
-    stored_offset,
 )
 from semel.tasks import memory
 from semel.tasks.attempt import TaskSpec
@@ -38,6 +35,7 @@ from semel.tasks.reporter import Reporter
 from semel.tasks.retry import Overdue, Retries
 from semel.tasks.source.commit import EncodedBatch, SourceCommitter
 from semel.tasks.source.encoder import Encoder, SkipLog, SourceChain
+from semel.tasks.source.readers import Readers, nbytes
 from semel.tasks.source.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -316,61 +314,3 @@ class _Forwarded(logging.Handler):
     def close(self) -> None:
         self._logger.removeHandler(self)
         super().close()
-
-
-class Readers:
-    """Reads some partitions in turn."""
-
-    def __init__(
-        self, source: Source, partitions: Sequence[Mapping[str, Any]], stored: StoredOffsets
-    ) -> None:
-        self._partitions = partitions
-        self._sharded = isinstance(source, Sharded)
-        known = stored.lookup()
-        if isinstance(source, Sharded):
-            self._open = {n: source.read_shard(p, known) for n, p in enumerate(partitions)}
-            return
-        self._open = {
-            n: source.read(partition, stored_offset(source, partition, known))
-            for n, partition in enumerate(partitions)
-        }
-
-    def round(self, room: int, only: Collection[int] = ()) -> Iterator[tuple[int, SourceBatch]]:
-        """One batch of each partition that has one, with the partition's number, until they hold
-        ``room`` bytes. Partitions that had no turn come first in the next round. If ``only`` holds
-        partitions, no others are read."""
-        chosen = [(n, r) for n, r in self._open.items() if not only or n in only]
-        for number, reader in chosen:
-            if room <= 0:
-                return
-            del self._open[number]
-            try:
-                batch = next(reader)
-            except StopIteration:  # it will never have more
-                continue
-            self._open[number] = reader  # behind the others
-            if batch is not None:
-                room -= nbytes(batch)
-                yield number, batch
-
-    def reached(
-        self, number: int, batch: SourceBatch
-    ) -> Iterator[tuple[object, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
-        """The source partitions of a batch with their offsets, each under a name of its own."""
-        if not batch.reached and not self._sharded:
-            yield number, (self._partitions[number], batch.offset)
-        for partition, offset in batch.reached:
-            yield canonical(partition), (partition, offset)
-
-    def close(self) -> None:
-        """Let each free what it holds."""
-        for reader in self._open.values():
-            close = getattr(reader, "close", None)
-            if close is not None:
-                close()
-        self._open.clear()
-
-
-def nbytes(batch: SourceBatch) -> int:
-    """The bytes that a batch holds in memory."""
-    return sum(int(r.values.nbytes) + int(r.keys.nbytes) for r in batch.records)

@@ -12,7 +12,7 @@ from semel.config.cluster import ClusterConfig
 from semel.config.worker import WorkerConfig
 from semel.core.errors import ConfigError, SemelError
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
-from semel.driver.positions import source_offsets
+from semel.driver.source_positions import source_offsets
 from semel.driver.states import State
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, admin_client

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 
 from semel.config.definition import text_of
-from semel.driver.positions import SourceLag
+from semel.driver.source_lag import SourceLag
 from semel.driver.states import Waiting
 from semel.tasks.control import BUCKETS, Deliveries
 from semel.worker.metrics import names

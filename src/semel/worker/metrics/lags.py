@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import SourcePlan
-from semel.driver.positions import SourceLag, source_lag
+from semel.driver.source_lag import SourceLag, source_lag
 from semel.driver.states import Awaited, Waiting, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
