@@ -112,7 +112,7 @@ def semel(arguments: list[str]) -> None:
 
 def routes() -> list[str]:
     """The paths of the REST API, as patterns."""
-    declared = "".join(file.read_text() for file in (ROOT / "src/semel/rest").glob("*.py"))
+    declared = "".join(file.read_text() for file in (ROOT / "src/semel/worker/rest").glob("*.py"))
     paths = re.findall(r'@app\.\w+\(f?"([^"]*)"', declared)
     insight = "/semel/connectors/{name}"
     return [re.sub(r"\{\w+\}", "[^/]+", path.replace("{base}", insight)) for path in paths]

@@ -56,7 +56,7 @@ def test_a_connector_lives_and_dies_by_requests(
     configure: Configure,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "semel.worker")
+    caplog.set_level(logging.INFO, "semel.worker.herder")
     source = topic(partitions=2)
     produce(source, records(100))
     config = configure(source, {"tasks.max": "2"})
@@ -151,7 +151,7 @@ def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
     configure: Configure,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "semel.worker")
+    caplog.set_level(logging.INFO, "semel.worker.herder")
     source = topic()
     produce(source, records(10))
     config = configure(source)
