@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pyarrow as pa
 import pytest
@@ -63,6 +63,18 @@ def test_an_entry_learns_its_log_in_place(lake: Lake) -> None:
     lake.made().rebase([Rebase(old, new)])
     assert lake.table().version() == version, "what is there already is not written again"
     assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
+
+
+def test_every_field_of_an_entry_is_stored(lake: Lake) -> None:
+    sink = lake.sink()
+    sink.commit([advance(0, 10)], values(0, 10))
+    old = held(sink)
+    numbers = {f.name: n for n, f in enumerate(fields(LedgerEntry), start=11) if f.type == "int"}
+    texts = {f.name: f.name for f in fields(LedgerEntry) if f.type == "str"}
+    texts |= {"topic": "t", "target": "", "updated_at": ""}  # the table is the target
+    new = LedgerEntry(**{**texts, **numbers, "partition": 0})  # type: ignore[arg-type]
+    sink.rebase([Rebase(old, new)])
+    assert held(lake.made()) == new
 
 
 def test_a_rebase_moves_back_and_records_what_the_former_log_left(lake: Lake) -> None:
