@@ -1,7 +1,7 @@
 """Write down which jars each set consists of, and the SHA-256 of each: ``make pins``.
 
-Run this after a version in ``semel/spark/jars.py``, ``semel_lab/jars.py`` or of PySpark has changed, and
-read the difference: what is written here is what semel loads.
+Run this after a version in ``semel/spark/jars.py``, ``semel_lab/jars.py`` or of PySpark has
+changed, and read the difference: what is written here is what semel loads.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ from semel.core import failpoints
 from semel.core.delivery import Delivery
 from semel.core.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.core.ledger import TopicPartition
+from semel.databases.postgresql import driver
 from semel.driver.direct.engine import Progress
 from semel.driver.planning import plan
-from semel.sinks.postgresql import driver
 from semel_lab.embedded import Kafka
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
@@ -53,7 +53,7 @@ _SERVER.set_forkserver_preload(
     [
         "semel.tasks.direct",
         "semel.engine.bounded",
-        "semel.sinks.postgresql.driver",
+        "semel.databases.postgresql.driver",
         "semel.sinks.delta.sink",
         "semel.sinks.iceberg.sink",
         "semel.sinks.files.sink",

@@ -22,7 +22,7 @@ from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, Fenced, OffsetOutOfRange, ServiceError
 from semel.core.ledger import Hole, TopicPartition
 from semel.driver.planning import plan
-from semel.sinks.files import places
+from semel.storage import places
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Start

@@ -23,7 +23,7 @@ from semel.core.ledger import Hole, Outcome, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
-from semel.sinks.files.local import LocalStore
+from semel.storage.local import LocalStore
 from tests.engine.harness import some
 from tests.sinks.byhand import check_keeps_what_was_read
 from tests.sinks.files.conftest import FIRST, Folder

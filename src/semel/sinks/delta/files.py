@@ -17,8 +17,8 @@ from deltalake.transaction import AddAction
 
 from semel.sinks.delta import statistics
 from semel.sinks.delta.table import Table, reason
-from semel.sinks.outages import judged
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
+from semel.storage.errors import judged
 
 log = logging.getLogger(__name__)
 

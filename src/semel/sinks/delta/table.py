@@ -28,8 +28,8 @@ from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
 from semel.sinks.delta.convert import names_no_feature, new_column, partitions
 from semel.sinks.delta.restores import Operation, operation_of
-from semel.sinks.outages import judged
 from semel.sinks.staging import CommitConflict
+from semel.storage.errors import judged
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from semel.core.ledger import Rebase
 from semel.core.problems import together
 from semel.core.quoting import named
 from semel.sinks.files.config import CLASSES, HDFS, FilesConfig
-from semel.sinks.files.places import cannot_create_exclusively, instead_of
+from semel.storage.places import cannot_create_exclusively, instead_of
 
 
 def check(connector: ConnectorConfig, config: FilesConfig) -> None:

@@ -12,8 +12,8 @@ from pyiceberg.exceptions import CommitFailedException
 from semel.core.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
 from semel.core.watchdog import waiting
 from semel.sinks.iceberg import rest
-from semel.sinks.outages import comes_from, is_of, judged
 from semel.sinks.staging import CommitConflict
+from semel.storage.errors import comes_from, is_of, judged
 
 _REFUSALS = (
     iceberg.ForbiddenError,

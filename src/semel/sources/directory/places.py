@@ -17,8 +17,8 @@ from semel.sources.directory.found import Found, is_same, local_file, stored_obj
 from semel.sources.directory.removal import checksum_of
 
 try:
-    from semel.sinks.files.places import open_store
-    from semel.sinks.files.store import LOCAL, Store, protocol_of
+    from semel.storage.places import open_store
+    from semel.storage.store import LOCAL, Store, protocol_of
 except ModuleNotFoundError as missing:
     package = str(missing.name).partition(".")[0]
     raise misconfigured(
