@@ -18,8 +18,9 @@ import pymysql
 import pytest
 
 from semel.core.watchdog import Watchdog
-from semel.sinks.sql.sqlserver.client import Session
-from semel.sinks.sql.sqlserver.config import SqlServerConfig, login
+from semel.databases.login import Login
+from semel.databases.sqlserver.client import Client
+from semel.databases.sqlserver.url import address
 from tests.patience import PATIENCE
 
 SYSTEMS = ("sqlite", "duckdb", "mariadb", "sqlserver")
@@ -112,10 +113,10 @@ def sqlserver(url: str, statement: str) -> list[Any]:
 
 
 @contextmanager
-def sqlserver_session(url: str) -> Iterator[Session]:
+def sqlserver_session(url: str) -> Iterator[Client]:
     """A session of its own."""
-    found = login(SqlServerConfig(connection_url=url))
-    with closing(Session(found, Watchdog("test", found.where, math.inf))) as session:
+    found = address(Login(url))
+    with closing(Client(found, Watchdog("test", found.where, math.inf))) as session:
         yield session
 
 

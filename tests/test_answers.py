@@ -19,10 +19,10 @@ from semel.config.providers import resolved
 from semel.converters.registry.client import Registry
 from semel.core.answers import TooLarge, content_of, limit_httpx, limit_requests, limit_urllib3
 from semel.core.errors import ServiceError, TransientError, Unavailable, Unresolvable
-from semel.sinks.files.webhdfs import WebHdfsStore
 from semel.sinks.iceberg import catalog
 from semel.sinks.search.client import Client
 from semel.sinks.search.config import SearchConfig
+from semel.storage.webhdfs import WebHdfsStore
 from semel_lab.embedded.process import LOOPBACK
 
 BOMB = gzip.compress(bytes(700_000_000), 1)

@@ -20,6 +20,7 @@ FLOORS = [
     {"converters"},
     {"transforms"},
     {"kafka"},
+    {"databases", "storage"},
     {"sinks", "sources"},
     {"sinks.lake"},
     {

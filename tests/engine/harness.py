@@ -38,9 +38,9 @@ from semel.core import failpoints
 from semel.core.delivery import Delivery
 from semel.core.errors import ConfigError, Fenced, SemelError, TransientError
 from semel.core.ledger import TopicPartition
+from semel.databases.postgresql import driver
 from semel.driver.base import Progress
 from semel.driver.planning import plan
-from semel.sinks.postgresql import driver
 from semel_lab.embedded import Kafka
 from tests import databases, matrix, searching
 from tests.conftest import wait_gone
@@ -52,7 +52,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         "semel.driver.run",
-        "semel.sinks.postgresql.driver",
+        "semel.databases.postgresql.driver",
         "semel.sinks.delta.sink",
         "semel.sinks.iceberg.sink",
         "semel.sinks.files.sink",

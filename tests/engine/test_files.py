@@ -21,7 +21,7 @@ from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
-from semel.sinks.files import places
+from semel.storage import places
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
 from tests.engine.harness import (

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from semel.core.errors import ServiceError
+from semel.databases.postgresql.connection import _reason
 from semel.kafka import cluster
 from semel.kafka.cluster import wait_for_brokers
-from semel.sinks.postgresql.connection import _reason
 
 
 def test_a_host_that_does_not_exist_is_reported_at_once() -> None:

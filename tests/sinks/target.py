@@ -24,8 +24,9 @@ from semel.core.records import (
     Rejected,
     RowsRejected,
 )
-from semel.sinks import jdbc
-from semel.sinks.postgresql import PostgresSink, driver
+from semel.databases import base
+from semel.databases.postgresql import driver
+from semel.sinks.postgresql import PostgresSink
 from tests.patience import PATIENCE
 
 
@@ -34,7 +35,7 @@ def found_running() -> Iterator[None]:
     """Positions are not set, and nobody waits for a run that does not end."""
     refused = pytest.raises(ConfigError, match="connector c is running: stop it before")
     with pytest.MonkeyPatch.context() as patch, refused:
-        patch.setattr(jdbc, "RELEASE_TIME", 0)
+        patch.setattr(base, "RELEASE_TIME", 0)
         yield
 
 
@@ -42,7 +43,7 @@ def found_running() -> Iterator[None]:
 def released_at_last() -> Iterator[None]:
     """Positions are set once a run has ended, however slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jdbc, "RELEASE_TIME", PATIENCE)
+        patch.setattr(base, "RELEASE_TIME", PATIENCE)
         yield
 
 

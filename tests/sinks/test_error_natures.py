@@ -16,15 +16,15 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ServiceError, TransientError
 from semel.core.records import Commit, RowsRejected
+from semel.databases.duckdb import NATURES as DUCKDB
+from semel.databases.errors import Nature, SchemaChanged, by_code
+from semel.databases.login import Login, Timeouts
+from semel.databases.mysql import errors as mysql
+from semel.databases.postgresql import errors as postgresql
+from semel.databases.sqlserver import errors as sqlserver
+from semel.databases.sqlserver.session import SqlServer
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
-from semel.sinks.postgresql import errors as postgresql
-from semel.sinks.sql.duckdb import NATURES as DUCKDB
-from semel.sinks.sql.errors import Nature, SchemaChanged, by_code
-from semel.sinks.sql.mysql import errors as mysql
-from semel.sinks.sql.sqlserver import errors as sqlserver
-from semel.sinks.sql.sqlserver.config import SqlServerConfig
-from semel.sinks.sql.sqlserver.dialect import SqlServer
 from tests import databases
 from tests.sinks.target import Target, records
 
@@ -295,7 +295,7 @@ def test_mariadb_raises_each_number_and_each_has_the_nature_of_its_table(
 
 
 def test_sql_servers_numbers_have_the_natures_of_its_table() -> None:
-    server = SqlServer(SqlServerConfig(connection_url="jdbc:sqlserver://h;databaseName=d"), "c")
+    server = SqlServer(Login("jdbc:sqlserver://h;databaseName=d"), "c", Timeouts())
     wanted, found = {50_001: Nature.DATA, **sqlserver.NATURES}, {}
     for number in wanted:
         error = pytds.OperationalError("no", None)

@@ -21,10 +21,10 @@ from semel.core.ledger import Advance, Hole, OffsetRange, Outcome, TopicPartitio
 from semel.core.records import Commit
 from semel.sinks import sink_class
 from semel.sinks.base import Sink
-from semel.sinks.files import places
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.protocols import Transactional
 from semel.sinks.search.sink import SearchSink
+from semel.storage import places
 from tests import databases
 from tests.conftest import new_database
 from tests.engine.harness import once_let_go

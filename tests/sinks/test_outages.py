@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.core.errors import ServiceError, TransientError, Unavailable
-from semel.sinks.outages import comes_from, judged
+from semel.storage.errors import comes_from, judged
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from adbc_driver_manager import Error
 
-from semel.sinks.postgresql import driver, silence
-from semel.sinks.postgresql.connection import Connection
+from semel.databases.postgresql import driver, silence
+from semel.databases.postgresql.connection import Connection
 from semel_lab.embedded import Postgres
 
 pytestmark = pytest.mark.integration

@@ -19,10 +19,11 @@ from semel.core import failpoints
 from semel.core.errors import ConfigError, LedgerConflict, ServiceError, TransientError, Unavailable
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
+from semel.databases.login import Login
+from semel.databases.postgresql.connection import Connection
+from semel.databases.postgresql.url import libpq_uri, shown
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.postgresql.config import PostgresConfig
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.url import libpq_uri, shown
 from semel_lab.embedded import Postgres
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
@@ -73,7 +74,7 @@ KEYED = {"insert_mode": "upsert", "pk_mode": "record_key", "pk_fields": "id"}
     ],
 )
 def test_jdbc_urls_become_libpq_uris(url: str, user: str, password: str, expected: str) -> None:
-    base, _, parameters = libpq_uri(url, user, password, "me").partition("?")
+    base, _, parameters = libpq_uri(Login(url, user, password), "me").partition("?")
     mine = ("connect_timeout", "keepalives", "tcp_user_timeout", "application_name")
     rest = [p for p in parameters.split("&") if not p.startswith(mine)]
     assert base + ("?" + "&".join(rest) if rest else "") == expected
@@ -92,7 +93,7 @@ def test_confluents_driver_parameters_are_those_of_the_url(url: str, mode: str) 
     keys = {"sslmode": "verify-full", "sslrootcert": "/ca.pem", "currentSchema": "shop"}
     more = {f"connection.{name}": value for name, value in keys.items()}
     config = read(PostgresConfig, {"connection.url": url, **more})
-    uri = libpq_uri(url, "", "", "me", config.parameters())
+    uri = libpq_uri(config.login, "me")
     assert "sslrootcert=%2Fca.pem" in uri
     assert "-csearch_path%3Dshop" in uri
     assert f"sslmode={mode}&" in f"{uri}&"
@@ -100,7 +101,7 @@ def test_confluents_driver_parameters_are_those_of_the_url(url: str, mode: str) 
 
 
 def test_the_users_timeouts_come_before_ours() -> None:
-    uri = libpq_uri("jdbc:postgresql://h/d?connectTimeout=3", "", "", "me")
+    uri = libpq_uri(Login("jdbc:postgresql://h/d?connectTimeout=3"), "me")
     assert "connect_timeout=3" in uri
     assert uri.count("connect_timeout") == 1
 
@@ -118,14 +119,14 @@ def test_the_users_timeouts_come_before_ours() -> None:
 )
 def test_a_malformed_url_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="%2F") as refused:
-        libpq_uri(url, "", "", "me")
+        libpq_uri(Login(url), "me")
     assert "hid" not in str(refused.value).replace("postgresql://host", "")
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "99999"])
 def test_an_impossible_port_is_refused(port: str) -> None:
     with pytest.raises(ConfigError, match=r"connection.url: a port is between 1 and 65535"):
-        libpq_uri(f"jdbc:postgresql://h1:5432,h2:{port}/d", "", "", "me")
+        libpq_uri(Login(f"jdbc:postgresql://h1:5432,h2:{port}/d"), "me")
 
 
 @pytest.mark.parametrize(
@@ -133,12 +134,12 @@ def test_an_impossible_port_is_refused(port: str) -> None:
 )
 def test_an_unknown_ssl_mode_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"sslmode=nonsense .*must be one of disable, allow"):
-        libpq_uri(url, "", "", "me", {"sslmode": "nonsense"})
-    assert "sslmode=require&" in libpq_uri("postgresql://h/d?sslmode=Require&a=b", "", "", "me")
+        libpq_uri(Login(url, parameters={"sslmode": "nonsense"}), "me")
+    assert "sslmode=require&" in libpq_uri(Login("postgresql://h/d?sslmode=Require&a=b"), "me")
 
 
 def test_a_password_in_the_url_may_hold_anything_that_is_encoded() -> None:
-    uri = libpq_uri("postgresql://m%40e:a%2Fb%25c%3Fd:e@h:5432/d", "", "", "me")
+    uri = libpq_uri(Login("postgresql://m%40e:a%2Fb%25c%3Fd:e@h:5432/d"), "me")
     assert "user=m%40e" in uri
     assert "password=a%2Fb%25c%3Fd%3Ae" in uri
     assert uri.startswith("postgresql://h:5432/d?")
@@ -158,7 +159,7 @@ def test_a_password_in_the_url_may_hold_anything_that_is_encoded() -> None:
 )
 def test_other_urls_are_refused_without_showing_secrets(url: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a PostgreSQL URL. Set jdbc:postgresql://") as e:
-        libpq_uri(url, "", "", "me")
+        libpq_uri(Login(url), "me")
     assert "hunter2" not in str(e.value)
 
 
@@ -533,7 +534,7 @@ FREEZES_IN_COPY = """
 import os, signal, sys
 import pyarrow as pa
 from semel.core.records import Commit
-from semel.sinks.postgresql.connection import Connection
+from semel.databases.postgresql.connection import Connection
 from tests.sinks.target import Target, advance, records
 
 def copy(self, table, rows, schema):

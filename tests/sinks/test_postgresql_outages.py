@@ -11,8 +11,9 @@ import pytest
 from semel.core.errors import TransientError, Unavailable
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.url import libpq_uri
+from semel.databases.login import Login
+from semel.databases.postgresql.connection import Connection
+from semel.databases.postgresql.url import libpq_uri
 from semel_lab.embedded import Postgres
 from semel_lab.embedded.proxy import Proxy
 from tests.engine.harness import wait_until
@@ -69,7 +70,7 @@ def test_of_several_hosts_the_one_that_can_write_is_taken(
 
 def test_a_url_of_several_hosts_may_choose_among_them() -> None:
     assert "target_session_attrs=any" in libpq_uri(
-        "jdbc:postgresql://a,b/d?targetServerType=any", "", "", "me"
+        Login("jdbc:postgresql://a,b/d?targetServerType=any"), "me"
     )
 
 
@@ -79,7 +80,7 @@ def test_a_url_of_several_hosts_may_choose_among_them() -> None:
 def test_the_locks_of_a_silent_session_are_released(target: Target) -> None:
     target.execute("CREATE TABLE t (id bigint)", "INSERT INTO t VALUES (1)")
     with Proxy.before(target.url) as proxy:
-        uri = libpq_uri(proxy.url(target.url), "", "", "silent")
+        uri = libpq_uri(Login(proxy.url(target.url)), "silent")
         connection = Connection(uri, 600_000, timeout_ms=60_000)
         left = pytest.raises(
             Unavailable, match=r"has not answered for .*semel dropped the connection"
@@ -97,7 +98,7 @@ def test_the_locks_of_a_silent_session_are_released(target: Target) -> None:
 
 
 def test_a_statement_that_the_server_works_on_is_waited_for(target: Target) -> None:
-    uri = libpq_uri(target.url, "", "", "slow")
+    uri = libpq_uri(Login(target.url), "slow")
     connection = Connection(uri, 600_000, timeout_ms=500)
     with connection.transaction():
         assert connection.execute("SELECT pg_sleep(1.5)") >= -1
@@ -108,7 +109,7 @@ def test_a_copy_that_moves_bytes_is_waited_for(target: Target) -> None:
     target.execute("CREATE TABLE t (text text)")
     rows = pa.table({"text": ["x" * 100_000] * 100})
     with Proxy.before(target.url) as proxy:
-        uri = libpq_uri(proxy.url(target.url), "", "", "slow")
+        uri = libpq_uri(Login(proxy.url(target.url)), "slow")
         connection = Connection(uri, 600_000, timeout_ms=1000)
         with connection.transaction():
             connection.execute("SELECT 1")

@@ -23,17 +23,18 @@ from semel.config import ConnectorConfig, read
 from semel.converters.json.envelope import PayloadReader
 from semel.converters.semantic import DECIMAL, TYPES, Described, semantic_facts
 from semel.core.records import Commit, RowsRejected, one_array
+from semel.databases.duckdb import Duckdb
+from semel.databases.mysql.session import Mysql
+from semel.databases.postgresql.database import Postgres
+from semel.databases.postgresql.types import column as postgresql_column
+from semel.databases.semantic import new_type, stored
+from semel.databases.sqlite import Sqlite
+from semel.databases.sqlserver.session import SqlServer
 from semel.sinks import create
 from semel.sinks.delta.table import column_type as delta_type
 from semel.sinks.iceberg.schema import column_type as iceberg_type
-from semel.sinks.postgresql.types import column as postgresql_column
-from semel.sinks.postgresql.types import sql_type
 from semel.sinks.sql.convert import convert
-from semel.sinks.sql.duckdb import Duckdb
-from semel.sinks.sql.mysql.types import new_type as mysql_type
-from semel.sinks.sql.semantic import formed, new_type, stored
-from semel.sinks.sql.sqlite import Sqlite
-from semel.sinks.sql.sqlserver.types import new_type as sqlserver_type
+from semel.sinks.sql.semantic import formed
 from semel.spark.jars import resolve
 from semel.tasks.pipeline import Pipeline
 from semel_lab.embedded.mariadb import MariaDB
@@ -129,7 +130,9 @@ def in_table(name: str) -> list[str]:
     """The cells of a type in the documentation's table."""
     kind = arrow_of(name)
     plain = stored(kind)
-    postgresql = new_type(kind, "PostgreSQL", lambda _: True, in_key=False) or sql_type(plain)
+    postgresql = new_type(kind, "PostgreSQL", lambda _: True, in_key=False) or Postgres.column_type(
+        object.__new__(Postgres), plain
+    )
     mysql = new_type(kind, "MySQL", lambda _: True, in_key=False)
     sqlserver = new_type(kind, "SQL Server", lambda _: True, in_key=False)
     duckdb = new_type(kind, "DuckDB", lambda _: True, in_key=False)
@@ -139,8 +142,10 @@ def in_table(name: str) -> list[str]:
         kind_of(name),
         str(plain),
         postgresql,
-        (mysql or mysql_type(plain, in_key=False)).lower(),
-        (sqlserver or sqlserver_type(plain, in_key=False)).partition(" COLLATE")[0].lower(),
+        (mysql or Mysql.column_type(object.__new__(Mysql), plain)).lower(),
+        (sqlserver or SqlServer.column_type(object.__new__(SqlServer), plain))
+        .partition(" COLLATE")[0]
+        .lower(),
         Sqlite.column_type(object.__new__(Sqlite), plain).lower(),
         (duckdb or Duckdb.column_type(object.__new__(Duckdb), plain)).lower(),
         lakes[0] if lakes[0] == lakes[1] else " / ".join(lakes),

@@ -12,6 +12,7 @@ from semel.config import ConnectorConfig, aliases
 from semel.config.extras import entries, load
 from semel.config.references import refers
 from semel.core.errors import misconfigured
+from semel.databases.login import POSTGRESQL
 from semel.sinks import jdbc
 from semel.sinks.base import Sink
 
@@ -19,16 +20,17 @@ _MODULES = {
     "semel.sinks.delta.sink:DeltaSink": "semel.sinks.delta.config",
     "semel.sinks.kafka:KafkaSink": "semel.sinks.kafka.config",
     "semel.sinks.postgresql:PostgresSink": "semel.sinks.postgresql.config",
-    "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.sqlite_config",
-    "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.duckdb_config",
-    "semel.sinks.sql.mysql.sink:MysqlSink": "semel.sinks.sql.mysql.config",
-    "semel.sinks.sql.sqlserver.sink:SqlServerSink": "semel.sinks.sql.sqlserver.config",
+    "semel.sinks.sql.sqlite:SqliteSink": "semel.sinks.sql.config:SQLITE",
+    "semel.sinks.sql.duckdb:DuckdbSink": "semel.sinks.sql.config:DUCKDB",
+    "semel.sinks.sql.mysql:MysqlSink": "semel.sinks.sql.config:MYSQL",
+    "semel.sinks.sql.sqlserver:SqlServerSink": "semel.sinks.sql.config:SQLSERVER",
     "semel.sinks.search.sink:SearchSink": "semel.sinks.search.config",
     "semel.sinks.iceberg.sink:IcebergSink": "semel.sinks.iceberg.config",
     "semel.sinks.files.sink:FilesSink": "semel.sinks.files.config",
     "semel.sinks.filestream:FileStreamSink": "semel.sinks.filestream",
 }
-"""Sink -> the module whose ``CLASSES`` are the ``connector.class`` names it answers to."""
+"""Sink -> the module of its keys, and where in it the ``connector.class`` names are that it answers
+to, if not in ``CLASSES``."""
 
 MODULE = "SEMEL_SINK_MODULE"
 """The environment variable that tells Spark's Python workers which module their tasks will need."""
@@ -83,7 +85,7 @@ def sink_class(name: str, raw: Mapping[str, str] | None = None) -> type[Sink]:
     system = url.removeprefix("jdbc:").removeprefix("jtds:").partition(":")[0]
     if name in jdbc.CLASSES and system in known:
         name = system
-    elif name in jdbc.CLASSES and system and system not in jdbc.POSTGRESQL:
+    elif name in jdbc.CLASSES and system and system not in POSTGRESQL:
         urls = (f"jdbc:{s}:" for s in _SYSTEMS)
         raise misconfigured(  # not the URL itself: it may hold a password
             "connection.url",
@@ -140,7 +142,7 @@ def import_likely() -> None:
     """Import the sinks whose configuration says that they are often used (``LIKELY``), and the
     configurations of all others."""
     for target, module in _MODULES.items():
-        if getattr(import_module(module), "LIKELY", False):
+        if getattr(import_module(module.partition(":")[0]), "LIKELY", False):
             import_module(target.partition(":")[0])
 
 
@@ -154,8 +156,8 @@ def _known() -> Mapping[str, str]:
 
 
 def _own() -> dict[str, str]:
-    return {
-        name: target
-        for target, module in _MODULES.items()
-        for name in import_module(module).CLASSES
-    }
+    found: dict[str, str] = {}
+    for target, keys in _MODULES.items():
+        module, _, names = keys.partition(":")
+        found |= dict.fromkeys(getattr(import_module(module), names or "CLASSES"), target)
+    return found

@@ -1,18 +1,31 @@
-"""How the keys of sinks for SQL databases combine."""
+"""The keys of Confluent's, Aiven's and Debezium's JDBC sinks, and how they combine."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from semel import converters
-from semel.config import ConnectorConfig
+from semel.config import HIGH, LOW, ConnectorConfig, connector_class_key, key
 from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.databases.login import Login, Timeouts, password_key, user_key
 from semel.sinks.checks import left_out_of_the_key, problems_of_field_lists, problems_of_key
-from semel.sinks.jdbc_keys import JdbcKeys
 from semel.sinks.layout import Keyed, selects
 from semel.sinks.routed import RoutedConfig
+from semel.sinks.table_keys import (
+    auto_create_key,
+    auto_evolve_key,
+    delete_enabled_key,
+    exclude_key,
+    include_key,
+    pk_fields_key,
+    pk_mode_key,
+    table_mapping_key,
+    table_name_format_key,
+)
+from semel.sinks.unavailable import placeholder_key
 from semel.transforms import chain_of
 from semel.transforms.source_names import without_source
 
@@ -55,14 +68,6 @@ IGNORED = {
     "timestamp.precision.mode": "it belongs to timestamp.fields.list",
 }
 
-RELEASE_TIME = 2.0
-"""Seconds within which the locks of a run that has just ended become free: its sessions end once
-the server has noticed."""
-RELEASE_PAUSE = 0.05
-
-POSTGRESQL = ("postgresql", "postgres")
-"""The schemes of PostgreSQL's URLs."""
-
 _PRIMITIVE = (
     "org.apache.kafka.connect.storage.StringConverter",
     "org.apache.kafka.connect.converters.ByteArrayConverter",
@@ -77,9 +82,124 @@ _DEFAULT_STRATEGIES = (
 )
 
 
+PARAMETER = "The same as the parameter of this name in connection.url."
+"""Documents a key that is named after a parameter of the JDBC driver."""
+
+
+def url_key(form: str) -> Any:
+    """``connection.url``, of this form."""
+    return key(
+        "connection.url",
+        doc=f"The database: {form}.",
+        secret=True,
+        importance=HIGH,
+        group="Connection",
+        display="JDBC URL",
+    )
+
+
+def idle_key(doc: str, *, at_least: int) -> Any:
+    """How long the server leaves a transaction open after its process freezes."""
+    return key(
+        "connection.idle.in.transaction.timeout.ms",
+        30_000,
+        doc,
+        at_least=at_least,
+        importance=LOW,
+        group="Connection",
+    )
+
+
+def lock_key() -> Any:
+    """How long a commit waits for a lock."""
+    return key(
+        "connection.lock.timeout.ms",
+        10_000,
+        "How long a commit waits for another process's lock before it is retried.",
+        at_least=1,
+        importance=LOW,
+        group="Connection",
+    )
+
+
 @dataclass(frozen=True)
-class JdbcConfig(JdbcKeys, RoutedConfig):
+class JdbcConfig(RoutedConfig):
     """What a sink writes, where, and under which key."""
+
+    connector_class: str = connector_class_key()
+    connection_url: str = url_key("jdbc:postgresql://host:port/database")
+    connection_user: str = user_key("Connection")
+    connection_password: str = password_key("Connection")
+    insert_mode: str = key(
+        "insert.mode",
+        "insert",
+        "How rows are written: insert, multi (the same), upsert or update.",
+        choices=("insert", "multi", "upsert", "update"),
+        importance=HIGH,
+        group="Writes",
+    )
+    pk_mode: str = pk_mode_key("record_header")
+    pk_fields: tuple[str, ...] = pk_fields_key()
+    delete_enabled: bool = delete_enabled_key("Tombstones delete; needs record_key.")
+    table_name_format: str = table_name_format_key(
+        "The table of a topic.", aliases=("collection.name.format",)
+    )
+    table_mapping: tuple[str, ...] = table_mapping_key()
+    normalize: bool = key(
+        "table.name.normalize",
+        False,
+        "Replace all but letters, digits and _ in topics with _.",
+        importance=LOW,
+        group="Data Mapping",
+    )
+    naming_strategies: tuple[str, ...] = key(
+        "collection.naming.strategy",
+        (),
+        "Only Debezium's default.",
+        aliases=("table.naming.strategy",),
+        importance=LOW,
+    )
+    column_naming_strategy: tuple[str, ...] = key(
+        "column.naming.strategy", (), "Only Debezium's default.", importance=LOW
+    )
+    auto_create: bool = auto_create_key()
+    auto_evolve: bool = auto_evolve_key()
+    schema_evolution: str = key(
+        "schema.evolution",
+        "none",
+        "basic: auto.create and auto.evolve.",
+        choices=("none", "basic"),
+        importance=LOW,
+        group="DDL",
+    )
+    include: tuple[str, ...] = include_key(("field.include.list", "fields.include"))
+    exclude: tuple[str, ...] = exclude_key(("fields.exclude", "fields.blacklist"))
+    quote_identifiers: str | None = key(
+        "quote.sql.identifiers",
+        None,
+        "always (or true): names as they are; never (or false): names in lower case. The "
+        "default is always, with Debezium's class never.",
+        aliases=("quote.identifiers", "sql.quote.identifiers"),
+        choices=("always", "never", "true", "false"),
+    )
+    truncate_enabled: bool = key(
+        "truncate.enabled", False, "Only false.", importance=LOW, group="Writes"
+    )
+    replace_null: bool = key(
+        "replace.null.with.default",
+        True,
+        "Whether a null field takes the default of its schema, if there is one. false does the "
+        "same as value.converter.replace.null.with.default=false.",
+        importance=LOW,
+    )
+    time_zone: str = key(
+        "db.timezone",
+        "UTC",
+        "Only UTC: times are stored in UTC.",
+        aliases=("use.time.zone", "database.time_zone"),
+        group="Data Mapping",
+    )
+    placeholder: str = placeholder_key()
 
     def __post_init__(self) -> None:
         problems = []
@@ -167,6 +287,21 @@ class JdbcConfig(JdbcKeys, RoutedConfig):
                 )
             ]
         return []
+
+    @property
+    def login(self) -> Login:
+        return Login(
+            self.connection_url, self.connection_user, self.connection_password, self.parameters
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The JDBC driver's parameters that are keys of their own, as in Confluent's sink."""
+        return {}
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return Timeouts()
 
     @property
     def of_debezium(self) -> bool:

@@ -137,29 +137,3 @@ def exclude_key(aliases: tuple[str, ...] = (), group: str = _MAPPING) -> Any:
         group=group,
         display="Exclude Fields",
     )
-
-
-def user_key(group: str) -> Any:
-    """``connection.user``, of a database."""
-    return key(
-        "connection.user",
-        "",
-        "The user; takes precedence over a user in connection.url.",
-        aliases=("connection.username",),
-        importance=HIGH,
-        group=group,
-        display="JDBC User",
-    )
-
-
-def password_key(group: str) -> Any:
-    """``connection.password``, of a database."""
-    return key(
-        "connection.password",
-        "",
-        "The user's password.",
-        secret=True,
-        importance=HIGH,
-        group=group,
-        display="JDBC Password",
-    )

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 import semel
 from semel.config import ConnectorConfig, read
 from semel.core import failpoints
+from semel.databases.postgresql import driver
 from semel.driver.base import Progress
-from semel.sinks.postgresql import driver
 from semel.spark.session import micro_batch_session
 from semel.spark.session import stop as stop_session
 from semel_lab.embedded import Kafka

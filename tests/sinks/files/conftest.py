@@ -14,9 +14,9 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.ledger import TopicPartition, firsts
 from semel.core.records import Commit, Records, Rejected, RowsRejected
-from semel.sinks.files import places
 from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink
+from semel.storage import places
 from semel_lab.embedded.hdfs import Hdfs
 
 FIRST = TopicPartition("t", 0)

@@ -26,7 +26,7 @@ from semel.core.ledger import Outcome, firsts
 from semel.core.records import Commit
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
-from semel.sinks.files.webhdfs import WebHdfsStore
+from semel.storage.webhdfs import WebHdfsStore
 from semel_lab.embedded.hdfs import Hdfs
 from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before

@@ -23,7 +23,7 @@ from semel.core.ledger import Outcome, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
-from semel.sinks.files.places import LocalStore
+from semel.storage.places import LocalStore
 from tests.engine.harness import some
 from tests.sinks.files.conftest import FIRST, Folder
 from tests.sinks.target import advance, records

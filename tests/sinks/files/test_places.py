@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from semel.core.errors import ConfigError, ServiceError
-from semel.sinks.files import places
-from semel.sinks.files.places import open_store
+from semel.storage import places
+from semel.storage.places import open_store
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from semel.driver.planning import plan
 from semel.sinks import jdbc, sink_class
 from semel.sinks.postgresql import PostgresSink
 from semel.sinks.sql.duckdb import DuckdbSink
-from semel.sinks.sql.mysql.sink import MysqlSink
+from semel.sinks.sql.mysql import MysqlSink
 from semel.sinks.sql.sqlite import SqliteSink
-from semel.sinks.sql.sqlserver.sink import SqlServerSink
+from semel.sinks.sql.sqlserver import SqlServerSink
 
 
 @pytest.mark.parametrize("name", jdbc.CLASSES)

@@ -13,8 +13,8 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, ServiceError, TransientError
+from semel.databases.duckdb import confined
 from semel.sinks import sink_class
-from semel.sinks.sql.duckdb import confined
 from semel.sinks.sql.sink import SqlSink
 from tests.patience import PATIENCE
 

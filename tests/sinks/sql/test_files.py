@@ -11,28 +11,27 @@ from pathlib import Path
 import pytest
 
 from semel.core.errors import Unavailable
-from semel.sinks.sql.dialect import Dialect
-from semel.sinks.sql.duckdb import Duckdb
-from semel.sinks.sql.duckdb_config import DuckdbConfig
-from semel.sinks.sql.files import LockFile
-from semel.sinks.sql.sqlite import Sqlite
-from semel.sinks.sql.sqlite_config import SqliteConfig
+from semel.databases.base import Session
+from semel.databases.duckdb import Duckdb
+from semel.databases.files import LockFile
+from semel.databases.login import Login, Timeouts
+from semel.databases.sqlite import Sqlite
 from semel_lab.drill.disk import Disk
 from tests.disks import read_only
 from tests.patience import PATIENCE
 
 
-def sqlite(path: Path) -> Dialect:
-    return Sqlite(SqliteConfig(connection_url=f"jdbc:sqlite:{path}"), "c")
+def sqlite(path: Path) -> Session:
+    return Sqlite(Login(f"jdbc:sqlite:{path}"), "c", Timeouts())
 
 
-def duckdb(path: Path) -> Dialect:
-    return Duckdb(DuckdbConfig(connection_url=f"jdbc:duckdb:{path}"), "c")
+def duckdb(path: Path) -> Session:
+    return Duckdb(Login(f"jdbc:duckdb:{path}"), "c", Timeouts())
 
 
 @pytest.mark.parametrize("dialect", [sqlite, duckdb])
 def test_a_disk_that_is_read_only_is_waited_for(
-    dialect: Callable[[Path], Dialect], disk: Disk
+    dialect: Callable[[Path], Session], disk: Disk
 ) -> None:
     path = disk.directory / "x.db"
     with closing(dialect(path)) as made, made.transaction():

@@ -14,8 +14,8 @@ from semel.config import ConnectorConfig, read
 from semel.core.errors import ServiceError
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
+from semel.databases import grants
 from semel.sinks import sink_class
-from semel.sinks.sql import grants
 from semel_lab.embedded.mariadb import MariaDB
 from tests import databases
 from tests.newcomer import blocks, page

@@ -21,10 +21,9 @@ from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, ServiceError, TransientError
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, RowsRejected
-from semel.sinks import jdbc
-from semel.sinks.sql.mysql import claims
-from semel.sinks.sql.mysql.dialect import Mysql
-from semel.sinks.sql.mysql.sink import MysqlSink
+from semel.databases import base
+from semel.databases.mysql import session as sessions
+from semel.sinks.sql.mysql import MysqlDialect, MysqlSink
 from semel_lab.embedded.mariadb import MariaDB
 from tests.databases import Given
 from tests.engine.harness import some
@@ -191,7 +190,7 @@ def test_rows_that_fit_are_loaded_without_another_try(
     def inserted(*_arguments: object) -> None:
         raise AssertionError("LOAD DATA was undone")
 
-    monkeypatch.setattr(Mysql, "_insert", inserted)
+    monkeypatch.setattr(MysqlDialect, "_insert", inserted)
     rows = records(pa.table(VALUES))
     with local_infile(target, True):
         target.sink(provenance="true").write(Commit([rows]))
@@ -292,7 +291,7 @@ def test_a_session_that_the_server_has_ended_between_commits_is_not_noticed(
 def test_more_sessions_than_there_are_locks_go_on_without(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "_SLOTS", 2)
+    monkeypatch.setattr(sessions, "_SLOTS", 2)
     for _ in range(3):
         target.sink().claim()
     with found_running():
@@ -302,7 +301,7 @@ def test_more_sessions_than_there_are_locks_go_on_without(
 def test_a_run_that_begins_while_positions_are_changed_comes_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jdbc, "RELEASE_TIME", 0.1)
+    monkeypatch.setattr(base, "RELEASE_TIME", 0.1)
     run, other = target.sink(), target.sink()
     with other._dialect.alone() as alone:
         assert alone

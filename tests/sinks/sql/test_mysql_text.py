@@ -6,7 +6,7 @@ import datetime
 
 import pyarrow as pa
 
-from semel.sinks.sql.mysql import text
+from semel.sinks.sql.mysql_rows import lines, values
 
 ROWS = pa.table(
     {
@@ -23,14 +23,14 @@ ROWS = pa.table(
 
 
 def test_literals_need_no_escapes_but_doubled_quotes() -> None:
-    assert list(text.values(ROWS, 1 << 20)) == [
+    assert list(values(ROWS, 1 << 20)) == [
         b"(1,'it''s\t\\\n',X'00FF',1,'1.5','2024-01-02 03:04:05.000006'),"
         b"(NULL,NULL,NULL,0,'nan',NULL),(3,'',X'',NULL,NULL,NULL)"
     ]
 
 
 def test_lines_escape_what_ends_a_field() -> None:
-    assert text.lines(ROWS).to_pybytes() == (
+    assert lines(ROWS).to_pybytes() == (
         b"1\tit's\\t\\\\\\n\t00FF\t1\t1.5\t2024-01-02 03:04:05.000006\t\n"
         b"\\N\t\\N\t\\N\t0\tnan\t\\N\t\n"
         b"3\t\t\t\\N\t\\N\t\\N\t\n"
@@ -38,17 +38,17 @@ def test_lines_escape_what_ends_a_field() -> None:
 
 
 def test_slices_are_written_from_where_they_begin() -> None:
-    assert list(text.values(ROWS.slice(2), 99)) == [b"(3,'',X'',NULL,NULL,NULL)"]
-    assert text.lines(ROWS.slice(2)).to_pybytes() == b"3\t\t\t\\N\t\\N\t\\N\t\n"
+    assert list(values(ROWS.slice(2), 99)) == [b"(3,'',X'',NULL,NULL,NULL)"]
+    assert lines(ROWS.slice(2)).to_pybytes() == b"3\t\t\t\\N\t\\N\t\\N\t\n"
 
 
 def test_pieces_are_no_larger_than_asked_for_and_hold_each_row_once() -> None:
     rows = pa.table({"s": pa.array(["x" * (n % 50) for n in range(1000)])})
-    pieces = list(text.values(rows, 200))
+    pieces = list(values(rows, 200))
     assert max(map(len, pieces)) <= 200
-    assert b",".join(pieces) == b",".join(text.values(rows, 1 << 20))
+    assert b",".join(pieces) == b",".join(values(rows, 1 << 20))
 
 
 def test_a_row_that_is_larger_than_a_piece_makes_a_piece_of_its_own() -> None:
     rows = pa.table({"s": pa.array(["a", "b" * 99, "c"])})
-    assert [len(p) for p in text.values(rows, 20)] == [5, 103, 5]
+    assert [len(p) for p in values(rows, 20)] == [5, 103, 5]

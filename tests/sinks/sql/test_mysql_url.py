@@ -18,13 +18,14 @@ from cryptography.x509.oid import NameOID
 
 from semel.config import read
 from semel.core.errors import ConfigError, ServiceError, TransientError
-from semel.sinks.sql.mysql.config import MysqlConfig, Tls, connect_arguments
-from semel.sinks.sql.mysql.errors import translated
+from semel.databases.login import Login
+from semel.databases.mysql.errors import translated
+from semel.databases.mysql.url import Tls, connect_arguments
+from semel.sinks.sql.config import MysqlConfig
 
 
 def connection(parameters: str) -> tuple[dict[str, Any], Tls | None]:
-    config = MysqlConfig(connection_url=f"jdbc:mysql://h/d?{parameters}")
-    _, found, tls = connect_arguments(config)
+    _, found, tls = connect_arguments(Login(f"jdbc:mysql://h/d?{parameters}"))
     return found, tls
 
 
@@ -88,7 +89,7 @@ def test_tls_is_what_the_url_asks_for(parameters: str, verified: tuple[bool, boo
 def test_confluents_driver_parameters_are_those_of_the_url() -> None:
     keys = {"connection.sslMode": "VERIFY_CA", "connection.serverSslCert": "/ca.pem"}
     for url, verified in (("jdbc:mysql://h/d", True), ("jdbc:mysql://h/d?sslMode=trust", False)):
-        _, _, tls = connect_arguments(read(MysqlConfig, {"connection.url": url, **keys}))
+        _, _, tls = connect_arguments(read(MysqlConfig, {"connection.url": url, **keys}).login)
         assert tls is not None
         assert (tls.certificate, tls.verifies) == ("/ca.pem", verified)
 

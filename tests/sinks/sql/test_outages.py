@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from semel.core.errors import Unavailable
-from semel.sinks.sql.mysql.config import MysqlConfig
-from semel.sinks.sql.mysql.dialect import Mysql
+from semel.databases.login import Login, Timeouts
+from semel.databases.mysql.session import Mysql
 from semel_lab.embedded.mariadb import MariaDB
 from semel_lab.embedded.process import LOOPBACK, free_port
 from semel_lab.embedded.proxy import Proxy
@@ -27,15 +27,13 @@ def url(mariadb: MariaDB) -> Iterator[str]:
     mariadb.drop_database("outages")
 
 
-def dialect(url: str, timeout: float) -> Mysql:
-    made = Mysql(MysqlConfig(connection_url=url), "c")
-    made.timeout = timeout
-    return made
+def session(url: str, timeout: float) -> Mysql:
+    return Mysql(Login(url), "c", Timeouts(answer=int(timeout * 1000)))
 
 
 def test_the_locks_of_a_silent_session_are_released(url: str) -> None:
     databases.query(url, "CREATE TABLE t (id bigint)")
-    with Proxy.before(url) as proxy, closing(dialect(proxy.url(url), 1.0)) as mine:
+    with Proxy.before(url) as proxy, closing(session(proxy.url(url), 1.0)) as mine:
         left = pytest.raises(
             Unavailable, match=r"has not answered for .*semel dropped the connection"
         )
@@ -49,15 +47,14 @@ def test_the_locks_of_a_silent_session_are_released(url: str) -> None:
 
 
 def test_a_statement_that_the_server_works_on_is_waited_for(url: str) -> None:
-    with closing(dialect(url, 60.0)) as mine, mine.transaction():
+    with closing(session(url, 60.0)) as mine, mine.transaction():
         mine.query("SELECT 1")  # it also takes a while to connect
-        assert mine._watchdog is not None
         mine._watchdog._timeout = 0.5
         assert mine.query("SELECT SLEEP(2) AS slept").to_pylist() == [{"slept": 0}]
 
 
 def test_a_session_that_is_refused_as_read_only_is_replaced(url: str) -> None:
-    with closing(dialect(url, 60.0)) as mine:
+    with closing(session(url, 60.0)) as mine:
         databases.query(url, "CREATE TABLE t (id bigint)")
         with mine.transaction():
             mine.execute("INSERT INTO t VALUES (1)")
@@ -71,7 +68,7 @@ def test_a_session_that_is_refused_as_read_only_is_replaced(url: str) -> None:
 def test_a_server_that_is_away_behind_a_proxy_is_waited_for() -> None:
     """The proxy accepts the connection and ends it."""
     url = f"jdbc:mariadb://{LOOPBACK}:3306/db?user=u&password=p"
-    with Proxy(LOOPBACK, free_port()) as proxy, closing(dialect(proxy.url(url), 60.0)) as mine:
+    with Proxy(LOOPBACK, free_port()) as proxy, closing(session(proxy.url(url), 60.0)) as mine:
         left = pytest.raises(Unavailable, match="connections are closed as soon as they open")
         with left, mine.transaction():
             pass

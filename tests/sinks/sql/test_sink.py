@@ -29,7 +29,7 @@ from semel.core.ledger import (
     firsts,
 )
 from semel.core.records import Commit, DeadLetter, RowsRejected
-from semel.sinks.sql.files import LockFile
+from semel.databases.files import LockFile
 from semel.sinks.sql.sink import SqlSink
 from tests.databases import SYSTEMS
 from tests.engine.harness import some, wait_until

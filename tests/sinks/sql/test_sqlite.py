@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from semel.core.errors import ServiceError, TransientError
-from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.sqlite import Sqlite
-from semel.sinks.sql.sqlite_config import SqliteConfig
+from semel.databases.errors import DataRefused
+from semel.databases.login import Login, Timeouts
+from semel.databases.sqlite import Sqlite
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def dialect(file: Path) -> Iterator[Sqlite]:
-    made = Sqlite(SqliteConfig(connection_url=f"jdbc:sqlite:{file}"), "c")
+    made = Sqlite(Login(f"jdbc:sqlite:{file}"), "c", Timeouts())
     yield made
     made.close()
 

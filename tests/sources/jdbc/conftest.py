@@ -60,7 +60,7 @@ def executed(url: str, *statements: str) -> None:
             query(url, _transact(statement))
         return
     if url.startswith("postgresql:"):
-        from semel.sinks.postgresql import driver
+        from semel.databases.postgresql import driver
 
         connection = driver.connect(url)
     else:

@@ -18,8 +18,8 @@ from pytds import tds_types as t
 
 from semel.config import read
 from semel.core.errors import ConfigError
+from semel.databases.sqlserver.client import ResultColumn, _announced
 from semel.driver.planning import plan_source
-from semel.sinks.sql.sqlserver.client import ResultColumn, _announced
 from semel.sources.base import Source
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import TableId

@@ -195,7 +195,7 @@ def _iceberg(_raw: Mapping[str, str], directory: Path) -> Store:
 
 
 def _files(raw: Mapping[str, str], directory: Path) -> Store:
-    from semel.sinks.files.store import protocol_of  # needs an optional package
+    from semel.storage.store import protocol_of  # needs an optional package
 
     given = (raw.get(k, "") for k in ("path", "hdfs.url", "store.url"))
     keys = {**_AT_ONCE, "behavior.on.null.values": "ignore"}  # "fail" would end the drill

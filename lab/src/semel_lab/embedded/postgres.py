@@ -177,7 +177,7 @@ class Postgres(Server):
     def _execute(self, statement: str, *parameters: str) -> list[Any]:
         from adbc_driver_manager import Error
 
-        from semel.sinks.postgresql import driver
+        from semel.databases.postgresql import driver
 
         try:
             with (

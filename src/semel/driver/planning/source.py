@@ -29,9 +29,9 @@ from semel.core import delivery
 from semel.core.delivery import Delivery, Guarantee, Mechanism, Support
 from semel.core.errors import ConfigError, Problem
 from semel.core.problems import Problems, gathering
+from semel.databases.files import normalized
 from semel.driver.planning.base import BasePlan, refusal
 from semel.kafka.clients import check_clients
-from semel.sinks.sql.files import normalized
 from semel.sources import full_name, is_source, source_class
 from semel.sources.base import Source
 from semel.sources.offsets.store import outside_of

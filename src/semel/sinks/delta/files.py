@@ -24,10 +24,10 @@ from semel.sinks.delta import statistics
 from semel.sinks.delta.config import DeltaConfig
 from semel.sinks.delta.table import Table, bound, reason, translated
 from semel.sinks.lake.tables import delete
-from semel.sinks.outages import judged
 from semel.sinks.parquet import ParquetFile, RollingWriter, split
 from semel.sinks.rows import CHANGE_DELETES, CHANGE_GIVEN, PLACES, given_in, last_changes
 from semel.sinks.staging import CommitConflict
+from semel.storage.errors import judged
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from semel.sinks import convert
 from semel.sinks.checks import problems_of_endpoint
 from semel.sinks.delta import statistics
 from semel.sinks.delta.restores import Operation, operation_of
-from semel.sinks.outages import judged
 from semel.sinks.staging import CommitConflict
+from semel.storage.errors import judged
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,7 @@ how they combine."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +17,7 @@ from semel.sinks.layout import selects
 from semel.sinks.routed import RoutedConfig
 from semel.sinks.table_keys import exclude_key, include_key
 from semel.sinks.unavailable import placeholder_key
+from semel.storage.options import options_of
 
 HDFS = (
     "io.confluent.connect.hdfs.HdfsSinkConnector",
@@ -81,11 +80,6 @@ IGNORED = {
     "storage.class": "path says which store it is",
 }
 
-_INTEGER = re.compile(r"-?\d+")
-_TEXTS = frozenset(
-    {"key", "secret", "token", "project", "account_name", "account_key", "password", "user"}
-)
-"""Options of fsspec's drivers that are text even if they look like a number."""
 _OPTIONS = {
     "aws.access.key.id": "key",
     "aws.secret.access.key": "secret",
@@ -573,34 +567,3 @@ class FilesConfig(RoutedConfig):
         if any(written.values()):
             found["s3_additional_kwargs"] = {n: v for n, v in written.items() if v}
         return found | options_of(raw)
-
-
-def options_of(raw: Mapping[str, str]) -> dict[str, Any]:
-    """The options for fsspec's driver in ``storage.options.*``.
-
-    Raises:
-        ConfigError: an option without a value, or one that looks like JSON but is not.
-    """
-    prefix = "storage.options."
-    given = {k: v for k, v in raw.items() if k.startswith(prefix)}
-    return {k[len(prefix) :]: _option(k, v) for k, v in given.items()}
-
-
-def _option(name: str, value: str) -> Any:
-    """Text, a whole number, true, false, or an object in JSON."""
-    text = value.strip()
-    if not text:
-        raise misconfigured(name, f"{name} is empty: set it, or remove it")
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if _INTEGER.fullmatch(text) and name.rpartition(".")[2] not in _TEXTS:
-        return int(text)
-    if text.startswith("{") or name.endswith("_kwargs"):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise misconfigured(name, f"{name} must be an object in JSON")
-        return found
-    return text

@@ -40,7 +40,7 @@ from semel.core.ledger import (
     rebased,
     set_by_hand,
 )
-from semel.sinks.files.store import Store, at_once
+from semel.storage.store import Store, at_once
 
 log = logging.getLogger(__name__)
 

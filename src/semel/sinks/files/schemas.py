@@ -17,7 +17,7 @@ from semel.converters.json.columns import JSON
 from semel.core.errors import ServiceError, TransientError
 from semel.sinks import convert
 from semel.sinks.files.ledger import folder_of
-from semel.sinks.files.store import Store
+from semel.storage.store import Store
 
 _VERSION = re.compile(r"(\d{6})\.schema")
 

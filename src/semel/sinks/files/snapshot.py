@@ -18,9 +18,9 @@ from semel.core.records import OFFSET, PARTITION, TOPIC
 from semel.sinks.base import Snapshot
 from semel.sinks.files.config import FilesConfig
 from semel.sinks.files.ledger import Ledger, folder_of
-from semel.sinks.files.store import Store, at_once
 from semel.sinks.letters import PLACES, SCHEMA, places_of
 from semel.sinks.rows import places
+from semel.storage.store import Store, at_once
 
 _TRIES = 20
 _BLOCK = 64 * 1024 * 1024

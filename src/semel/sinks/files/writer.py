@@ -19,8 +19,8 @@ from semel.core.records import Rejected, RowsRejected
 from semel.sinks.files.folders import PARTITION_EXCEPTION
 from semel.sinks.files.formats import Format
 from semel.sinks.files.ledger import Landing, folder_of, staged_name
-from semel.sinks.files.store import Store
 from semel.sinks.parquet import OpenFile, RollingWriter, split
+from semel.storage.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from pyiceberg.utils.config import Config, merge_config
 from semel.core.answers import limit_requests
 from semel.core.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
 from semel.core.watchdog import waiting
-from semel.sinks.outages import comes_from, is_of, judged
 from semel.sinks.staging import CommitConflict
+from semel.storage.errors import comes_from, is_of, judged
 
 _REFUSALS = (
     iceberg.ForbiddenError,

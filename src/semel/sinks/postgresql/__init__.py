@@ -10,24 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target
 from semel.core.records import Commit, DeadLetter, Rejected
-from semel.sinks.postgresql import dead_letters, tables
+from semel.databases.errors import DataRefused
+from semel.databases.names import Name, parse_name
+from semel.databases.postgresql.connection import LockTimeout
+from semel.databases.postgresql.url import libpq_uri
+from semel.sinks.letters import rows
 from semel.sinks.postgresql.config import IGNORED, PostgresConfig
-from semel.sinks.postgresql.connection import LockTimeout
-from semel.sinks.postgresql.database import Postgres
-from semel.sinks.postgresql.frozen import end_frozen
-from semel.sinks.postgresql.ledger import PostgresLedger
+from semel.sinks.postgresql.database import PostgresDialect
+from semel.sinks.postgresql.ledger import PostgresLedger, end_frozen
 from semel.sinks.postgresql.refusals import find_refused
-from semel.sinks.postgresql.url import libpq_uri
 from semel.sinks.postgresql.view import ONE_INSTANT, PostgresView
 from semel.sinks.postgresql.writer import FreshKeys, write
 from semel.sinks.rereading import View
 from semel.sinks.sql.base import DatabaseSink
-from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.ledger_tables import OFFSETS
-from semel.sinks.sql.names import Name
 from semel.sinks.sql.prepare import Prepared
+
+_TYPES = (
+    *("text", "text", "integer", "bigint", "timestamptz", "bytea", "bytea", "jsonb"),
+    *("text", "text", "text", "integer"),
+)
+_KEY = 'connector, topic, partition, "offset"'
+_REST = ('"timestamp"', "key", "value", "headers", "stage", "exception", "message", "format")
+"""The columns of a dead letter, and their types."""
 
 
 class PostgresSink(DatabaseSink):
@@ -35,25 +43,21 @@ class PostgresSink(DatabaseSink):
 
     section = PostgresConfig
     ignored = IGNORED
-    database_class = Postgres
+    database_class = PostgresDialect
     _config: PostgresConfig
 
-    def _open(self) -> tuple[Postgres, PostgresLedger]:
+    def _open(self) -> tuple[PostgresDialect, PostgresLedger]:
         config, name = self._config, self._connector.name
-        self._uri = libpq_uri(
-            config.connection_url,
-            config.connection_user,
-            config.connection_password,
-            f"semel/{name}",
-            config.parameters(),
-        )
+        self._uri = libpq_uri(config.login, f"semel/{name}")
         self._connection = self._session(config.idle_timeout_ms)
         self._fresh_keys = FreshKeys()
         return self._connection, PostgresLedger(self._connection, name, config.idle_timeout_ms)
 
-    def _session(self, idle_timeout_ms: int) -> Postgres:
+    def _session(self, idle_timeout_ms: int) -> PostgresDialect:
         connector = self._connector
-        return Postgres(self._uri, idle_timeout_ms, connector.name, connector.store_timeout_ms)
+        return PostgresDialect(
+            self._uri, idle_timeout_ms, connector.name, connector.store_timeout_ms
+        )
 
     def connect_early(self) -> None:
         """See :class:`semel.sinks.protocols.Connecting`."""
@@ -61,10 +65,45 @@ class PostgresSink(DatabaseSink):
             pass  # which sends nothing once the session is open
 
     def _create_dead_letters(self, table: str) -> None:
-        dead_letters.create(self._connection, table)
+        connection = self._connection
+        name = parse_name(table, fold=False)
+        if connection.exists(name):
+            return  # CREATE IF NOT EXISTS would still ask for the right to create
+        connection.serialise(name)
+        connection.execute(
+            f"""CREATE TABLE IF NOT EXISTS {name.quoted} (
+                connector text NOT NULL,
+                topic text NOT NULL,
+                partition integer NOT NULL,
+                "offset" bigint NOT NULL,
+                "timestamp" timestamptz,
+                key bytea,
+                value bytea,
+                headers jsonb,
+                stage text NOT NULL,
+                exception text NOT NULL,
+                message text NOT NULL,
+                failed_at timestamptz NOT NULL DEFAULT now(),
+                format integer NOT NULL,
+                PRIMARY KEY ({_KEY})
+            )"""
+        )
 
     def _insert_dead_letters(self, table: str, letters: Sequence[DeadLetter]) -> None:
-        dead_letters.insert(self._connection, table, self._connector.name, letters)
+        # A letter may exist already if positions were set back by hand; the last failure stays.
+        connection = self._connection
+        found = rows(self._connector.name, letters).drop_columns(
+            "failed_at"
+        )  # which is the server's time
+        place = found.column_names.index("headers")
+        headers = pa.ExtensionArray.from_storage(pa.json_(), found.column(place).combine_chunks())
+        stage = connection.stage(found.set_column(place, "headers", headers), _TYPES)
+        sets = ", ".join(f"{c} = EXCLUDED.{c}" for c in _REST)
+        connection.execute(
+            f"INSERT INTO {parse_name(table, fold=False).quoted} ({_KEY}, {', '.join(_REST)}) "
+            f"SELECT * FROM {stage} ON CONFLICT ({_KEY}) DO UPDATE SET {sets}, failed_at = now(); "
+            f"{connection.emptied(stage)}"
+        )
 
     def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
         return find_refused(self._connection, prepared)
@@ -74,7 +113,7 @@ class PostgresSink(DatabaseSink):
             return {}
         names = {topic: self._name(topic) for topic in topics}
         with self._connection.transaction():
-            return tables.targets(self._connection, names, str(OFFSETS))
+            return self._connection.targets(names)
 
     @contextmanager
     def _freeing(self) -> Iterator[None]:
@@ -126,7 +165,7 @@ class PostgresSink(DatabaseSink):
         finally:
             connection.close()
 
-    def _view(self, connection: Postgres) -> View:
+    def _view(self, connection: PostgresDialect) -> View:
         keys = self._config.pk_fields if self.capabilities.replaces else None
         return PostgresView(
             self._connector, self._config, connection, self._connection, self._name, keys

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from semel.config import LOW, connector_class_key, key
 from semel.sinks import jdbc
-from semel.sinks.jdbc import DEBEZIUM, JdbcConfig
-from semel.sinks.jdbc_keys import PARAMETER, idle_key, url_key
+from semel.sinks.jdbc import DEBEZIUM, PARAMETER, JdbcConfig, idle_key, url_key
 
 __all__ = ["CLASSES", "DEBEZIUM", "IGNORED", "LIKELY", "PostgresConfig"]
 
@@ -36,8 +35,8 @@ class PostgresConfig(JdbcConfig):
     current_schema: str = key("connection.currentSchema", "", PARAMETER, importance=LOW)
     login_timeout: str = key("connection.loginTimeout", "", PARAMETER, importance=LOW)
 
+    @property
     def parameters(self) -> dict[str, str]:
-        """The JDBC driver's parameters that are keys of their own, as in Confluent's sink."""
         given = {
             "ssl": self.ssl,
             "sslmode": self.sslmode,

@@ -1,68 +1,78 @@
-"""PostgreSQL as a database of the sink: its tables, values and claims."""
+"""PostgreSQL as a database of the sink: its values, and what the ledger and an audit ask."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from semel.core.ledger import Target
 from semel.core.records import TIMESTAMP
-from semel.sinks import jdbc
-from semel.sinks.postgresql import tables, writer
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.sql.columns import Column, Table, is_binary
+from semel.databases.columns import Column, Table
+from semel.databases.errors import DataRefused
+from semel.databases.names import Name, literal, quote
+from semel.databases.postgresql.database import Postgres
+from semel.sinks.postgresql.writer import ROW, stage_rows, value_of
 from semel.sinks.sql.convert import Converted, convert
-from semel.sinks.sql.database import Database
-from semel.sinks.sql.names import Name, literal, quote
+from semel.sinks.sql.database import SinkDatabase
+from semel.sinks.sql.ledger import OFFSETS
 from semel.sinks.sql.prepare import Rows
 
+_LOOSE = """SELECT a.attname::text AS name FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = {oid} AND a.attnum > 0
+    AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true))"""
 
-class Postgres(Connection, Database):
-    """See :class:`~semel.sinks.sql.database.Database`."""
 
-    system = "PostgreSQL"
-    one_in_any_case = False
-    most_columns = 1600
-    longest_name = 63
-    name_unit = "bytes"
-
-    def __init__(self, uri: str, idle_timeout_ms: int, connector: str, timeout_ms: int) -> None:
-        super().__init__(uri, idle_timeout_ms, connector, timeout_ms)
-        self._connector = connector
-
-    # Tables
-
-    def exists(self, name: Name) -> bool:
-        return tables.exists(self, name)
-
-    def find(self, name: Name) -> Table | None:
-        return tables.find(self, name)
-
-    def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
-        tables.create(self, name, fields, key, self.clauses)
-        self.comment(name, fields)
-
-    def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        tables.evolve(self, name, fields, self.clauses)
-        self.comment(name, fields)
-
-    _comment = "COMMENT ON COLUMN {at} IS {text}"
-
-    def constant(self, value: pa.Scalar) -> str | None:
-        if pa.types.is_floating(value.type):  # with NaN and the infinities
-            return f"'{value.as_py()}'"
-        if is_binary(value.type):
-            return f"'\\x{value.as_py().hex()}'"
-        return super().constant(value)
-
-    # Values
+class PostgresDialect(SinkDatabase, Postgres):
+    """See :class:`~semel.sinks.sql.database.SinkDatabase`."""
 
     def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
         return convert(values, column)
 
     def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
-        return writer.compare(self, target, keys)
+        names = keys.columns.column_names
+        ranks = []
+        for name in names:
+            collation = target.columns[name].collation
+            by = value_of(target, keys, name) + (f" COLLATE {collation}" if collation else "")
+            ranks.append(f"dense_rank() OVER (ORDER BY {by}) AS {quote(name)}")
+        try:
+            found = self.asked(target, keys, ranks)
+        except DataRefused:  # writing them will tell which
+            found = keys.columns
+        return {n: found.column(n) for n in names}
+
+    def asked(self, target: Table, rows: Rows, expressions: Sequence[str]) -> pa.Table:
+        """Expressions for each row ``s``, in the order of the rows, as the server evaluates them in
+        a transaction of its own."""
+        with self.transaction():
+            stage = stage_rows(self, target, rows, numbered=True)
+            found = self.query(
+                f"SELECT {', '.join(expressions)} FROM {stage} AS s ORDER BY {quote(ROW)}"
+            )
+            self.execute(self.emptied(stage))
+        return found
+
+    def targets(self, names: Mapping[str, Name]) -> dict[str, Target | None]:
+        """The tables of topics as entries of the ledger remember them, inside the open transaction.
+
+        A restored dump has different oids, but its ledger's table is a different one, too.
+        """
+        if not names:
+            return {}
+        wanted = ", ".join(
+            f"({literal(topic)}, to_regclass({literal(name.quoted)}))"
+            for topic, name in names.items()
+        )
+        rows = self.query(
+            f"""SELECT t.topic, format('%s.%s', n.nspname, c.relname) AS name,
+                c.oid::text AS made, to_regclass('{OFFSETS}')::oid::text AS store
+            FROM (VALUES {wanted}) AS t(topic, oid)
+            JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace"""
+        ).to_pylist()
+        found = {r["topic"]: Target(r["name"], r["made"], r["store"] or "") for r in rows}
+        return {topic: found.get(topic) for topic in names}
 
     # For the audit
 
@@ -71,25 +81,5 @@ class Postgres(Connection, Database):
         return [*super().places(provenance), f"{time} AS timestamp"]
 
     def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
-        loose = tables.loose_columns(self, target)
-        return [n for n in names if n in loose]
-
-    # The life of a run
-
-    def claim(self) -> None:
-        self.on_connect(f"SELECT pg_advisory_lock_shared({self._lock_key})")
-
-    def hold_off(self) -> bool:
-        """Hold off runs of the connector until the open transaction ends; False if one is alive and
-        does not end within RELEASE_TIME."""
-        take = f"SELECT pg_try_advisory_xact_lock({self._lock_key}) AS free"
-        deadline = time.monotonic() + jdbc.RELEASE_TIME
-        while not self.query(take).column("free")[0].as_py():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(jdbc.RELEASE_PAUSE)
-        return True
-
-    @property
-    def _lock_key(self) -> str:
-        return f"hashtextextended({literal(f'semel run {self._connector}')}, 2)"
+        found = self.query(_LOOSE.format(oid=target.oid)).column("name").to_pylist()
+        return [n for n in names if n in found]

@@ -10,16 +10,15 @@ import pyarrow.compute as pc
 
 from semel.core.quoting import named
 from semel.core.records import Rejected, rejected
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.errors import IS_DATA
-from semel.sinks.postgresql.writer import delete, put, stage_rows, value_of
-from semel.sinks.sql.columns import is_list, is_text
+from semel.databases.columns import is_list, is_text
+from semel.databases.names import literal, quote
+from semel.databases.postgresql.connection import Connection
+from semel.databases.postgresql.errors import IS_DATA
+from semel.sinks.postgresql.writer import ROW, delete, put, stage_rows, value_of
+from semel.sinks.sql.base import Undo
 from semel.sinks.sql.convert import json_text
-from semel.sinks.sql.names import literal, quote
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
-from semel.sinks.sql.refusals import Undo
 
-_ROW = "__semel_row"
 _REFUSED = "pg_temp.semel_refused"
 
 _LOOP = """DO $semel$
@@ -100,7 +99,7 @@ def _refused(
     ]
     if found:
         rows = rows.take(np.delete(np.arange(rows.count), list(nul)))
-    _each(connection, batch, rows, statement, _GUARDED)
+    _try_each(connection, batch, rows, statement)
     refused = connection.query(f"SELECT row, state, message FROM {_REFUSED} ORDER BY row")
     connection.execute(f"DELETE FROM {_REFUSED}")
     return found + [
@@ -109,21 +108,8 @@ def _refused(
     ]
 
 
-def _each(
-    connection: Connection,
-    batch: Prepared,
-    rows: Rows,
-    statement: Statement,
-    one: str,
-) -> None:
-    numbered = Rows(
-        rows.columns.append_column(_ROW, pa.array(np.arange(rows.count))),
-        rows.staged,
-        rows.places,
-        rows.count,
-    )
-    stage = stage_rows(connection, batch.table, numbered, bigints=(_ROW,))
-    row = quote(_ROW)
+def _try_each(connection: Connection, batch: Prepared, rows: Rows, statement: Statement) -> None:
+    stage, row = stage_rows(connection, batch.table, rows, numbered=True), quote(ROW)
     naming = [
         _NAMING.format(
             table=batch.table.name.quoted,
@@ -133,14 +119,14 @@ def _each(
         )
         for name in rows.columns.column_names
     ]
-    body = one.format(
+    guarded = _GUARDED.format(
         statement=statement(batch, rows, None),
         refused=_REFUSED,
         row=row,
         data=IS_DATA,
         naming="\n            ".join(naming),
     )
-    connection.execute(_LOOP.format(stage=stage, row=row, one=body))
+    connection.execute(_LOOP.format(stage=stage, row=row, one=guarded))
     connection.execute(connection.emptied(stage))
 
 

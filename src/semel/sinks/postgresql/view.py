@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records
+from semel.databases.columns import Column, Table
+from semel.databases.errors import DataRefused
+from semel.databases.names import Name, literal, quote
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout
-from semel.sinks.postgresql.database import Postgres
+from semel.sinks.postgresql.database import PostgresDialect
 from semel.sinks.postgresql.ledger import PostgresLedger
-from semel.sinks.postgresql.writer import stage_rows
 from semel.sinks.rereading import Held, SomeRefused, places
-from semel.sinks.sql.columns import Column, Table
-from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.names import Name, literal, quote
 from semel.sinks.sql.prepare import Rows, converted
-from semel.sinks.sql.tableview import Ranges, TableView
+from semel.sinks.sql.view import Ranges, TableView
 
 _PLAIN = {
     *("int2", "int4", "int8", "float4", "float8", "bool", "bytea", "uuid"),
@@ -32,7 +30,6 @@ _PLAIN = {
 """Types that the driver reads in the form in which it writes them."""
 _SAME_TEXT = {"text", "varchar", "citext", "json"}
 """Types that keep a text unchanged."""
-_ROW = "__semel_row"
 ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SELECT 1"
 """Begins the transaction of a view; its first query fixes the instant."""
 
@@ -45,8 +42,8 @@ class PostgresView(TableView):
         self,
         connector: ConnectorConfig,
         config: JdbcConfig,
-        connection: Postgres,
-        other: Postgres,
+        connection: PostgresDialect,
+        other: PostgresDialect,
         name: Callable[[str], Name],
         key_fields: Sequence[str] | None,
     ) -> None:
@@ -111,25 +108,15 @@ class PostgresView(TableView):
 
     def _said(self, table: Table, rows: Rows) -> pa.Table:
         """The values as the server stores them."""
-        numbers = pa.array(np.arange(rows.count))
-        numbered = Rows(
-            rows.columns.append_column(_ROW, numbers), rows.staged, rows.places, rows.count
-        )
         chosen = []
         for name in rows.columns.column_names:
             column = table.columns[name]
             cast = f"s.{quote(name)}::{column.cast}::{column.type}"
             chosen.append(f"{_shown(column, cast)} AS {quote(name)}")
         try:
-            with self._other.transaction():
-                stage = stage_rows(self._other, table, numbered, bigints=(_ROW,))
-                found = self._other.query(
-                    f"SELECT {', '.join(chosen)} FROM {stage} AS s ORDER BY {quote(_ROW)}"
-                )
-                self._other.execute(self._other.emptied(stage))
+            return self._other.asked(table, rows, chosen)
         except DataRefused as error:
             raise SomeRefused(str(error)) from None
-        return found
 
 
 def _shown(column: Column, value: str) -> str:

@@ -3,21 +3,23 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from semel.core.quoting import named
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.sql.columns import Table
-from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.names import Name, literal, quote
+from semel.databases.columns import Table
+from semel.databases.errors import SchemaChanged
+from semel.databases.names import Name, literal, quote
+from semel.databases.postgresql.connection import Connection
 from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
 
 MERGE_FROM = 1000
 """From this many rows on, MERGE, which is planned as a join, is quicker than ON CONFLICT."""
 _MERGES_SINCE = 15
+
+ROW = "__semel_row"
 
 
 def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: bool) -> None:
@@ -96,49 +98,15 @@ class FreshKeys:
             self._pauses[table] = self._waits[table] = pause
 
 
-def stage_rows(
-    connection: Connection, table: Table, rows: Rows, bigints: Collection[str] = ()
-) -> str:
-    """COPY rows into a staging table; returns its name. ``bigints`` are columns that the target
-    does not have."""
-    types = [
-        "bigint" if n in bigints else "text" if n in rows.staged else table.columns[n].cast
-        for n in rows.columns.column_names
-    ]
-    return connection.stage(rows.columns, types)
-
-
-_ROW = "__semel_row"
-
-
-def compare(connection: Connection, table: Table, keys: Rows) -> dict[str, pa.ChunkedArray]:
-    """Numbers for the values of key columns, equal where the server considers the values equal.
-
-    Needs no open transaction. If the server refuses a value, the values themselves are returned:
-    writing them will show which one it is.
-    """
-    names = keys.columns.column_names
-    numbered = Rows(
-        keys.columns.append_column(_ROW, pa.array(np.arange(keys.count))),
-        keys.staged,
-        keys.places,
-        keys.count,
-    )
-    ranks = []
-    for name in names:
-        collation = table.columns[name].collation
-        by = value_of(table, keys, name) + (f" COLLATE {collation}" if collation else "")
-        ranks.append(f"dense_rank() OVER (ORDER BY {by}) AS {quote(name)}")
-    try:
-        with connection.transaction():
-            stage = stage_rows(connection, table, numbered, bigints=(_ROW,))
-            found = connection.query(
-                f"SELECT {', '.join(ranks)} FROM {stage} AS s ORDER BY {quote(_ROW)}"
-            )
-            connection.execute(connection.emptied(stage))
-    except DataRefused:
-        found = keys.columns
-    return {n: found.column(n) for n in names}
+def stage_rows(connection: Connection, table: Table, rows: Rows, *, numbered: bool = False) -> str:
+    """COPY rows into a staging table; returns its name. If ``numbered``, they have their numbers in
+    the column ROW."""
+    columns = rows.columns
+    types = ["text" if n in rows.staged else table.columns[n].cast for n in columns.column_names]
+    if numbered:
+        columns = columns.append_column(ROW, pa.array(np.arange(rows.count)))
+        types.append("bigint")
+    return connection.stage(columns, types)
 
 
 # Statements. Each reads all rows ``s`` of a staging table, or the one row ``s`` of a PL/pgSQL loop.

@@ -18,19 +18,18 @@ from semel.core.errors import ConfigError, TransientError
 from semel.core.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.core.problems import together
 from semel.core.records import HEADERS, Commit, DeadLetter, Records, Rejected, RowsRejected
+from semel.databases.errors import DataRefused, SchemaChanged
+from semel.databases.names import Name
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.jdbc import CLASSES, IGNORED, JdbcConfig, check_key
 from semel.sinks.layout import Layout, check_provenance, key_metadata, keys_of, layout
 from semel.sinks.protocols import Named, settled
-from semel.sinks.sql import text_keys
-from semel.sinks.sql.database import Database
-from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.ledger_tables import OFFSETS, Ledger
-from semel.sinks.sql.names import Name, check_letters
+from semel.sinks.sql.database import SinkDatabase
+from semel.sinks.sql.ledger import OFFSETS, Ledger
 from semel.sinks.sql.prepare import Prepared, prepare
 from semel.sinks.sql.snapshot import take
-from semel.sinks.sql.tables import Tables, table_name
+from semel.sinks.sql.tables import Tables, check_letters, check_text_keys, table_name
 from semel.sinks.table_keys import is_by_record_key, names_key_columns
 
 
@@ -40,7 +39,7 @@ class DatabaseSink(Sink):
     ignored = IGNORED
     address = "connection.url"
     section: ClassVar[type[JdbcConfig]]
-    database_class: ClassVar[type[Database]]
+    database_class: ClassVar[type[SinkDatabase]]
 
     def __init__(self, connector: ConnectorConfig) -> None:
         self._connector = connector
@@ -61,7 +60,7 @@ class DatabaseSink(Sink):
     # What each sink implements
 
     @abstractmethod
-    def _open(self) -> tuple[Database, Ledger]:
+    def _open(self) -> tuple[SinkDatabase, Ledger]:
         """Make the session and the ledger. Raises ConfigError; reaches nothing."""
 
     @abstractmethod
@@ -162,7 +161,7 @@ class DatabaseSink(Sink):
             for topic in sorted(known.intersection(topics)):
                 table = self._database.find(self._name(topic))
                 if table is not None:
-                    text_keys.check(self._database, table, key, f"connector {self._connector.name}")
+                    check_text_keys(self._database, table, key, f"connector {self._connector.name}")
 
     def _open_ledger(self) -> None:
         with self._database.transaction():
@@ -321,3 +320,7 @@ class DatabaseSink(Sink):
         return ConfigError(
             f"connector {self._connector.name} is running: stop it before its offsets are changed"
         )
+
+
+class Undo(Exception):
+    """Ends a transaction without committing it."""

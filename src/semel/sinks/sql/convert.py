@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.records import check_years, lists_like, one_array
+from semel.databases.columns import Column, is_binary, is_list, is_number, is_text
 from semel.sinks import jsontext
 from semel.sinks.casts import NOT_FINITE, NUMBER, UNFIT, cast, check_text
 from semel.sinks.fitting import by_kind, only_null
-from semel.sinks.sql.columns import Column, is_binary, is_list, is_number, is_text
 
 __all__ = ["UNFIT", "Converted", "convert", "json_text", "text_of"]
 

@@ -1,154 +1,31 @@
-"""What each database of the SQL sinks provides: one session, its tables and its transactions.
-
-PostgreSQL does so with COPY and statements of its own. The others share the SQL of
-:mod:`semel.sinks.sql.dialect`.
-"""
+"""What a database does for a sink besides its sessions and tables: values, rows and what an audit
+asks. PostgreSQL writes rows in ways of its own; how the others do it is their dialect."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from semel.converters.json.facts import default_of, facts_in
+from semel.converters.json import duck
+from semel.core.errors import ConfigError
 from semel.core.quoting import named
 from semel.core.records import OFFSET, PARTITION
-from semel.sinks.sql.columns import Column, Table, is_binary, is_text
-from semel.sinks.sql.convert import Converted
-from semel.sinks.sql.names import Name, literal, quote
-from semel.sinks.sql.prepare import Rows
+from semel.databases.base import Database, Session
+from semel.databases.columns import Column, Table, is_text
+from semel.databases.names import Name, listed, quote
+from semel.sinks.convert import convert as as_type
+from semel.sinks.sql.convert import Converted, convert
+from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
+
+STAGE = "semel_stage"
+KEPT = "semel_kept"
 
 
-class Database(ABC):
-    """One session, opened when first used and opened again after it was lost.
-
-    All errors of the driver leave :meth:`transaction` as semel's own.
-    """
-
-    system: str
-    """Its name, for people."""
-    has_schemas = True
-    one_in_any_case = True
-    """Whether the names of tables and columns are case-insensitive."""
-    most_columns: int | None = None
-    """The most columns of a table."""
-    longest_name: int | None = None
-    name_unit = "characters"
-    """The longest name of a column, in characters, or in ``bytes`` of UTF-8."""
-
-    @property
-    @abstractmethod
-    def where(self) -> str:
-        """The database, without credentials."""
-
-    # Transactions
-
-    @abstractmethod
-    def transaction(self, *, reading: bool = False) -> AbstractContextManager[None]:
-        """Commit at the end; roll back on any error. With ``reading`` everything is seen at one
-        instant and nothing is written.
-
-        Raises:
-            TransientError: also when it is unknown whether the commit took place.
-            Unavailable: the next transaction begins with a new session.
-            DataRefused, SchemaChanged, ServiceError.
-        """
-
-    @abstractmethod
-    def execute(self, sql: str) -> int | None:
-        """Run a statement inside the open transaction. PostgreSQL returns how many rows changed."""
-
-    @abstractmethod
-    def query(self, sql: str) -> pa.Table:
-        """All rows of a query inside the open transaction."""
-
-    def first(self, columns: str, name: Name, count: int) -> str:
-        """A query of some rows of a table, whichever come first."""
-        return f"SELECT {columns} FROM {name.quoted} LIMIT {count}"
-
-    def literal(self, text: str) -> str:
-        """A quoted string."""
-        return literal(text)
-
-    # Tables. All need the open transaction, unless they say otherwise.
-
-    def exists(self, name: Name) -> bool:
-        return self.find(name) is not None
-
-    @abstractmethod
-    def find(self, name: Name) -> Table | None:
-        """A table as it is now.
-
-        Raises:
-            ConfigError: it cannot take part in a transaction.
-        """
-
-    @abstractmethod
-    def create(self, name: Name, fields: Sequence[pa.Field], key: Sequence[str]) -> None:
-        """CREATE TABLE with a primary key, unless it is there."""
-
-    @abstractmethod
-    def add_columns(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        """Add the columns that are missing; existing rows hold their default in them, or null."""
-
-    def clauses(self, field: pa.Field, *, in_key: bool = False) -> str:
-        """What follows a new column's type: its default, and that it may not be null."""
-        default = self.default(field)
-        required = in_key or not field.nullable
-        return (f" DEFAULT {default}" if default else "") + (" NOT NULL" if required else "")
-
-    def comment(self, name: Name, fields: Sequence[pa.Field]) -> None:
-        """Describe new columns as their schema does, if the database can."""
-        for field in fields:
-            doc = facts_in(field).get("doc")
-            if doc and self._comment:
-                at = f"{name.quoted}.{quote(field.name)}"
-                self.execute(self._comment.format(at=at, text=self.literal(str(doc))))
-
-    _comment = ""
-    """The statement that describes a column."""
-
-    def default(self, field: pa.Field) -> str:
-        """The literal of a new column's default; empty if it has none, or one without literal."""
-        value = default_of(field)
-        return "" if value is None or not value.is_valid else self.constant(value) or ""
-
-    def constant(self, value: pa.Scalar) -> str | None:
-        """The literal of a value, None if its type has none."""
-        kind = value.type
-        if kind == pa.json_():
-            return self.literal(value.value.as_py())
-        if pa.types.is_boolean(kind):
-            return self.booleans[value.as_py()]
-        if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-            return f"{value.as_py()}"
-        if pa.types.is_floating(kind):
-            return repr(value.as_py()) if math.isfinite(value.as_py()) else None
-        if is_text(kind):
-            return self.literal(value.as_py())
-        if is_binary(kind):
-            return self.blob.format(value.as_py().hex())
-        if pa.types.is_timestamp(kind):
-            # digits finer than a microsecond are cut, as in values
-            micros = pc.floor_temporal(value, unit="microsecond").cast(pa.timestamp("us"))
-            return self.literal(f"{micros.cast(pa.string())}{self.utc if kind.tz else ''}")
-        if pa.types.is_time(kind):
-            value = value.cast(pa.time64("us"), safe=False)
-        if pa.types.is_date(kind) or pa.types.is_time(kind):
-            return self.literal(str(value.cast(pa.string())))
-        return None
-
-    booleans = ("FALSE", "TRUE")
-    blob = "X'{}'"
-    """The literal of bytes, from their hexadecimal digits."""
-    utc = "+00:00"
-    """What follows a timestamp with a zone."""
-
-    # Values
+class SinkDatabase(Database):
+    """See :class:`~semel.databases.base.Database`."""
 
     @abstractmethod
     def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
@@ -163,7 +40,7 @@ class Database(ABC):
         """Numbers for the values of key columns, equal where the database considers the values
         equal. Called only for columns that are not ``exact``, outside of a transaction."""
 
-    def check_key(self, target: Table, key: Sequence[str]) -> None:  # noqa: B027
+    def check_key(self, target: Table, key: Sequence[str]) -> None:
         """Raises ConfigError: the database would compare values of the key in different ways."""
 
     def generated(self, column: str) -> str:
@@ -177,24 +54,176 @@ class Database(ABC):
         names = {"partition": PARTITION, "offset": OFFSET}
         return [f"{quote(provenance[n])} AS {quote(name)}" for name, n in names.items()]
 
-    @abstractmethod
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """All rows of a query inside the open transaction, a batch at a time. All batches have the
-        same columns and types."""
-
     def rows_of(self, target: Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, as :meth:`stream` gives them."""
-        return self.stream(f"SELECT {', '.join(map(quote, names))} FROM {target.name.quoted}")
+        return self.stream(f"SELECT {listed(names)} FROM {target.name.quoted}")
 
     @abstractmethod
     def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
         """Those of these columns in which the database may treat different texts as equal."""
 
-    # The life of a run
+
+class Dialect(SinkDatabase, Session):
+    """How a database other than PostgreSQL writes rows."""
+
+    row_lock = ""
+    """The end of a SELECT that locks its rows. Empty if a writing transaction is alone from its
+    start, or if :meth:`held` is overridden."""
+    now = "CURRENT_TIMESTAMP"
+    compares_bytes = True
+    """Whether texts of a key are equal only if their bytes are."""
+    compares_keys = False
+    """Whether :meth:`compare` knows the collations of key columns."""
+    kept_order = "rowid"
+    """What the rows of :meth:`kept` are ordered by."""
+    reads_only = False
+    """Whether a transaction that reads cannot make temporary tables."""
+
+    def held(self, names: Sequence[str], target: Name, where: str) -> str:
+        """A query of rows that locks them until the transaction ends."""
+        return (
+            f"SELECT {listed(names)} FROM {target.quoted} WHERE {where} "
+            f"ORDER BY {listed(names)} {self.row_lock}"
+        )
+
+    # Rows. All inside the open transaction, in bulk.
+
+    def write(self, prepared: Prepared) -> None:
+        """Write a batch; deletes first."""
+        if prepared.deletes is not None and prepared.deletes.count:
+            self.delete(prepared.table.name, prepared.deletes.columns)
+        self.put(prepared, prepared.rows)
+
+    def put(self, prepared: Prepared, rows: Rows) -> None:
+        """Insert, upsert or update rows."""
+        target = prepared.table
+        for part in by_given_columns(rows):
+            if not part.columns.column_names:
+                self.insert_defaults(target.name, part.count)
+            elif prepared.mode == "insert":
+                self.insert(target.name, part.columns)
+            elif prepared.mode == "upsert":
+                self.upsert(target, part.columns, prepared.key)
+            else:
+                self.update(target, part.columns, prepared.key)
 
     @abstractmethod
-    def claim(self) -> None:
-        """Declare that a run of the connector is alive, until :meth:`close` or death."""
+    def insert(self, target: Name, rows: pa.Table) -> None: ...
+
+    def insert_defaults(self, target: Name, count: int) -> None:
+        for _ in range(count):
+            self.execute(f"INSERT INTO {target.quoted} DEFAULT VALUES")
+
+    def upsert(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        """Insert, or update the other columns where the key is there already."""
+        names = rows.column_names
+        sets = ", ".join(f"{quote(n)} = EXCLUDED.{quote(n)}" for n in changed(target, names, key))
+        with self.staged(target.name, rows) as stage:
+            self.execute(
+                f"INSERT INTO {target.name.quoted} ({listed(names)}) "
+                f"SELECT {listed(names)} FROM {stage} WHERE true "  # else ON would begin a join
+                f"ON CONFLICT ({listed(key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
+            )
+
+    def update(self, target: Table, rows: pa.Table, key: Sequence[str]) -> None:
+        """Update the other columns where the key is there."""
+        sets = [f"{quote(n)} = s.{quote(n)}" for n in changed(target, rows.column_names, key)]
+        if sets:
+            with self.staged(target.name, rows) as stage:
+                self.execute(
+                    f"UPDATE {target.name.quoted} AS t SET {', '.join(sets)} FROM {stage} AS s "
+                    f"WHERE {same(key)}"
+                )
+
+    def check_key(self, target: Table, key: Sequence[str]) -> None:
+        unlike = [n for n in key if n in target.columns and not target.columns[n].exact]
+        if unlike and not self.compares_keys:
+            raise ConfigError(
+                f"table {named(target.name)}: key column {named(unlike[0])} has a collation that "
+                f"{self.system} applies to comparisons but not to its indexes. Declare it without "
+                "COLLATE"
+            )
+
+    def compare(self, target: Table, keys: Rows) -> Mapping[str, pa.ChunkedArray]:
+        """Called only if :attr:`compares_keys` is set."""
+        raise NotImplementedError
+
+    def loose_columns(self, target: Table, names: Sequence[str]) -> list[str]:
+        if self.compares_bytes:
+            return []
+        return [n for n in names if pa.types.is_string(target.columns[n].arrow)]
 
     @abstractmethod
-    def close(self) -> None: ...
+    def delete(self, target: Name, keys: pa.Table) -> None: ...
+
+    @abstractmethod
+    def staged(self, target: Name, rows: pa.Table) -> AbstractContextManager[str]:
+        """Rows as a table to read from, while the context lasts."""
+
+    # For the audit
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        """See the database at one instant while the context lasts, however long that is, and let
+        others write meanwhile. Everything inside is as in a transaction that reads.
+
+        Raises:
+            NotShown: the database cannot; says why.
+        """
+        with self.transaction(reading=True):
+            yield
+
+    @abstractmethod
+    def shown(self, column: Column, value: str) -> str | None:
+        """An expression that differs where values of a column differ, of a type that
+        :meth:`stream` always gives it; None if there is none."""
+
+    @contextmanager
+    def kept(self, target: Name, rows: pa.Table) -> Iterator[str]:
+        """Rows as the target would keep them, as a table to read from while the context lasts. The
+        table has the types of the target's columns, and nothing else from the target."""
+        names = listed(rows.column_names)
+        self.execute(f"DROP TABLE IF EXISTS {KEPT}")
+        self.execute(f"CREATE TEMPORARY TABLE {KEPT} AS {no_rows(target, rows.column_names)}")
+        with self.staged(target, rows) as stage:
+            self.execute(f"INSERT INTO {KEPT} ({names}) SELECT {names} FROM {stage}")
+        yield KEPT
+        self.execute(f"DROP TABLE {KEPT}")
+
+    def fit(self, values: pa.ChunkedArray, column: Column) -> Converted:
+        if pa.types.is_nested(column.arrow):
+            return Converted(as_type(values, column.arrow), False)
+        if pa.types.is_boolean(column.arrow):  # which may be stored as a number
+            values = as_type(values, pa.bool_())
+        converted = convert(values, column)
+        if converted.staged:
+            raise pa.ArrowInvalid(f"no {column.type} can be read from it")
+        if column.is_json and is_text(values.type):
+            duck.check_json(converted.values)
+        return converted
+
+
+def changed(target: Table, names: Sequence[str], key: Sequence[str]) -> list[str]:
+    """The columns that an upsert changes in an existing row, including key columns whose values can
+    be equal without being the same."""
+    return [n for n in names if n not in key or not target.columns[n].exact]
+
+
+def ranks(names: Sequence[str], rows: str, number: str) -> str:
+    """A query of numbers that are equal where columns are, in the order of another column."""
+    each = (f"dense_rank() OVER (ORDER BY {quote(n)}) AS r{i}" for i, n in enumerate(names))
+    return f"SELECT {', '.join(each)} FROM {rows} ORDER BY {quote(number)}"
+
+
+def no_rows(target: Name, names: Sequence[str], into: str = "") -> str:
+    """A query of a table's columns that returns no rows. All of its columns are nullable."""
+    columns = ", ".join(f"t.{quote(n)}" for n in names)
+    return (
+        f"SELECT {columns}{into} FROM (SELECT 1 AS one) AS o "
+        f"LEFT JOIN {target.quoted} AS t ON 1 = 0 WHERE 1 = 0"
+    )
+
+
+def same(key: Sequence[str]) -> str:
+    """The condition that the rows ``t`` and ``s`` have the same key."""
+    return " AND ".join(f"t.{quote(n)} = s.{quote(n)}" for n in key)

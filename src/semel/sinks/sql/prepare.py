@@ -22,13 +22,13 @@ from semel.core.records import (
     rejected,
     some_rejected,
 )
+from semel.databases.columns import Column, Table
 from semel.sinks.casts import told
 from semel.sinks.changes import Changes, Survivors, all_of_each, last_of_each
 from semel.sinks.convert import read_nested
 from semel.sinks.fitting import UNFIT, only_null, unfit_rows
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import Layout, layout
-from semel.sinks.sql.columns import Column, Table
 from semel.sinks.sql.convert import Converted, convert
 from semel.sinks.sql.semantic import formed
 from semel.sinks.unavailable import refusals, without

@@ -5,22 +5,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from semel.core.errors import TransientError
+import numpy as np
+import pyarrow as pa
+
+from semel.core.errors import ConfigError, TransientError
 from semel.core.ledger import SKIPPED, LedgerEntry, Outcome, Target, TopicPartition
-from semel.core.records import Commit, DeadLetter, Rejected
+from semel.core.records import Commit, DeadLetter, Rejected, rejected
+from semel.databases.errors import DataRefused
+from semel.databases.names import parse_name
+from semel.sinks.letters import SCHEMA, rows
 from semel.sinks.rereading import View
-from semel.sinks.sql import dead_letters
-from semel.sinks.sql.base import DatabaseSink
-from semel.sinks.sql.dialect import Dialect
-from semel.sinks.sql.errors import DataRefused
+from semel.sinks.sql.base import DatabaseSink, Undo
+from semel.sinks.sql.database import Dialect
 from semel.sinks.sql.ledger import SqlLedger
-from semel.sinks.sql.prepare import Prepared
-from semel.sinks.sql.refusals import find_refused
+from semel.sinks.sql.prepare import Prepared, Rows
 from semel.sinks.sql.view import SqlView
-from semel.sinks.sql.writer import write
+
+_OPTIONAL = ("timestamp", "key", "value", "headers")
+_LETTER = [
+    pa.field(f.name, pa.json_() if f.name == "headers" else f.type, f.name in _OPTIONAL)
+    for f in SCHEMA
+]
+_KEY = ("connector", "topic", "partition", "offset")
+"""The columns of a dead letter."""
+_MOST = 1000
+"""The maximum number of refused rows to name at once; the engine calls again with the others."""
 
 
 class SqlSink(DatabaseSink):
@@ -33,23 +45,31 @@ class SqlSink(DatabaseSink):
         return self._dialect, SqlLedger(self._dialect, self._connector.name)
 
     def _new_session(self) -> Dialect:
-        session = self.database_class(self._config, self._connector.name)
-        session.timeout = self._connector.store_timeout_ms / 1000
-        return session
+        connector = self._connector
+        timeouts = replace(self._config.timeouts, answer=connector.store_timeout_ms)
+        return self.database_class(self._config.login, connector.name, timeouts)
 
     def _create_dead_letters(self, table: str) -> None:
-        dead_letters.create(self._dialect, table)
+        name = parse_name(table, fold=False)
+        if self._dialect.find(name) is None:
+            self._dialect.create(name, _LETTER, _KEY)
 
     def _insert_dead_letters(self, table: str, letters: Sequence[DeadLetter]) -> None:
-        dead_letters.insert(self._dialect, table, self._connector.name, letters)
+        # A letter may exist already if positions were set back by hand; the last failure stays.
+        target = self._dialect.find(parse_name(table, fold=False))
+        if target is None:
+            raise ConfigError(
+                f"errors.deadletterqueue.table={table} was dropped while it was in use"
+            )
+        self._dialect.upsert(target, rows(self._connector.name, letters), _KEY)
 
     def _write(
         self, judge: Callable[[], Outcome], prepared: Sequence[Prepared], commit: Commit
     ) -> Outcome:
-        return self._apply(judge, prepared, commit, partial(write, self._dialect))
+        return self._apply(judge, prepared, commit, self._dialect.write)
 
     def _find_refused(self, prepared: Sequence[Prepared]) -> list[Rejected]:
-        return find_refused(self._dialect, prepared)
+        return _find_refused(self._dialect, prepared)
 
     def start(self, entries: Collection[LedgerEntry]) -> dict[TopicPartition, int]:
         try:
@@ -85,3 +105,60 @@ class SqlSink(DatabaseSink):
             self._open_ledger()
             with self._dialect.transaction():
                 self._set_positions(entries, by, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a batch, or some keys to delete."""
+
+    batch: Prepared
+    rows: Rows
+    deletes: bool
+
+    def write(self, dialect: Dialect) -> None:
+        if self.deletes:
+            dialect.delete(self.batch.table.name, self.rows.columns)
+        else:
+            dialect.put(self.batch, self.rows)
+
+
+def _find_refused(dialect: Dialect, batches: Sequence[Prepared]) -> list[Rejected]:
+    """Find the records that the database refuses, by bisection, in transactions that never commit.
+
+    Each row is tried after those before it: if two rows have one key, the second is refused.
+    """
+    found: list[Rejected] = []
+    accepted: list[_Part] = []
+
+    def search(part: _Part) -> None:
+        if len(found) >= _MOST:
+            return
+        refusal = _attempt(dialect, [*accepted, part])
+        if refusal is None:
+            accepted.append(part)
+        elif part.rows.count == 1:
+            found.append(rejected(part.rows.places, 0, refusal))
+        else:
+            middle = part.rows.count // 2
+            for half in (np.arange(middle), np.arange(middle, part.rows.count)):
+                search(_Part(part.batch, part.rows.take(half), part.deletes))
+
+    for batch in batches:
+        if batch.deletes is not None and batch.deletes.count:
+            search(_Part(batch, batch.deletes, deletes=True))
+        if batch.rows.count:
+            search(_Part(batch, batch.rows, deletes=False))
+    return found
+
+
+def _attempt(dialect: Dialect, parts: Sequence[_Part]) -> str | None:
+    """Why the database refuses some of these rows; None if it takes all."""
+    try:
+        with dialect.transaction():
+            for part in parts:
+                part.write(dialect)
+            raise Undo
+    except Undo:
+        return None
+    except DataRefused as refusal:
+        return str(refusal)

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from semel.core.errors import ConfigError
 from semel.core.quoting import named
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from semel.databases.columns import Table
+from semel.databases.names import Name, parse_name, quote
 from semel.sinks import letters
 from semel.sinks.base import Snapshot
-from semel.sinks.sql.columns import Table
-from semel.sinks.sql.database import Database
-from semel.sinks.sql.ledger_tables import Ledger
-from semel.sinks.sql.names import Name, parse_name, quote
+from semel.sinks.sql.database import SinkDatabase
+from semel.sinks.sql.ledger import Ledger
 from semel.sinks.storedkeys import StoredKeys
 
 _OF_A_LETTER = {PARTITION: "partition", OFFSET: "offset", TIMESTAMP: "timestamp"}
@@ -26,7 +26,7 @@ _PLACE = {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.int64()
 
 
 def take(
-    database: Database,
+    database: SinkDatabase,
     ledger: Ledger,
     tables: Mapping[str, Collection[Name]],
     provenance: Mapping[str, str],
@@ -94,7 +94,7 @@ def take(
     )
 
 
-def _keys(database: Database, table: Table, fields: Sequence[str]) -> StoredKeys:
+def _keys(database: SinkDatabase, table: Table, fields: Sequence[str]) -> StoredKeys:
     """The key columns of all rows.
 
     Raises:
@@ -108,7 +108,7 @@ def _keys(database: Database, table: Table, fields: Sequence[str]) -> StoredKeys
     return StoredKeys(database.rows_of(table, chosen))
 
 
-def _dead(database: Database, connector: str, table: str) -> dict[str, pa.Table]:
+def _dead(database: SinkDatabase, connector: str, table: str) -> dict[str, pa.Table]:
     if not table:
         return {}
     name = parse_name(table, fold=False)

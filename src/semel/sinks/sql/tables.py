@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
@@ -9,19 +10,56 @@ import numpy as np
 import pyarrow as pa
 
 from semel.config import ConnectorConfig
-from semel.core.errors import ConfigError, ServiceError, TargetChanged, misconfigured
+from semel.core.errors import ConfigError, Problem, ServiceError, TargetChanged, misconfigured
 from semel.core.quoting import all_named, named
 from semel.core.records import Records, RowsRejected, rejected
+from semel.databases.columns import Table
+from semel.databases.names import Name, is_name, parse_name, quote
 from semel.sinks.base import EVOLVES_OR_EXCLUDES, lacking, no_column, no_columns_yet
 from semel.sinks.jdbc import JdbcConfig
 from semel.sinks.layout import KAFKA_KEY, Layout, not_from_values
-from semel.sinks.sql.columns import Table
-from semel.sinks.sql.database import Database
-from semel.sinks.sql.names import Name, check_apart, parse_name
+from semel.sinks.sql.database import SinkDatabase
+from semel.sinks.sql.ledger import HOLES, OFFSETS
+
+_FORMAT = "table.name.format"
+_LEDGER = (OFFSETS.table, HOLES.table)
+
+
+def _check_apart(connector: ConnectorConfig, topic: str, name: Name, *, fold: bool) -> None:
+    """Raises ConfigError if a topic's rows would go to the ledger's tables or among dead letters.
+
+    ``fold``: names that differ only in case are the same.
+    """
+    same = str.lower if fold else str
+    holds = "the ledger" if same(name.table) in _LEDGER else ""
+    if connector.dead_letter_table and same(str(name)) == same(
+        str(parse_name(connector.dead_letter_table, fold=False))
+    ):
+        holds = f"dead letters: errors.deadletterqueue.table={connector.dead_letter_table}"
+    if holds:
+        raise misconfigured(
+            _FORMAT,
+            f"connector {connector.name}: topic {named(topic)} goes to table {named(name)}, which "
+            f"holds {holds}. Name another one in table.name.format or topics.to.tables.mapping",
+        )
+
+
+def check_letters(connector: ConnectorConfig) -> None:
+    """Raises ConfigError if dead letters do not have a table of their own."""
+    table = connector.dead_letter_table
+    where = f"connector {connector.name}: errors.deadletterqueue.table={table}"
+    if table and not is_name(table):
+        raise misconfigured(
+            "errors.deadletterqueue.table", f"{where} is not table or schema.table, or quoted parts"
+        )
+    if table and parse_name(table, fold=True).table in _LEDGER:
+        raise misconfigured(
+            "errors.deadletterqueue.table", f"{where} is a table of the ledger. Name another one"
+        )
 
 
 def table_name(
-    connector: ConnectorConfig, config: JdbcConfig, kind: type[Database], topic: str
+    connector: ConnectorConfig, config: JdbcConfig, kind: type[SinkDatabase], topic: str
 ) -> Name:
     """The name of a topic's table in a database of this kind.
 
@@ -29,7 +67,7 @@ def table_name(
         ConfigError: the database does not allow the name, or it is a table of semel's own.
     """
     name = parse_name(config.table(topic), fold=config.folds_names)
-    check_apart(connector, topic, name, fold=kind.one_in_any_case)
+    _check_apart(connector, topic, name, fold=kind.one_in_any_case)
     if name.schema and not kind.has_schemas:
         raise misconfigured(
             "table.name.format",
@@ -43,7 +81,9 @@ def table_name(
 class Tables:
     """The tables of one connector's topics, each looked up once."""
 
-    def __init__(self, connector: ConnectorConfig, config: JdbcConfig, database: Database) -> None:
+    def __init__(
+        self, connector: ConnectorConfig, config: JdbcConfig, database: SinkDatabase
+    ) -> None:
         self._connector = connector
         self._config = config
         self._database = database
@@ -284,3 +324,40 @@ def _given(arranged: Layout, name: str) -> np.ndarray:
     """Which rows have a value in a column."""
     found: np.ndarray = arranged.columns[name].is_valid().to_numpy()
     return found
+
+
+_LOOKED_AT = 1000
+"""How many keys to look at: in such a table, all of them are JSON texts."""
+
+
+def check_text_keys(database: SinkDatabase, table: Table, key: str, where: str) -> None:
+    """Look at some keys, inside the open transaction: a sink without ``key.converter`` may have
+    read keys as text when it wrote them.
+
+    Raises:
+        ConfigError: they are texts of JSON. Records read as JSON would have other keys.
+    """
+    column = table.columns.get(key)
+    if column is None or not pa.types.is_string(column.arrow):
+        return
+    found = database.query(database.first(quote(key), table.name, _LOOKED_AT))
+    written = found.column(0).cast(pa.string()).drop_null()
+    if len(written) and all(_is_text_of_json(text) for text in written.to_pylist()):
+        raise ConfigError(
+            Problem(
+                "key.converter",
+                f"{where}: key.converter is not set, and table {named(table.name)} holds keys that "
+                f"were written as text, such as {written[0].as_py()[:60]} in column {named(key)}. "
+                "Read as JSON, the same records would get different keys. To keep these, set "
+                "key.converter=org.apache.kafka.connect.storage.StringConverter; else correct the "
+                "column, and set key.converter=org.apache.kafka.connect.json.JsonConverter",
+            )
+        )
+
+
+def _is_text_of_json(text: str) -> bool:
+    """Whether a key is a JSON string, object or array: a number is the same as text and as JSON."""
+    try:
+        return isinstance(json.loads(text), str | dict | list)
+    except (ValueError, RecursionError):
+        return False

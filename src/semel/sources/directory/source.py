@@ -27,7 +27,6 @@ from semel.core.delivery import Support
 from semel.core.errors import ConfigError, ServiceError
 from semel.core.quoting import PATH, named
 from semel.core.records import ConnectRecords
-from semel.sinks.files.config import options_of
 from semel.sources.base import (
     Source,
     SourceBatch,
@@ -60,6 +59,7 @@ from semel.sources.directory.metadata import HEADERS, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk
+from semel.storage.options import options_of
 
 log = logging.getLogger(__name__)
 

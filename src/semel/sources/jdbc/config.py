@@ -9,7 +9,7 @@ from typing import Any
 from semel.config import HIGH, LOW, Type, key
 from semel.core.errors import ConfigError, Problem
 from semel.core.patterns import compiled
-from semel.sinks.table_keys import password_key, user_key
+from semel.databases.login import Login, password_key, user_key
 from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
 from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only
 
@@ -278,6 +278,10 @@ class JdbcSourceConfig:
                 )
             ]
         return []
+
+    @property
+    def login(self) -> Login:
+        return Login(self.connection_url, self.connection_user, self.connection_password)
 
     @property
     def query(self) -> str:

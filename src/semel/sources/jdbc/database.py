@@ -8,13 +8,14 @@ snapshot holds every row of an earlier time that was committed when the snapshot
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from semel.sinks.sql.names import quote
+from semel.databases.base import Session
+from semel.databases.names import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,13 @@ class Database(ABC):
     misses_columns = True
     """Whether a query that names a dropped column fails."""
 
-    @abstractmethod
-    def snapshot(self) -> AbstractContextManager[None]:
+    _session: Session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
         """A transaction that reads one state of the database."""
+        with self._session.transaction(reading=True):
+            yield
 
     @abstractmethod
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
@@ -140,6 +145,6 @@ class Database(ABC):
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         """A literal of a timestamp column's type for a time since 1970."""
 
-    @abstractmethod
     def close(self) -> None:
         """End the session. May be called twice."""
+        self._session.close()

@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from importlib import import_module
 
 from semel.core.errors import ConfigError, Problem
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Database
 
-
-def _postgresql(config: JdbcSourceConfig, connector: str) -> Database:
-    from semel.sources.jdbc.postgresql import Postgresql
-
-    return Postgresql(config, connector)
-
-
-def _sqlite(config: JdbcSourceConfig, connector: str) -> Database:
-    from semel.sources.jdbc.sqlite import Sqlite
-
-    return Sqlite(config, connector)
-
-
-def _duckdb(config: JdbcSourceConfig, connector: str) -> Database:
-    from semel.sources.jdbc.duckdb import Duckdb
-
-    return Duckdb(config, connector)
-
-
-def _mysql(config: JdbcSourceConfig, connector: str) -> Database:
-    from semel.sources.jdbc.mysql import Mysql
-
-    return Mysql(config, connector)
-
-
-def _sqlserver(config: JdbcSourceConfig, connector: str) -> Database:
-    from semel.sources.jdbc.sqlserver import SqlServer
-
-    return SqlServer(config, connector)
-
-
-_BY_SCHEME: dict[str, Callable[[JdbcSourceConfig, str], Database]] = {
-    "postgresql": _postgresql,
-    "postgres": _postgresql,
-    "sqlite": _sqlite,
-    "duckdb": _duckdb,
-    "mysql": _mysql,
-    "mariadb": _mysql,
-    "sqlserver": _sqlserver,
-    "jtds": _sqlserver,
+_BY_SCHEME = {
+    "postgresql": "postgresql:Postgresql",
+    "postgres": "postgresql:Postgresql",
+    "sqlite": "sqlite:Sqlite",
+    "duckdb": "duckdb:Duckdb",
+    "mysql": "mysql:Mysql",
+    "mariadb": "mysql:Mysql",
+    "sqlserver": "sqlserver:SqlServer",
+    "jtds": "sqlserver:SqlServer",
 }
+"""The module and the class of a database; its driver need not be installed."""
 
 
 def database_of(config: JdbcSourceConfig, connector: str) -> Database:
@@ -60,8 +30,8 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
     """
     bare = config.connection_url.strip().removeprefix("jdbc:")
     scheme = re.split(r"\W", bare)[0]
-    make = _BY_SCHEME.get(scheme)
-    if make is None:  # not the URL itself: it may hold a password
+    module, _, name = _BY_SCHEME.get(scheme, "").partition(":")
+    if not module:  # not the URL itself: it may hold a password
         raise ConfigError(
             Problem(
                 "connection.url",
@@ -69,4 +39,5 @@ def database_of(config: JdbcSourceConfig, connector: str) -> Database:
                 "Those are PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
             )
         )
-    return make(config, connector)
+    made: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
+    return made

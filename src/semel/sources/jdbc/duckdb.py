@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence, Set
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from semel.config import read
 from semel.core.errors import Unavailable
-from semel.sinks.sql.duckdb import Duckdb as DuckdbSession
-from semel.sinks.sql.duckdb import confined
-from semel.sinks.sql.duckdb_config import DuckdbConfig
-from semel.sinks.sql.errors import SchemaChanged
-from semel.sinks.sql.names import literal, quote
+from semel.databases.duckdb import Duckdb as DuckdbSession
+from semel.databases.duckdb import confined
+from semel.databases.errors import SchemaChanged
+from semel.databases.login import Timeouts
+from semel.databases.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.queries import check_names
@@ -88,16 +86,12 @@ class _Session(DuckdbSession):
 class Duckdb(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
+    _session: _Session
+
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         self._config = config
-        keys = {"connector.class": "duckdb", "connection.url": config.connection_url}
-        self._session = _Session(read(DuckdbConfig, keys), connector)
+        self._session = _Session(config.login, connector, Timeouts())
         self.where = self._session.where
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._session.transaction(reading=True):
-            yield
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
         types = ", ".join(literal(_KINDS[k]) for k in kinds)
@@ -195,6 +189,3 @@ class Duckdb(Database):
         if column.type == _ZONED:
             return f"TIMESTAMPTZ '{wall(microseconds, None)}+00'"
         return f"TIMESTAMP '{wall(microseconds, timezone)}'"
-
-    def close(self) -> None:
-        self._session.close()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from semel.core.errors import ConfigError, TransientError
-from semel.sinks.sql.errors import SchemaChanged
+from semel.databases.errors import SchemaChanged
 from semel.sources.jdbc.database import Database
 from semel.sources.jdbc.queries import Unreadable
 

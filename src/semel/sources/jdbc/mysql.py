@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
-from semel.config import read
 from semel.core.errors import TransientError, Unavailable
-from semel.sinks.sql import grants
-from semel.sinks.sql.dialect import fetched_blocks
-from semel.sinks.sql.errors import SchemaChanged
-from semel.sinks.sql.mysql.config import MysqlConfig
-from semel.sinks.sql.mysql.dialect import Mysql as MysqlSession
-from semel.sinks.sql.names import literal, quote
+from semel.databases import grants
+from semel.databases.errors import SchemaChanged
+from semel.databases.fetching import fetched_blocks
+from semel.databases.login import Timeouts
+from semel.databases.mysql.session import Mysql as MysqlSession
+from semel.databases.names import literal, quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.queries import Unreadable, unfit_of
@@ -128,24 +126,15 @@ def _array(kind: pa.DataType, values: Sequence[Any]) -> tuple[pa.Array, Mapping[
 class Mysql(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
+    _session: _Session
+
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         self._config = config
-        keys = {
-            "connector.class": "mysql",
-            "connection.url": config.connection_url,
-            "connection.user": config.connection_user,
-            "connection.password": config.connection_password,
-        }
-        self._session = _Session(read(MysqlConfig, keys), connector)
+        self._session = _Session(config.login, connector, Timeouts())
         given = urlsplit(config.connection_url.strip().removeprefix("jdbc:")).query
         behavior = dict(parse_qsl(given)).get("zeroDateTimeBehavior", "")
         self._session.zeros_are_null = behavior.lower() in ("converttonull", "convert_to_null")
         self.where = self._session.where
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._session.transaction(reading=True):
-            yield
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
         types = ", ".join(literal(_KINDS[k]) for k in kinds)
@@ -249,6 +238,3 @@ class Mysql(Database):
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         zone = timezone if column.type == "DATETIME" else None
         return f"TIMESTAMP '{wall(microseconds, zone)}'"
-
-    def close(self) -> None:
-        self._session.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from semel.sinks.sql.names import quote
+from semel.databases.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.queries import shape, whole

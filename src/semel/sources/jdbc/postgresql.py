@@ -11,11 +11,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from semel.core.errors import ServiceError, Unavailable
-from semel.sinks.postgresql.connection import Connection
-from semel.sinks.postgresql.url import libpq_uri
-from semel.sinks.sql import grants
-from semel.sinks.sql.errors import SchemaChanged
-from semel.sinks.sql.names import literal, quote
+from semel.databases import grants
+from semel.databases.errors import SchemaChanged
+from semel.databases.names import literal, quote
+from semel.databases.postgresql.connection import Connection
+from semel.databases.postgresql.url import libpq_uri
 from semel.sources.jdbc.batches import fetched_ahead
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -88,12 +88,7 @@ class Postgresql(Database):
     kinds = tuple(_KINDS)
 
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
-        uri = libpq_uri(
-            config.connection_url,
-            config.connection_user,
-            config.connection_password,
-            f"semel-{connector}",
-        )
+        uri = libpq_uri(config.login, f"semel-{connector}")
         uri = re.sub(r"&?\btarget_session_attrs=read-write\b", "", uri)  # a standby will do
         self._config = config
         self._connection = Connection(uri, _IDLE_MS, connector)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.core.quoting import all_named, named
-from semel.sinks.sql.names import quote
+from semel.databases.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.offsets import LONG, Position

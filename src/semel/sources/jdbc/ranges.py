@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from semel.sinks.sql.names import quote
+from semel.databases.names import quote
 from semel.sources.jdbc import batches
 from semel.sources.jdbc.batches import Together
 from semel.sources.jdbc.config import RANGE_ROWS, JdbcSourceConfig

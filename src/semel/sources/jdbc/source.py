@@ -15,8 +15,8 @@ from semel.core.delivery import Delivery, Support
 from semel.core.errors import ConfigError, NotJudged, Problem, ServiceError, misconfigured
 from semel.core.problems import together
 from semel.core.quoting import named
-from semel.sinks.sql.errors import SchemaChanged
-from semel.sinks.sql.files import normalized
+from semel.databases.errors import SchemaChanged
+from semel.databases.files import normalized
 from semel.sources.base import (
     Source,
     SourceBatch,

@@ -9,17 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from semel.config import read
 from semel.core.errors import ConfigError, Problem, Unavailable
-from semel.sinks.sql.names import literal, quote
-from semel.sinks.sql.sqlite import Sqlite as SqliteSession
-from semel.sinks.sql.sqlite_config import SqliteConfig
+from semel.databases.login import Timeouts
+from semel.databases.names import literal, quote
+from semel.databases.sqlite import Sqlite as SqliteSession
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.queries import check_names
@@ -44,7 +42,7 @@ class _Session(SqliteSession):
             raise Unavailable(f"{self.where}: there is no such file")
         connection = dbapi.connect(f"file:{_escaped(str(self._path))}?mode=ro", autocommit=True)
         with connection.cursor() as cursor:
-            cursor.execute(f"PRAGMA busy_timeout = {self._config.lock_timeout_ms}")
+            cursor.execute(f"PRAGMA busy_timeout = {self._lock_timeout}")
             cursor.fetchall()
         return connection
 
@@ -66,6 +64,8 @@ class _Session(SqliteSession):
 class Sqlite(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
+    _session: _Session
+
     misses_columns = False  # a double-quoted name that is not a column is taken for a string
 
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
@@ -78,14 +78,8 @@ class Sqlite(Database):
                 )
             )
         self._config = config
-        keys = {"connector.class": "sqlite", "connection.url": config.connection_url}
-        self._session = _Session(read(SqliteConfig, keys), connector)
+        self._session = _Session(config.login, connector, Timeouts())
         self.where = self._session.where
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._session.transaction(reading=True):
-            yield
 
     def tables(self, kinds: Sequence[str]) -> Sequence[TableId]:
         types = ", ".join(literal(k.lower()) for k in kinds)
@@ -203,9 +197,6 @@ class Sqlite(Database):
 
     def instant(self, microseconds: int, column: Column, timezone: str) -> str:
         return str(microseconds // 1000)
-
-    def close(self) -> None:
-        self._session.close()
 
 
 _READ = (

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from semel.config import read
-from semel.sinks.sql import grants
-from semel.sinks.sql.errors import SchemaChanged
-from semel.sinks.sql.names import literal, quote
-from semel.sinks.sql.sqlserver.client import ResultColumn, number_of
-from semel.sinks.sql.sqlserver.config import SqlServerConfig
-from semel.sinks.sql.sqlserver.dialect import SqlServer as SqlServerSession
+from semel.databases import grants
+from semel.databases.errors import SchemaChanged
+from semel.databases.login import Timeouts
+from semel.databases.names import literal, quote
+from semel.databases.sqlserver.client import ResultColumn, number_of
+from semel.databases.sqlserver.session import SqlServer as SqlServerSession
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
 from semel.sources.jdbc.queries import Unreadable, source
@@ -89,33 +88,24 @@ class Session(SqlServerSession):
             return SchemaChanged(str(found))
         return found
 
-    @property
-    def keeps_versions(self) -> bool | None:
-        """Whether the database keeps versions of rows; None before the first transaction."""
-        return self._snapshots
-
     def columns(self, sql: str) -> Sequence[ResultColumn]:
         """The columns of a query."""
-        return self._live.columns(sql)
+        return self._client.columns(sql)
 
     def blocks(self, sql: str) -> Iterator[pa.Table]:
         """Rows in the types that their values have."""
-        return self._live.blocks(sql)
+        return self._client.blocks(sql)
 
 
 class SqlServer(Database):
     """See :class:`~semel.sources.jdbc.database.Database`."""
 
+    _session: Session
+
     def __init__(self, config: JdbcSourceConfig, connector: str) -> None:
         self._config = config
         self._connector = connector
-        keys = {
-            "connector.class": "sqlserver",
-            "connection.url": config.connection_url,
-            "connection.user": config.connection_user,
-            "connection.password": config.connection_password,
-        }
-        self._session = Session(read(SqlServerConfig, keys), connector)
+        self._session = Session(config.login, connector, Timeouts())
         self.where = self._session.where
         self._said = False
 
@@ -232,9 +222,6 @@ class SqlServer(Database):
         if column.type.startswith("datetimeoffset"):
             return f"CAST('{wall(microseconds, None)} +00:00' AS datetimeoffset({_MICROSECONDS}))"
         return f"CAST('{wall(microseconds, timezone)}' AS datetime2({_MICROSECONDS}))"
-
-    def close(self) -> None:
-        self._session.close()
 
 
 def _is_balanced(query: str) -> bool:

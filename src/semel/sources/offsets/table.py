@@ -16,18 +16,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semel.config import SourceConnectorConfig, read
+from semel.config import SourceConnectorConfig
 from semel.config.source_connector import OFFSETS_TABLE, OFFSETS_URLS
 from semel.core.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
 from semel.core.quoting import named
-from semel.sinks.sql.database import Database
-from semel.sinks.sql.errors import DataRefused
-from semel.sinks.sql.names import Name, parse_name
+from semel.databases.base import Database
+from semel.databases.errors import DataRefused
+from semel.databases.login import Login, Timeouts
+from semel.databases.names import Name, parse_name
 from semel.sources.offsets.outside import Record, compare
 
 _COLUMNS = ("connector", "id", "source_partition", "source_offset")
-_IDLE_MS = 30_000
-"""The server ends a transaction whose process is frozen for that long."""
 
 
 class OffsetTable:
@@ -149,40 +148,37 @@ def _opened(connector: SourceConnectorConfig) -> tuple[Database, str, Path | Non
 Opened = tuple[Database, str, Path | None]
 
 
-def _keys(connector: SourceConnectorConfig, name: str) -> dict[str, str]:
-    return {
-        "connector.class": name,
-        "connection.url": connector.offsets_url,
-        "connection.user": connector.offsets_user,
-        "connection.password": connector.offsets_password,
-    }
+def _login(connector: SourceConnectorConfig) -> tuple[Login, Timeouts]:
+    return (
+        Login(connector.offsets_url, connector.offsets_user, connector.offsets_password),
+        Timeouts(answer=connector.store_timeout_ms),
+    )
 
 
 def _postgresql(connector: SourceConnectorConfig) -> Opened:
-    from semel.sinks.postgresql.database import Postgres
-    from semel.sinks.postgresql.url import libpq_uri
+    from semel.databases.postgresql.database import Postgres
+    from semel.databases.postgresql.url import libpq_uri
 
-    login = (connector.offsets_url, connector.offsets_user, connector.offsets_password)
-    uri = libpq_uri(*login, f"semel-{connector.name}")
-    return Postgres(uri, _IDLE_MS, connector.name, connector.store_timeout_ms), " FOR UPDATE", None
-
-
-def _mysql(connector: SourceConnectorConfig) -> Opened:
-    from semel.sinks.sql.mysql.config import MysqlConfig
-    from semel.sinks.sql.mysql.dialect import Mysql
-
-    made = Mysql(read(MysqlConfig, _keys(connector, "mysql")), connector.name)
-    made.timeout = connector.store_timeout_ms / 1000
+    login, timeouts = _login(connector)
+    uri = libpq_uri(login, f"semel-{connector.name}")
+    made = Postgres(uri, timeouts.idle, connector.name, timeouts.answer)
     return made, " FOR UPDATE", None
 
 
-def _sqlite(connector: SourceConnectorConfig) -> Opened:
-    from semel.sinks.sql.files import database_path
-    from semel.sinks.sql.sqlite import Sqlite
-    from semel.sinks.sql.sqlite_config import SqliteConfig
+def _mysql(connector: SourceConnectorConfig) -> Opened:
+    from semel.databases.mysql.session import Mysql
 
-    made: Database = Sqlite(read(SqliteConfig, _keys(connector, "sqlite")), connector.name)
-    return made, "", database_path(connector.offsets_url, "sqlite")  # its writer is alone
+    login, timeouts = _login(connector)
+    return Mysql(login, connector.name, timeouts), " FOR UPDATE", None
+
+
+def _sqlite(connector: SourceConnectorConfig) -> Opened:
+    from semel.databases.files import database_path
+    from semel.databases.sqlite import Sqlite
+
+    login, timeouts = _login(connector)
+    path = database_path(login.url, "sqlite")
+    return Sqlite(login, connector.name, timeouts), "", path  # its writer is alone
 
 
 _BY_SCHEME: Mapping[str, Callable[[SourceConnectorConfig], Opened]] = {

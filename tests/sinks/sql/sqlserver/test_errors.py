@@ -6,9 +6,9 @@ import pytds
 import pytest
 
 from semel.core.errors import ServiceError, TransientError, Unavailable
-from semel.sinks.sql.errors import DataRefused, SchemaChanged
-from semel.sinks.sql.sqlserver.config import SqlServerConfig
-from semel.sinks.sql.sqlserver.dialect import SqlServer
+from semel.databases.errors import DataRefused, SchemaChanged
+from semel.databases.login import Login, Timeouts
+from semel.databases.sqlserver.session import SqlServer
 
 NOT_MAPPED = 33557097
 
@@ -38,6 +38,6 @@ def test_an_error_is_tried_again_refuses_rows_or_ends_the_run(
     url = "jdbc:sqlserver://h;databaseName=d"
     error = pytds.OperationalError(text, None)
     error.number = number
-    translated = SqlServer(SqlServerConfig(connection_url=url), "c")._translated(error)
+    translated = SqlServer(Login(url), "c", Timeouts())._translated(error)
     assert type(translated) is meaning
     assert text in str(translated)

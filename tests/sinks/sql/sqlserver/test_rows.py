@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pytds import tds_base
 from pytds.tds_types import SerializerFactory
 
-from semel.sinks.sql.sqlserver.client import _type
-from semel.sinks.sql.sqlserver.rows import Unsendable, rows
+from semel.databases.sqlserver.client import _type
+from semel.databases.sqlserver.rows import Unsendable, rows
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=9)
 TIMES = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59))

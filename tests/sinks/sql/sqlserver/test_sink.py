@@ -11,8 +11,8 @@ import pytest
 from semel.core.errors import TransientError
 from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, RowsRejected
+from semel.databases.sqlserver.session import SqlServer
 from semel.sinks.sql.sink import SqlSink
-from semel.sinks.sql.sqlserver.dialect import SqlServer
 from tests.sinks.sql.conftest import MakeSink, Query
 from tests.sinks.target import advance, changes, found_running, records
 
@@ -214,7 +214,7 @@ def test_a_session_that_is_lost_between_commits_is_not_noticed(
     sink.prepare(["t"])
     sink.claim()
     put(sink, [{"id": 1}])
-    of(sink)._live._connection._tds_socket.sock.close()
+    of(sink)._client._connection._tds_socket.sock.close()
     put(sink, [{"id": 2}])
     assert query("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
     with found_running():

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.sinks.sql.columns import Column
+from semel.databases.columns import Column
+from semel.databases.sqlserver.types import column_of, shown
 from semel.sinks.sql.convert import UNFIT, convert
-from semel.sinks.sql.sqlserver.types import column_of, shown
 
 
 @pytest.mark.parametrize(

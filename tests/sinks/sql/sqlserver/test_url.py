@@ -8,12 +8,13 @@ import pytest
 
 from semel.config import read
 from semel.core.errors import ConfigError
-from semel.sinks.sql.sqlserver.config import Login, SqlServerConfig, login
+from semel.databases.sqlserver.url import Address, address
+from semel.sinks.sql.config import SqlServerConfig
 
 
-def said(url: str, **keys: str) -> Login:
+def said(url: str, **keys: str) -> Address:
     keys = {k.replace("_", "."): v for k, v in keys.items()}
-    return login(read(SqlServerConfig, {"connection.url": url, **keys}))
+    return address(read(SqlServerConfig, {"connection.url": url, **keys}).login)
 
 
 def test_names_are_those_of_jdbc_in_any_case() -> None:

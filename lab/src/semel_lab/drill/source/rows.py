@@ -143,7 +143,7 @@ def _written(moment: datetime) -> str:
 def _of_postgres(server: Postgres, sql: str) -> Sequence[Any]:
     from adbc_driver_manager import Error
 
-    from semel.sinks.postgresql import driver
+    from semel.databases.postgresql import driver
 
     try:
         with driver.connect(server.url) as connection, connection.cursor() as found:

@@ -1,0 +1,157 @@
+"""Tables and their columns as a database's catalog describes them, with their Arrow types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from semel.core.quoting import named
+from semel.databases.names import Name
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a target table.
+
+    ``arrow`` is the type that converters are asked for, ``copied`` the one in which values are
+    written (by COPY to PostgreSQL), None where the server must cast text to ``cast``: the column's
+    type without length or scale, because a cast to ``varchar(3)`` would cut what an assignment
+    refuses. ``digits`` counts those after the point: of seconds, if the column keeps fewer
+    than six, or of a numeric. Values that the server casts for a column that ``rounds`` must be
+    compared with the stored result.
+    """
+
+    name: str
+    oid: int
+    type: str
+    cast: str
+    arrow: pa.DataType
+    copied: pa.DataType | None
+    has_default: bool = False
+    generated: bool = False
+    fixed: bool = False  # inserted like any other, and never changed (GENERATED ALWAYS AS IDENTITY)
+    element: Column | None = None
+    any_numeric: bool = False  # without bounds, or with bounds that no Arrow decimal has
+    digits: int | None = None
+    rounds: bool = False
+    length: int | None = None  # of text, in characters
+    base: str = ""  # the type that a domain is made of, as the catalog names it
+    collation: str | None = None  # quoted, if different texts can be equal by it
+    exact: bool = True  # whether values are equal only if they are the same
+
+    @property
+    def is_json(self) -> bool:
+        return bool(self.arrow == pa.json_())
+
+
+def column(
+    name: str,
+    type_: str,
+    arrow: pa.DataType,
+    *,
+    stored: pa.DataType | None = None,
+    has_default: bool = False,
+    generated: bool = False,
+    digits: int | None = None,
+    exact: bool = True,
+) -> Column:
+    """A column whose values converters give as ``arrow`` and the database takes as ``stored``."""
+    if stored is None:
+        stored = pa.string() if arrow == pa.json_() else arrow
+    return Column(
+        name, 0, type_, type_, arrow, stored, has_default, generated, digits=digits, exact=exact
+    )
+
+
+NewTypes = Sequence[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]]]
+"""The types of new columns, by conditions on their Arrow types, the first that holds."""
+
+
+def new_type(kind: pa.DataType, types: NewTypes) -> str | None:
+    """The type of a new column; None if no condition holds."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    for matches, name in types:
+        if matches(kind):
+            return name if isinstance(name, str) else name(kind)
+    return None
+
+
+def decimal(precision: int, scale: int) -> Callable[[pa.DataType], str]:
+    """DECIMAL with these limits."""
+    return lambda k: f"DECIMAL({min(precision, k.precision)}, {min(scale, k.scale)})"
+
+
+def timestamp(zoned: str, plain: str) -> Callable[[pa.DataType], str]:
+    """One type for timestamps with a time zone, another for those without."""
+    return lambda k: zoned if k.tz else plain
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An existing table: its columns, and the column sets that are unique.
+
+    ``name`` always has the schema. Views, foreign tables, and tables with row level security are
+    not ``copyable``.
+    """
+
+    name: Name
+    columns: dict[str, Column]
+    keys: Sequence[frozenset[str]]
+    oid: int = 0
+    copyable: bool = True
+
+    def key_columns(self, declared: Sequence[str]) -> list[str]:
+        """The declared columns of the key, or those of the first unique key if none are.
+
+        Raises:
+            ValueError: the table has no unique key, or lacks a column.
+        """
+        chosen = list(declared) or sorted(next(iter(self.keys), ()))
+        if not chosen:
+            raise ValueError(f"table {named(self.name)} has no unique key; set provenance=true")
+        missing = [n for n in chosen if n not in self.columns]
+        if missing:
+            raise ValueError(
+                f"table {named(self.name)} has no column {named(missing[0])}; set provenance=true"
+            )
+        return chosen
+
+    def schema_of(self, names: Sequence[str]) -> pa.Schema:
+        """Some columns, in the types that converters are asked for."""
+        return pa.schema([(n, self.columns[n].arrow) for n in names])
+
+    @property
+    def writable(self) -> dict[str, Column]:
+        return {n: c for n, c in self.columns.items() if not c.generated}
+
+
+def is_text(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(field) or pa.types.is_large_string(field) or field == pa.string_view()
+    )
+
+
+def is_binary(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(field)
+        or pa.types.is_large_binary(field)
+        or pa.types.is_fixed_size_binary(field)
+        or field == pa.binary_view()
+    )
+
+
+def is_list(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(field)
+        or pa.types.is_large_list(field)
+        or pa.types.is_fixed_size_list(field)
+    )
+
+
+def is_number(field: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(field) or pa.types.is_floating(field) or pa.types.is_decimal(field)
+    )

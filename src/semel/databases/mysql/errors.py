@@ -1,0 +1,103 @@
+"""What the errors of MySQL and MariaDB mean, by their numbers."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+
+from semel.core.errors import ServiceError, TransientError
+from semel.databases.errors import Nature, by_code
+
+_LOGIN = {1045, 1049, 1698}
+_DENIED = {1044, 1142, 1143}
+
+NATURES = by_code(
+    {
+        Nature.DATA: [
+            *(1022, 1048, 1062, 1118, 1138, 1139, 1169, 1216, 1217, 1242, 1263, 1264, 1265, 1292),
+            *(1300, 1301, 1339),  # the last: a CASE of a trigger without an ELSE
+            *(1364, 1365, 1366, 1367, 1369, 1406, 1411, 1416, 1425, 1426, 1441, 1451, 1452, 1456),
+            *(1526, 1557, 1586, 1591, 1642, 1643, 1644, 1645, 1690, 1748, 1761, 1762, 1859),
+            *(3032, 3037, 3055, 3064, 3105, 3134, 3140, 3141, 3143, 3144, 3146, 3147, 3149, 3150),
+            *(3151, 3154, 3155, 3156, 3157, 3158, 3548, 3616, 3617, 3618, 3643, 3685, 3696, 3697),
+            *(3698, 3699, 3700, 3751, 3752, 3819, 3854, 3903, 3904, 3906, 3907, 3988),
+            # MariaDB's own
+            *(1906, 1918, 1976, 1977, 4025, 4035, 4036, 4037, 4038, 4039, 4040, 4041, 4042),
+        ],
+        Nature.CHANGED: [1051, 1054, 1091, 1136, 1146, 1356],
+        Nature.PASSING: [
+            *(1050, 1060),  # another task has made the same table or column
+            1412,  # somebody has altered a table that the snapshot shows
+            *(1180, 3100, 3101),  # of a cluster: another server's transaction came first
+            *(1020, 1158, 1159, 1160, 1161, 1184, 1205, 1213, 1317),
+            *(1969, 2006, 2013, 2014, 2055, 3024, 4031),
+        ],
+        Nature.AWAY: [
+            *(3, 28, 1021, 1026, 1030, 1114, 3675),  # no space is left
+            *(1037, 1038, 1041),  # no memory is left
+            *(1040, 1203, 1226),  # too many connections
+            *(1290, 1792, 1836),  # read-only
+            *(1053, 1927, 2002, 2003, 3169),  # the server is shutting down or down
+            1047,  # of a cluster: the server is not part of it now
+        ],
+        Nature.MISTAKE: [
+            *_LOGIN,
+            *_DENIED,
+            *(1070, 1071, 1072, 1074, 1075, 1113, 1117, 1153, 1227, 1267, 1288, 1348, 1394, 1442),
+            *(1467, 1471, 1819, 4084),
+        ],
+    }
+)
+"""By the servers' numbers. In strict mode what concerns a value is an error; as a warning, too, it
+says that a value was changed. Other numbers are mistakes, unless no server has them."""
+_OWN = 6_000
+"""Numbers from here on are a trigger's own, by SIGNAL: servers use those before."""
+
+
+def nature_of(code: int) -> Nature:
+    """What follows from an error or a warning with this number."""
+    return NATURES.get(code, Nature.DATA if code >= _OWN else Nature.MISTAKE)
+
+
+_LOST = (2006, 2013)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error of PyMySQL says that a connection has ended."""
+    import pymysql
+
+    lost = isinstance(error, pymysql.err.OperationalError)
+    return lost and bool(error.args) and error.args[0] in _LOST
+
+
+def translated(
+    where: str, error: BaseException, advice: Callable[[str], str] = lambda _: ""
+) -> Exception | None:
+    """An error of PyMySQL as one of semel's; None for any other. ``advice`` says what helps if the
+    message says that a privilege is missing."""
+    import pymysql
+
+    # PyMySQL has one number for whatever keeps it from connecting.
+    cause = getattr(error, "original_exception", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ServiceError(
+            f"{where}: the server's certificate is not trusted: {cause}. Set "
+            "connection.serverSslCert to a PEM file of its authority, or connection.sslMode to "
+            "verify-ca, which does not check the host's name, or trust, which checks nothing"
+        )
+    if isinstance(error, (OSError, EOFError)):
+        return TransientError(f"{where}: {error}")
+    if not isinstance(error, pymysql.err.MySQLError):
+        return None
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    message = error.args[1] if len(error.args) > 1 else str(error)
+    text = f"{where}: {message} ({code})"
+    if code in _LOGIN:
+        return ServiceError(
+            f"{text}. Check connection.url, connection.user and connection.password"
+        )
+    if code in _DENIED:
+        return ServiceError(f"{text}{advice(message)}")
+    if not code and isinstance(error, pymysql.err.InterfaceError):
+        return TransientError(text)
+    return nature_of(code).error(text)

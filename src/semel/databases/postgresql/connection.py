@@ -1,0 +1,311 @@
+"""A PostgreSQL session through ADBC: transactions, COPY, and classified errors.
+
+ADBC's own transactions are not used (it runs in autocommit mode): when it says BEGIN depends on its
+version, and a COMMIT that the server turns into a rollback, because an error went unnoticed, looks
+like any other. Statements without parameters go in one round trip and may be several in one string.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import adbc_driver_manager
+import pyarrow as pa
+from adbc_driver_postgresql import StatementOptions
+
+from semel.core import watchdog
+from semel.core.errors import SemelError, ServiceError, TransientError, Unavailable
+from semel.core.watchdog import Watchdog
+from semel.databases import grants
+from semel.databases.errors import DataRefused, Nature, SchemaChanged
+from semel.databases.names import quote
+from semel.databases.postgresql import driver, silence
+from semel.databases.postgresql.errors import DENIED, LOCK_TIMEOUT, nature_of
+from semel.databases.postgresql.url import shown, user_of
+
+_PASSING = (
+    "starting up",
+    "shutting down",
+    "recovery",
+    "not yet accepting",
+    "too many clients",
+    "too many connections",
+    "remaining connection",
+    "terminating connection",  # the server went down while the connection was being made
+    "server closed the connection",
+    # The server is busy, or this process was.
+    "canceling authentication due to timeout",
+    # From PgBouncer.
+    "server login has been failing",
+    "pgbouncer cannot connect to server",
+    "client_login_timeout",
+    "query_wait_timeout",
+    "no more connections allowed",
+    "client connections exceeded",
+)
+"""Reasons of a refused connection that pass by themselves."""
+
+_SESSION = (
+    "SET client_encoding = 'UTF8'; SET standard_conforming_strings = on; SET TimeZone = 'UTC'; "
+    "SET tcp_user_timeout = 30000; SET tcp_keepalives_idle = 15; "
+    "SELECT set_config('semel.lock_timeout', current_setting('lock_timeout'), false)"
+)
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_QUERY_OPTIONS = {StatementOptions.USE_COPY.value: "false"}  # a result comes whole, or an error
+
+TRUNCATE_FROM = 1000
+"""Once a staging table has held this many rows, TRUNCATE empties it; until then DELETE, which is
+quicker and does not touch the catalog, but leaves dead rows. ON COMMIT DELETE ROWS would cost
+0.2 ms for each staging table of the session, used or not."""
+
+
+class LockTimeout(TransientError):
+    """Another session has held a lock for too long."""
+
+
+class Connection:
+    """One session, opened when first used and opened again after it was lost.
+
+    All errors are raised as semel's.
+    """
+
+    privileges = grants.ROWS
+    """What the session needs to do with tables."""
+
+    def __init__(
+        self, uri: str, idle_timeout_ms: int, connector: str = "", timeout_ms: int = 60_000
+    ) -> None:
+        self._uri = silence.bounded(uri, timeout_ms / 1000)
+        self._connector = connector
+        self._backend: silence.Backend | None = None
+        self._watchdog = Watchdog(connector, self.where, timeout_ms / 1000, self._end_silence)
+        self._session_statements = [
+            _SESSION,
+            # A frozen process must not hold the ledger's rows forever: the server ends its
+            # transaction, and the new owner of its partitions continues.
+            f"SET idle_in_transaction_session_timeout = {idle_timeout_ms}",
+        ]
+        self._connection: Any = None
+        self._version = 0
+        self._begun = False
+        self._begin_statement = "BEGIN"
+        self._stages: set[str] = set()
+        self._new_stages: set[str] = set()
+        self._staged_rows: dict[str, int] = {}
+
+    def on_connect(self, statement: str) -> None:
+        """Run ``statement`` in this session, and in each later one."""
+        if statement not in self._session_statements:
+            with self.transaction():
+                self.execute(statement)
+            self._session_statements.append(statement)
+
+    @property
+    def where(self) -> str:
+        """Host, port and database, without credentials."""
+        return shown(self._uri)
+
+    @property
+    def server_version(self) -> int:
+        """The major version of the server of the open session."""
+        if not self._version:
+            self._version = int(self._connection.adbc_get_info()["vendor_version"]) // 10_000
+        return self._version
+
+    # Transactions
+
+    @contextmanager
+    def transaction(self, *, reading: bool = False) -> Iterator[None]:
+        """See :meth:`semel.databases.base.Database.transaction`. BEGIN goes along with the
+        first statement, and a transaction without statements sends nothing."""
+        if self._connection is None:
+            self._connection = self._open()
+        self._begin_statement = _BEGIN_READING if reading else "BEGIN"
+        try:
+            yield
+            if self._begun:
+                # After an error that nobody noticed COMMIT alone would roll back and say nothing.
+                self._run("SELECT 1; COMMIT")
+                self._begun = False
+            self._stages |= self._new_stages
+        except adbc_driver_manager.Error as error:
+            translated = self._translate(error)
+            self._roll_back()
+            if isinstance(translated, Unavailable):
+                self.close()  # a new session looks the host up again, and may find another server
+            if isinstance(translated, SchemaChanged):
+                self._stages.clear()  # one of them may be what is missing
+            raise translated from None
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._new_stages.clear()
+
+    def _roll_back(self) -> None:
+        """Roll back; if that fails, drop the session."""
+        if self._begun and self._connection is not None:
+            try:
+                self._run("ROLLBACK")
+            except adbc_driver_manager.Error:
+                self.close()
+        self._begun = False
+
+    def execute(self, sql: str) -> int:
+        """Run statements inside the open transaction; returns the rows that the last one changed,
+        or -1."""
+        if not self._begun:
+            sql, self._begun = f"{self._begin_statement}; {sql}", True
+        return self._run(sql)
+
+    def query(self, sql: str, parameters: Sequence[object] | None = None) -> pa.Table:
+        """Run a statement inside the open transaction and return all its rows."""
+        self._begin()
+        with (
+            self._watchdog.call(),
+            self._connection.cursor(adbc_stmt_kwargs=_QUERY_OPTIONS) as cursor,
+        ):
+            cursor.execute(sql, parameters)
+            return cursor.fetch_arrow_table()
+
+    def stream(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
+        """Run a query inside the open transaction and yield its rows as they arrive, so that they
+        need not fit in memory. Run nothing else until the last one has arrived."""
+        self._begin()
+        with self._connection.cursor() as cursor:
+            with self._watchdog.call():
+                cursor.execute(sql)
+                batches = cursor.fetch_record_batch()
+            yield from self._watchdog.each(batches)
+
+    def copy(self, table: str, rows: pa.Table, schema: str) -> None:
+        """COPY BINARY ``rows`` into an existing table whose column types match exactly."""
+        self._begin()
+        with self._watchdog.call(), self._connection.cursor() as cursor:
+            cursor.adbc_ingest(table, rows, mode="append", db_schema_name=schema)
+
+    def stage(self, rows: pa.Table, types: Sequence[str]) -> str:
+        """COPY ``rows`` into a temporary table of columns of these types; returns its name.
+
+        The table must be left empty, by :meth:`emptied`.
+        """
+        columns = ", ".join(
+            f"{quote(n)} {t}" for n, t in zip(rows.column_names, types, strict=True)
+        )
+        # Part of the name, because a table that is altered needs another staging table.
+        name = f"semel_stage_{hashlib.blake2s(columns.encode(), digest_size=12).hexdigest()}"
+        if name not in self._stages and name not in self._new_stages:
+            self.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ({columns})")
+            self._new_stages.add(name)
+        self._begin()
+        with self._watchdog.call(), self._connection.cursor() as cursor:
+            cursor.adbc_ingest(name, rows, mode="append", temporary=True)
+        stage = f"pg_temp.{name}"
+        self._staged_rows[stage] = self._staged_rows.get(stage, 0) + rows.num_rows
+        return stage
+
+    def emptied(self, stage: str) -> str:
+        """The statement that empties a staging table; send it along with the one that reads it."""
+        if self._staged_rows[stage] < TRUNCATE_FROM:
+            return f"DELETE FROM {stage}"
+        self._staged_rows[stage] = 0
+        return f"TRUNCATE {stage}"
+
+    def close(self) -> None:
+        """End the session; what is not committed rolls back."""
+        self._begun = False
+        self._stages.clear()
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._end(connection)
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._run(self._begin_statement)
+
+    def _run(self, sql: str) -> int:
+        with self._watchdog.call(), self._connection.cursor() as cursor:
+            cursor.executemany(sql, None)  # unlike execute(): one round trip, and a row count
+            return int(cursor.rowcount)
+
+    # Sessions and their errors
+
+    def _open(self) -> Any:
+        while True:
+            before = watchdog.connections()
+            self._backend = None
+            self._watchdog.attach(None)
+            try:
+                with self._watchdog.call():
+                    database = driver.shared(self._uri)
+                    connection = database.connect()
+            except adbc_driver_manager.Error as error:
+                raise self._connect_error(str(error)) from None
+            self._watchdog.attach(silence.line(self._uri, before))
+            try:
+                if database.knows(self._begin_session(connection)):
+                    return connection
+            except adbc_driver_manager.Error as error:
+                translated = self._translate(error)
+                self._end(connection)
+                raise translated from None
+            self._end(connection)  # the server has other types than the driver knows
+
+    def _begin_session(self, connection: Any) -> str:
+        """Prepare a new session; returns the digest of the server's types."""
+        with self._watchdog.call(), connection.cursor() as cursor:
+            cursor.executemany("; ".join(self._session_statements), None)
+        with self._watchdog.call(), connection.cursor() as cursor:
+            cursor.execute(f"{silence.MINE}, {driver.TYPES} AS types")
+            pid, begun, types = cursor.fetchone()
+        self._backend = silence.Backend(pid, begun)
+        return str(types)
+
+    def _end(self, connection: Any) -> None:
+        # The session may be lost already, or hang in a statement of another thread.
+        with suppress(adbc_driver_manager.Error, RuntimeError):
+            connection.close()
+        self._watchdog.detach()
+
+    def _end_silence(self) -> str:
+        return silence.end(self._uri, self._backend)
+
+    def _connect_error(self, text: str) -> SemelError:
+        reason = " ".join(text.split("Failed to connect:", maxsplit=1)[-1].split())
+        message = f"cannot connect to {self.where}: {reason}"
+        if "FATAL" in reason and not any(s in reason for s in _PASSING):
+            return ServiceError(f"{message}. Check connection.url, connection.user and password.")
+        return Unavailable(message)
+
+    def _translate(self, error: adbc_driver_manager.Error) -> Exception:
+        if self._watchdog.ended:
+            return Unavailable(self._watchdog.ended)
+        state = getattr(error, "sqlstate", None) or ""
+        details = dict(getattr(error, "details", None) or [])
+        message = details.get(b"PG_DIAG_MESSAGE_PRIMARY", b"").decode() or _reason(str(error))
+        extra = details.get(b"PG_DIAG_MESSAGE_DETAIL", b"").decode()
+        text = " ".join((f"{message}. {extra}" if extra else message).split())
+        plain, text = text, f"{self.where}: {text} ({state or 'no SQLSTATE'})"
+        if "in target table" in text:
+            return SchemaChanged(text)
+        if not state:  # the driver's own
+            lost = isinstance(error, adbc_driver_manager.OperationalError)
+            return TransientError(text) if lost else ServiceError(text)
+        if state == DENIED:
+            advice = grants.postgresql(plain, str(error), user_of(self._uri), self.privileges)
+            return ServiceError(text + advice)
+        if state == LOCK_TIMEOUT:
+            return LockTimeout(text)
+        nature = nature_of(state, message)
+        return DataRefused(text, state) if nature is Nature.DATA else nature.error(text)
+
+
+def _reason(text: str) -> str:
+    """The driver's message without the statement, which is semel's own."""
+    text = re.sub(r"(?s)^(\w+: )?(\[libpq\] )?Failed to \w+ query( '.*')?: ", "", text)
+    return text.partition("Query was:")[0].strip()
