@@ -286,8 +286,18 @@ def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("store", some(DOCUMENTS, {"files", "lines", "messages"}))
+CASES = [(store, way) for store in DOCUMENTS for way in WAYS]
+SHORT = {
+    ("files", "plain"),
+    ("files", "plain-flattened"),
+    ("files", "enveloped"),
+    ("lines", "plain-renamed"),
+    ("messages", "plain-inserted"),
+    ("messages", "enveloped-renamed"),
+}
+
+
+@pytest.mark.parametrize(("store", "way"), some(CASES, SHORT))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_document_has_the_fields_of_its_record_and_no_others(

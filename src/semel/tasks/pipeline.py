@@ -343,7 +343,8 @@ class Pipeline:
                 made.count_unread()
             if self._wants.takes_bytes and self._changes:
                 made.tell_names_apart()
-            if self._tells_schemas and not self.passes_bytes:
+            as_written = self.passes_bytes or (self._reads_json and not self.needs_fields)
+            if self._tells_schemas and not as_written:
                 made.tell_fields_apart()
             if self._tells_absence and self.needs_fields:
                 made.tell_absence()

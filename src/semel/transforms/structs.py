@@ -230,10 +230,14 @@ class Opener:
     def _read(self, text: pa.Array, known: Mapping[bytes, bytes], where: str) -> pa.Array:
         if CONNECT in known:
             return self._typed[known[CONNECT]].read(text)[0]
-        if where not in self._plain:
-            self._plain[where] = PlainReader(None, evolve=True, dates=False)
-            self._plain[where].tells_absence = True
-        return self._plain[where].read(text, None)[0]
+        if where in self._plain:
+            found, failures = self._plain[where].read(text, None)
+            if not failures:
+                return found
+        # Types are found anew for values that do not fit those of earlier ones.
+        self._plain[where] = reader = PlainReader(None, evolve=True, dates=False)
+        reader.tells_absence = True
+        return reader.read(text, None)[0]
 
 
 _JAVA = {

@@ -173,7 +173,7 @@ def check_json(text: pa.ChunkedArray) -> None:
     known = text.drop_null().combine_chunks()
     valid = _query(["json_valid(v) AS valid"], known)["valid"]
     lenient = known.filter(pc.match_substring_regex(known, _LENIENT)).to_pylist()
-    if not pc.all(valid).as_py() or any(
+    if not pc.all(valid, min_count=0).as_py() or any(
         re.search(_LENIENT, _QUOTED.sub('""', found)) for found in lenient
     ):
         raise pa.ArrowInvalid("it is not JSON")
