@@ -65,6 +65,7 @@ FIRST = (
     "tests/engine/test_damage.py",
     "tests/sinks/test_postgresql_failures.py",
     "tests/cli/test_commands.py",
+    "tests/cli/test_hostile_folder.py",
     "tests/engine/test_first_positions.py",
     "tests/rest/test_security.py",
     "tests/engine/test_logs.py",

@@ -79,7 +79,7 @@ def told(value: pa.Scalar) -> str:
     """A value in a message."""
     try:
         return repr(value.as_py())
-    except (OverflowError, ValueError):  # a time that Python cannot represent
+    except (ArithmeticError, ValueError):  # a time or a decimal that Python cannot represent
         return f"{getattr(value, 'value', 'a value')} as {value.type}"
 
 

@@ -90,7 +90,8 @@ def test_a_value_that_does_not_fit_is_named_whatever_its_column_is_called(
     quoted = '"' + name.replace('"', '""') + '"'
     execute(
         f'CREATE TABLE t (id int PRIMARY KEY, {quoted} int[], v int[], "v is null" text)',
-        "INSERT INTO t VALUES (1, '{1}', '{1}', 'a'), (2, '{{1,2}}', '{1}', 'b'), (3, '{}', NULL)",
+        "INSERT INTO t VALUES (1, '{1}', '{1}', 'a'), (2, '{{1,2}}', '{1}', 'b')",
+        "INSERT INTO t VALUES (3, '{}', NULL, NULL)",
     )
     found, told, _ = read(make(mode="incrementing", incrementing_column_name="id"))
     assert found == [1, 3]
