@@ -12,7 +12,8 @@ import pytest
 from semel.core.errors import ServiceError
 from semel.spark import archives
 from semel.spark.archives import Archive
-from semel_lab.embedded import Kafka, archived, training
+from semel_lab.embedded import Kafka, training
+from semel_lab.embedded import server as servers
 from semel_lab.embedded.registry import SchemaRegistry
 from semel_lab.embedded.server import Server
 from tests.patience import PATIENCE
@@ -32,7 +33,7 @@ def test_the_archive_of_a_server_is_created_and_used(
 ) -> None:
     monkeypatch.delenv(archives.SWITCH, raising=False)
     monkeypatch.setattr(archives, "cache_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr(archived, "in_background", lambda _module, name: training.make(name))
+    monkeypatch.setattr(servers, "in_background", lambda _module, name: training.make(name))
     with SERVERS[name](tmp_path / name) as server:
         assert server.pid is not None
         (archive,) = (tmp_path / "cache" / "archives").glob(f"{name}-*.jsa")
@@ -45,7 +46,7 @@ def test_the_archive_of_a_server_is_created_and_used(
             damaged.seek(before.st_size // 20)
             damaged.write(os.urandom(before.st_size // 3))
         os.utime(archive, ns=(before.st_atime_ns, before.st_mtime_ns))  # so it is not verified
-        monkeypatch.setattr(archived, "in_background", lambda *_: None)
+        monkeypatch.setattr(servers, "in_background", lambda *_: None)
         server.start()
         assert server.pid is not None
         assert not archive.exists()
@@ -82,7 +83,7 @@ def test_a_damaged_archive_of_a_server_is_removed_and_the_server_starts_without_
     monkeypatch.delenv(archives.SWITCH, raising=False)
     archive = Archive("picky", "key", tmp_path)
     archive.make(lambda part: {"bytes": part.write_bytes(b"nonsense")})
-    monkeypatch.setattr(archived, "archive", lambda *_: archive)
+    monkeypatch.setattr(servers, "archive", lambda *_: archive)
     server = _Picky(tmp_path / "server")
     server.starts_without = starts
     if starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from semel.core.errors import ServiceError
-from semel.spark.archives import Archive
-from semel_lab.embedded import archived
+from semel.spark.archives import Archive, in_background, key
 from semel_lab.embedded.process import PortFile, ServerProcess, check_port_free
+
+log = logging.getLogger(__name__)
 
 
 class Server(ABC):
@@ -86,7 +88,7 @@ class Server(ABC):
 
     def _mapped(self, name: str, java: Path, jars: Sequence[Path]) -> list[str]:
         """The JVM's options to start from the archive of this name."""
-        self._archive = archived.usable(name, java, jars) if self._maps else None
+        self._archive = _usable(name, java, jars) if self._maps else None
         return self._archive.options() if self._archive is not None else []
 
     def stop(self) -> None:
@@ -144,3 +146,21 @@ class JavaServer(Server):
     ) -> None:
         super().__init__(directory, port, detached=detached)
         self.heap = heap or self.default_heap
+
+
+def _usable(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:
+    """A server's class data archive, with which it takes less CPU to start. If there is none yet,
+    it is created in the background for later starts."""
+    found = archive(name, java, jars)
+    if found is not None and found.wanted():
+        in_background("semel_lab.embedded.training", name)
+    return found if found is not None and found.options() else None
+
+
+def archive(name: str, java: Path, jars: Sequence[Path]) -> Archive | None:
+    """A server's archive, whether it exists or not; None if there is no place for it."""
+    try:
+        return Archive(name, key(java, jars, map(str, jars)))
+    except (OSError, RuntimeError) as error:  # no home directory, either
+        log.debug("no class data archive: %s", error)
+        return None

@@ -1,4 +1,4 @@
-"""Creates the archives of :mod:`~semel_lab.embedded.archived`.
+"""Creates the class data sharing archives of embedded servers.
 
 ``python -m semel_lab.embedded.training NAME`` runs a server for a moment, in a directory of its
 own, and makes its JVM record the classes that it has loaded.
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from semel.core.errors import ServiceError
 from semel.spark.archives import QUIET, yielding
 from semel.spark.jars import resolve
-from semel_lab.embedded.archived import archive
 from semel_lab.embedded.java import find_java
 from semel_lab.embedded.kafka import Kafka
 from semel_lab.embedded.registry import SchemaRegistry, installed
+from semel_lab.embedded.server import archive
 from semel_lab.jars import KAFKA
 
 _LIMIT = 600.0
