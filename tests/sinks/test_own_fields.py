@@ -121,6 +121,14 @@ WAYS: Mapping[str, Mapping[str, str]] = {
     "plain-flattened": {**PLAIN, **transformed("Flatten")},
     "plain-hoisted": {**PLAIN, **transformed("HoistField", field="whole")},
     "plain-cast": {**PLAIN, **transformed("Cast", spec="c:string")},
+    "plain-cast-some": {
+        **PLAIN,
+        **transformed("Cast", spec="c:string"),
+        "transforms.x.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": f"{SMT}predicates.HasHeaderKey",
+        "predicates.p.name": "odd",
+    },
     "enveloped": {},
     "enveloped-renamed": transformed("ReplaceField", renames="b:d"),
 }
@@ -136,7 +144,8 @@ def batch(given_: Sequence[bytes], numbers: Sequence[int]) -> pa.Table:
             "offset": pa.array(numbers, pa.int64()),
             "timestamp": pa.array([0] * len(numbers), pa.timestamp("ms", "UTC")),
             "headers": pa.array(
-                [[]] * len(numbers), pa.list_(pa.struct([("key", "string"), ("value", "binary")]))
+                [[{"key": "odd", "value": b""}] if n % 2 else [] for n in numbers],
+                pa.list_(pa.struct([("key", "string"), ("value", "binary")])),
             ),
         }
     )

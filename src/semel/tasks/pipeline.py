@@ -28,6 +28,7 @@ from semel.sinks.flatten import VALUE, by_fields, flattened
 from semel.sinks.lines import lines
 from semel.tasks.transform import Failed, Transform, by_topic, chained, transformed
 from semel.tasks.unplaced import Counts, Unplaced, sum_of
+from semel.transforms.chain import Mixed
 from semel.transforms.debezium import Unwrapper, are_change_events
 
 log = logging.getLogger(__name__)
@@ -172,7 +173,14 @@ class Pipeline:
         given, unreadable, topics = len(records), len(failed), None
         if self._chain:
             typed = self._has_schemas(topic)
-            records, index, refused, topics = chained(self._chain, records, index, *typed)
+            try:
+                records, index, refused, topics = chained(
+                    self._chain, records, index, *typed, takes_apart=self._unplaced is not None
+                )
+            except Mixed as mixed:
+                labels = np.zeros(raw.num_rows, np.int64)
+                labels[index] = mixed.labels
+                return self._apart(topic, raw, labels)
             failed |= {f.index: f for f in refused}
         if self.passes_bytes:  # decoding has shown that they are good
             records = self._as_read(raw, records, index)

@@ -222,6 +222,7 @@ def chained(
     typed: bool,
     *,
     stamps: bool = False,
+    takes_apart: bool = True,
 ) -> tuple[ConnectRecords, np.ndarray, list[Failed], pa.Array | None]:
     """Run a connector's chain on converted records.
 
@@ -233,10 +234,14 @@ def chained(
         typed: whether values come with schemas.
         stamps: whether the times and partitions that transforms set replace the origin's, as they
             do where the origin is not a record in Kafka.
+        takes_apart: see :meth:`semel.transforms.Chain.apply`.
 
     Returns:
         the records that are left, their indices in the raw batch, those that were refused, and
         where each goes, unless the topic alone decides it.
+
+    Raises:
+        Mixed: see :meth:`semel.transforms.Chain.apply`.
     """
     batch = Batch(
         records.origin,
@@ -246,7 +251,7 @@ def chained(
         np.arange(len(records)),
         records.headers,
     )
-    outcome = chain.apply(batch)
+    outcome = chain.apply(batch, takes_apart=takes_apart)
     failed = [
         Failed(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
         for r in outcome.refused

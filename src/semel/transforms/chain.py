@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from semel.converters.json.merge import Part, together
+from semel.converters.json.merge import Part, apart, together
 from semel.core.records import DATA_EXCEPTION
 from semel.transforms.base import Batch, Contents, Predicate, Refused, Router, Transform
 from semel.transforms.predicates import TopicNameMatches
@@ -61,6 +61,15 @@ class Outcome:
 
     batch: Batch
     refused: Sequence[Refusal]
+
+
+class Mixed(Exception):
+    """What stages have made of a batch has types that contradict each other. ``labels`` has a
+    number for each record that the chain was given: records of one number go together."""
+
+    def __init__(self, labels: np.ndarray) -> None:
+        super().__init__()
+        self.labels = labels
 
 
 class Chain:
@@ -121,13 +130,29 @@ class Chain:
             topic = stage.route(topic)
         return topic
 
-    def apply(self, batch: Batch) -> Outcome:
-        """Run all stages."""
+    def apply(self, batch: Batch, *, takes_apart: bool = False) -> Outcome:
+        """Run all stages.
+
+        Args:
+            batch: records of one topic.
+            takes_apart: whether the caller gives records again, in batches of their own, if
+                predicates have led to types that contradict each other. Otherwise, those that
+                differ from the first ones are refused.
+
+        Raises:
+            Mixed: they contradict each other; nothing is refused yet.
+        """
         refused: list[Refusal] = []
         parts = [batch]
         for stage in self.stages:
             parts = [done for part in parts if len(part) for done in _staged(stage, part, refused)]
-        return Outcome(_together(parts, batch, refused), refused)
+        parts = [p for p in parts if len(p)] or [*parts, batch.take(np.arange(0))][:1]
+        if takes_apart and _contradict(parts):
+            labels = np.zeros(len(batch), np.int64)
+            for number, part in enumerate(parts):
+                labels[part.rows] = number
+            raise Mixed(labels)
+        return Outcome(_together(parts, refused), refused)
 
 
 def _staged(stage: Stage, batch: Batch, refused: list[Refusal]) -> list[Batch]:
@@ -162,9 +187,21 @@ def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:
     return batch
 
 
-def _together(parts: Sequence[Batch], given: Batch, refused: list[Refusal]) -> Batch:
+def _contradict(parts: Sequence[Batch]) -> bool:
+    """Whether keys or values of the parts are not what they would be if each had come alone."""
+    if len(parts) < 2:
+        return False
+    ends = np.cumsum([len(part) for part in parts])
+    at = [pa.array(rows) for rows in np.split(np.arange(ends[-1]), ends[:-1])]
+    sides = [part.keys.array for part in parts], [part.values.array for part in parts]
+    return any(
+        apart([Part(*each) for each in zip(at, side, strict=True)], int(ends[-1])) is not None
+        for side in sides
+    )
+
+
+def _together(parts: Sequence[Batch], refused: list[Refusal]) -> Batch:
     """The records of all parts in their order."""
-    parts = [p for p in parts if len(p)] or [*parts, given.take(np.arange(0))][:1]
     if len(parts) == 1:
         return parts[0]
     rows = np.concatenate([part.rows for part in parts])

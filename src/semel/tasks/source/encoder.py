@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from semel.core.records import HEADERS, HEADERS_TYPE, PARTITION, ConnectRecords
 from semel.kafka.messages import ANY, Messages, headers, timestamps
 from semel.sources.base import Unread
 from semel.tasks.transform import by_topic, chained
+from semel.transforms.chain import Mixed
 
 _UNWRITTEN = (ConfigError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 """What a converter raises for what it cannot write."""
@@ -178,7 +180,12 @@ class SourceChain:
             none = pa.array([[]] * len(records), HEADERS_TYPE)
             records = replace(records, headers=none)
         index = np.arange(len(records))
-        made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
+        try:
+            made, _, refused, topics = chained(self._chain, records, index, True, True, stamps=True)
+        except Mixed as mixed:
+            runs = np.split(index, np.flatnonzero(np.diff(mixed.labels)) + 1)
+            each = (self.applied(records.take(pa.array(rows)), skipped) for rows in runs)
+            return list(chain.from_iterable(each))
         if refused and self._skips:
             skipped += [
                 Skipped(
