@@ -106,11 +106,9 @@ class Postgres(Connection, Database):
 
     def type_of(self, kind: pa.DataType, *, in_key: bool = False) -> str:
         items = kind.items if isinstance(kind, Described) else None
-        return (
-            f"{self.type_of(items)}[]"
-            if items is not None
-            else super().type_of(kind, in_key=in_key)
-        )
+        if items is not None:
+            return f"{self.type_of(items)}[]"
+        return super().type_of(kind, in_key=in_key)
 
     types, other_types = TYPES, OTHER_TYPES
 
