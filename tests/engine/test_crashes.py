@@ -97,7 +97,7 @@ def parquet(config: Config, topic: str) -> ds.FileSystemDataset:
 
 LAKES = {
     "delta": (
-        lambda c, table, name: delta(c, table).to_pyarrow_table([name])[name].to_pylist(),
+        lambda c, table, name: delta(c, table).to_pyarrow_table(columns=[name])[name].to_pylist(),
         lambda c: delta(c, c["topics"]).version(),
     ),
     "iceberg": (
