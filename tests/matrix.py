@@ -121,7 +121,8 @@ Proofs = Mapping[Cell, Iterable[Proof]]
 
 def registered() -> list[str]:
     """The first name of each sink that semel brings."""
-    return [import_module(module).CLASSES[0] for module in sinks._MODULES.values()]
+    places = (where.partition(":") for where in sinks._MODULES.values())
+    return [getattr(import_module(module), names or "CLASSES")[0] for module, _, names in places]
 
 
 def sink_name(connector_class: str) -> str:

@@ -62,7 +62,7 @@ OF_NO_KEY = {
     ("config/loading.py", "load"): "about a whole file",
     ("config/loading.py", "_properties"): "about a whole file",
     ("config/loading.py", "_flatten"): "about a key that is not a string",
-    ("driver/planning/sink.py", "plan"): "about an argument",
+    ("driver/planning/sink.py", "plan_sink"): "about an argument",
     ("driver/planning/sink.py", "check_runnable"): "about an argument",
     ("transforms/python.py", "_called"): "found while it runs",
     ("transforms/python.py", "_checked"): "found while it runs",

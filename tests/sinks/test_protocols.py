@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from semel.config import ConnectorConfig, read
 from semel.core.delivery import Mechanism, Support
 from semel.core.errors import ConfigError
 from semel.core.records import RowsRejected
-from semel.driver.planning import plan
+from semel.driver.planning import plan, sink
 from semel.sinks.protocols import FencesByGroup
 from semel.sinks.search.sink import SearchSink
 
@@ -36,7 +35,7 @@ class Boasting(SearchSink):
 def test_a_sink_that_offers_transactions_without_commit_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys.modules[plan.__module__], "sink_class", lambda *_: Boasting)
+    monkeypatch.setattr(sink, "sink_class", lambda *_: Boasting)
     with pytest.raises(ConfigError, match=r"Boasting\.support\(\) offers .* no method commit"):
         plan(RAW)
 

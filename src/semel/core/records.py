@@ -16,6 +16,7 @@ coordinates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,6 +157,32 @@ def by_target(parts: Iterable[Records]) -> dict[tuple[str, str], list[Records]]:
         if part.count:
             found.setdefault((part.origin, part.topic), []).append(part)
     return found
+
+
+def united(parts: Iterable[Records]) -> Iterator[Records]:
+    """For each target that several parts go to, no records but the columns of all of them: what
+    the target must have to take them. Numbers are as wide as the widest; a column whose types
+    contradict each other is left out."""
+    for several in by_target(parts).values():
+        if len(several) < 2:
+            continue
+        fields: dict[str, list[pa.Field]] = {}
+        for part in several:
+            for each in part.rows.schema:
+                if not is_absence(each.name):
+                    fields.setdefault(each.name, []).append(each)
+        values, columns = set(value_columns(list(fields))), []
+        for name, found in fields.items():
+            own = [pa.schema([f]) for f in (found if name in values else found[:1])]
+            with suppress(pa.ArrowTypeError, pa.ArrowInvalid):
+                columns += pa.unify_schemas(own, promote_options="permissive")
+        declared = {
+            name: each.with_nullable(each.nullable or len(fields.get(name, ())) < len(several))
+            for part in reversed(several)
+            for name, each in part.declared.items()
+        }
+        rows = pa.schema(columns).empty_table()
+        yield replace(several[0], rows=rows, tombstones=None, declared=declared)
 
 
 @dataclass(frozen=True, slots=True)

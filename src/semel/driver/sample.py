@@ -17,7 +17,7 @@ from semel.core import abandoned
 from semel.core.errors import ConfigError, SemelError
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import listed, named
-from semel.core.records import RowsRejected
+from semel.core.records import RowsRejected, united
 from semel.driver import sampler
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -56,10 +56,10 @@ def schemas(
         schema = _infer(pipeline, topic, sample)
         if schema is not None:
             found[topic] = schema
-        for records in pipeline.convert(topic, sample).parts:
-            if records.rows.num_rows:
-                with suppress(RowsRejected):  # the task that reads them says why
-                    sink.accommodate(records)
+        parts = [p for p in pipeline.convert(topic, sample).parts if p.rows.num_rows]
+        for records in (*united(parts), *parts):
+            with suppress(RowsRejected):  # the task that reads them says why
+                sink.accommodate(records)
     return found
 
 

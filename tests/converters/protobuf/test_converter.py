@@ -491,7 +491,7 @@ def test_groups_are_read_and_written_like_messages(text: str) -> None:
     whole = row.SerializeToString()
     (found,) = read(made, message(whole))
     assert (found["g"]["a"], [h["a"] for h in found["h"]], found["z"]) == (1, [2, 3], 7)
-    written = made._writer(Schema("PROTOBUF", text, (), 1), None)(
+    written = made._writer(Schema("PROTOBUF", text, (), 1))(
         made.decode(pa.array([message(whole)])).values
     )
     assert type(row).FromString(written[0].as_py()[1:]) == row

@@ -17,7 +17,15 @@ from semel.core.delivery import Mechanism, Support
 from semel.core.errors import ConfigError, TransientError
 from semel.core.ledger import Advance, Hole, LedgerEntry, Outcome, Rebase, TopicPartition
 from semel.core.problems import together
-from semel.core.records import HEADERS, Commit, DeadLetter, Records, Rejected, RowsRejected
+from semel.core.records import (
+    HEADERS,
+    Commit,
+    DeadLetter,
+    Records,
+    Rejected,
+    RowsRejected,
+    united,
+)
 from semel.databases.errors import DataRefused, SchemaChanged
 from semel.databases.names import Name
 from semel.sinks.base import Sink, Snapshot
@@ -262,6 +270,8 @@ class DatabaseSink(Sink):
         while True:
             prepared: list[Prepared] = []
             try:
+                for each in united(commit.records):
+                    self.accommodate(each)
                 prepared = [self._prepare(r) for r in commit.records if r.count]
                 return self._write(judge, prepared, commit)
             except DataRefused as error:
