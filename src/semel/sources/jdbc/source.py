@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -41,6 +42,9 @@ from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, selected
 from semel.sources.jdbc.ranges import Ranges
 
 log = logging.getLogger(__name__)
+
+_NO_SELECT = re.compile("syntax|read.only transaction", re.IGNORECASE)
+"""What databases say of a statement that is none, or that would write."""
 
 _NAMED = 1000
 """How many rows without a time are named."""
@@ -146,8 +150,7 @@ class JdbcSource(Source):
                 raise Unreadable("it has no columns")
             shape(self._config, self._query_columns, of_query=True)
         except (ServiceError, Unreadable) as error:
-            wrong = isinstance(error, SchemaChanged) or "syntax" in str(error)
-            needed = " must be a SELECT, and only one" if wrong else ""
+            needed = " must be a SELECT, and only one" if _NO_SELECT.search(str(error)) else ""
             why = f"connector {self._name}: query{needed}: {error}"
             raise misconfigured("query", why) from None
 
