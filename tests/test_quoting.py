@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from rich.markup import escape
 from rich.table import Table
@@ -19,7 +20,7 @@ import semel
 from semel.cli.console import console
 from semel.core.context import JsonFormatter, TextFormatter
 from semel.core.errors import SemelError
-from semel.core.quoting import PATH, all_named, listed, named, one_line
+from semel.core.quoting import PATH, all_named, listed, named, one_line, typed
 
 FORGED = "a\n2026-11-29 08:00:00 ERROR forged\x1b[2J\r\x9b1A\u202e\u2028"
 
@@ -35,6 +36,13 @@ def test_a_name_cannot_end_a_log_line_or_move_the_cursor() -> None:
     lines = JsonFormatter().format(entry("field %s", FORGED))
     assert len(lines.splitlines()) == 1
     assert "\x1b" not in json.loads(lines)["message"]
+
+
+def test_the_names_in_a_type_are_shown_in_one_line_and_cut() -> None:
+    nested = pa.struct([(FORGED, pa.int64())])
+    assert typed(nested).startswith(r"struct<a\n2026") and "\n" not in typed(nested)
+    assert len(typed(pa.struct([(f"field_{n}", pa.int64()) for n in range(30_000)]))) < 300
+    assert typed(pa.timestamp("us", "UTC")) == "timestamp[us, tz=UTC]"
 
 
 def test_what_is_said_of_a_record_is_one_line() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semel.core.quoting import in_field
+from semel.core.quoting import in_field, typed
 
 
 def of_bytes(content: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64]) -> pa.Array:
@@ -87,5 +87,5 @@ def fitted(values: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
         return values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        why = f"{values.type} does not fit {wanted}: {reason}"
+        why = f"{typed(values.type)} does not fit {typed(wanted)}: {reason}"
         raise Unwritable(f"{in_field(path)}{why}") from None

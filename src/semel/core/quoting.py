@@ -29,6 +29,13 @@ def in_field(path: str) -> str:
     return f"field {named(path)}: " if path else ""
 
 
+def typed(kind: object) -> str:
+    """A column's type that a message mentions, in one line, and cut: a nested one holds names."""
+    text = one_line(str(kind))
+    most = 2 * _NAME
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
 def all_named(names: Iterable[object]) -> str:
     """The first of some names, and how many more there are."""
     return listed([named(n) for n in names])

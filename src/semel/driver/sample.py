@@ -16,7 +16,7 @@ from semel.config import ConnectorConfig
 from semel.core import abandoned
 from semel.core.errors import ConfigError, SemelError
 from semel.core.ledger import TopicPartition
-from semel.core.quoting import listed, named
+from semel.core.quoting import listed, named, typed
 from semel.core.records import RowsRejected, united
 from semel.driver import sampler
 from semel.kafka.clients import client_config
@@ -166,6 +166,6 @@ def _infer(pipeline: Pipeline, topic: str, sample: pa.Table) -> pa.Schema | None
     if schema is not None:
         log.info(
             "topic %s: columns found in %d records: %s",
-            *(topic, sample.num_rows, listed([f"{named(f.name)} {f.type}" for f in schema])),
+            *(topic, sample.num_rows, listed([f"{named(f.name)} {typed(f.type)}" for f in schema])),
         )
     return schema

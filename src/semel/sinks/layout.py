@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from semel.converters.json.nested import Nested, is_typed, nested_of
 from semel.converters.semantic import described
 from semel.core.errors import ConfigError, misconfigured
-from semel.core.quoting import all_named, named
+from semel.core.quoting import all_named, named, typed
 from semel.core.records import (
     HEADERS,
     KEY,
@@ -236,7 +236,7 @@ def _key_columns(config: Keyed, topic: str, source: pa.Table) -> dict[str, pa.Ch
         }
     if len(config.pk_fields) != 1:
         raise ConfigError(
-            f"pk.mode=record_key: keys of topic {named(topic)} are of type {keys.type}, so "
+            f"pk.mode=record_key: keys of topic {named(topic)} are of type {typed(keys.type)}, so "
             f"pk.fields must name exactly one column; it is {','.join(config.pk_fields)!r}"
         )
     return {config.pk_fields[0]: described(keys, source.schema.field(KEY))}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from semel.converters.json.columns import WALL, without_zone
 from semel.converters.json.write import joined
 from semel.core.errors import ConfigError
-from semel.core.quoting import all_named, named
+from semel.core.quoting import all_named, named, typed
 from semel.core.records import OFFSET, PARTITION, TIMESTAMP, TOPIC, Records, some_rejected
 from semel.sinks import rereading
 from semel.sinks.casts import is_text, told
@@ -205,7 +205,9 @@ def fitted(
                 raise
             for index, why in unfit:
                 shown = told(values[index])[:100]
-                text = f"column {named(field.name)} ({field.type}) cannot take {shown}: {why}"
+                text = (
+                    f"column {named(field.name)} ({typed(field.type)}) cannot take {shown}: {why}"
+                )
                 problems.setdefault(index, text)
     if problems:
         raise some_rejected(source, problems)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.errors import ConfigError
-from semel.core.quoting import named
+from semel.core.quoting import named, typed
 from semel.core.records import (
     HEADERS,
     KEY,
@@ -99,9 +99,10 @@ def _concatenated(name: str, made: pa.Array, gone: pa.Array) -> pa.Array:
         return pa.concat_arrays([made, gone.cast(made.type)])
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
-            f"the transform changed the type of {name} from {gone.type} to {made.type}, but "
-            f"tombstones pass the transform unchanged, and theirs cannot be cast: {error}. Return "
-            f"{name} as {gone.type}, and put what you make of it into a column of its own"
+            f"the transform changed the type of {name} from {typed(gone.type)} to "
+            f"{typed(made.type)}, but tombstones pass the transform unchanged, and theirs cannot "
+            f"be cast: {error}. Return {name} as {typed(gone.type)}, and put what you make of it "
+            "into a column of its own"
         ) from None
 
 

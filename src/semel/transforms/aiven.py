@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from semel.config import key
 from semel.core.errors import misconfigured
 from semel.core.patterns import check, compiled
-from semel.core.quoting import named
+from semel.core.quoting import named, typed
 from semel.core.records import TIMESTAMP_TYPE
 from semel.transforms import confluent
 from semel.transforms.base import (
@@ -238,7 +238,9 @@ class ExtractTimestamp(Reading):
             made = milliseconds(times)
         else:
             every = np.arange(len(times))
-            raise Refused(reasons(every, f"{where} is {times.type}, not int64 or a timestamp"))
+            raise Refused(
+                reasons(every, f"{where} is {typed(times.type)}, not int64 or a timestamp")
+            )
         return replace(batch, times=made.cast(TIMESTAMP_TYPE))
 
 

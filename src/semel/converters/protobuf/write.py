@@ -32,7 +32,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.core.quoting import all_named, in_field
+from semel.core.quoting import all_named, in_field, typed
 
 _EMPTY = pa.scalar(b"", pa.binary())
 _UNSIGNED = {"uint32": pa.uint32(), "fixed32": pa.uint32()}
@@ -59,7 +59,7 @@ def _content(node: Node, values: pa.Array, path: str) -> pa.Array:
             return _message(node.message, inner, path)
         case Recursion():
             raise Unwritable(f"{in_field(path)}it contains itself, which cannot be written")
-    raise Unwritable(f"{in_field(path)}{values.type} cannot be written as {node.type}")
+    raise Unwritable(f"{in_field(path)}{typed(values.type)} cannot be written as {node.type}")
 
 
 def _message(node: Message, values: pa.StructArray, path: str) -> pa.Array:
@@ -215,7 +215,9 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
     node = field.node
     if isinstance(node, Map):
         if not pa.types.is_map(values.type):
-            raise Unwritable(f"{in_field(path)}{values.type} cannot be written as {node.type}")
+            raise Unwritable(
+                f"{in_field(path)}{typed(values.type)} cannot be written as {node.type}"
+            )
         offsets = values.offsets.to_numpy()
         first, last = int(offsets[0]), int(offsets[-1])
         pairs = [values.keys[first:last], values.items[first:last]]
@@ -223,7 +225,7 @@ def _repeated(field: Field, values: pa.Array, path: str) -> pa.Array:
         written = _sized(_message(node.entry, entries, path))
         return _joined(_behind(_tag(field, BYTES), written), offsets)
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        raise Unwritable(f"{in_field(path)}{values.type} cannot be written as {field.type}")
+        raise Unwritable(f"{in_field(path)}{typed(values.type)} cannot be written as {field.type}")
     offsets = values.offsets.to_numpy()
     items = values.flatten()
     if pa.types.is_dictionary(items.type):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError
-from semel.core.quoting import all_named, named
+from semel.core.quoting import all_named, named, typed
 from semel.core.records import (
     OFFSET,
     PARTITION,
@@ -108,7 +108,7 @@ class Arranger:
     def _check_bytes(self, topic: str, rows: pa.Table) -> None:
         """Raises ConfigError: values are not bytes."""
         if rows.column_names != ["value"] or not pa.types.is_binary(rows.schema.types[0]):
-            found = ", ".join(f"{named(f.name)} {f.type}" for f in rows.schema)
+            found = ", ".join(f"{named(f.name)} {typed(f.type)}" for f in rows.schema)
             raise ConfigError(
                 f"connector {self.connector.name}: format=bytes writes values that are bytes, and "
                 f"those of topic {named(topic)} are {found}. Set value.converter="

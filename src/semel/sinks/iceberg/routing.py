@@ -15,7 +15,7 @@ import pyarrow.types as is_
 from semel.core.errors import ConfigError
 from semel.core.ledger import Advance, OffsetRange, TopicPartition
 from semel.core.patterns import Pattern
-from semel.core.quoting import named
+from semel.core.quoting import named, typed
 from semel.core.records import METADATA, PARTITION, TOPIC, Records
 from semel.sinks.iceberg.files import StagedFile
 
@@ -88,16 +88,16 @@ def _encoded(rows: pa.Table, field: str) -> tuple[np.ndarray, list[str | None]]:
     for part in rest:
         if not is_.is_struct(values.type):
             raise ConfigError(
-                f"iceberg.tables.route-field={field!r}: {first} is {values.type} here, which has "
-                f"no field {named(part)}. Use a converter with schemas, or lift the field in a "
-                "transform"
+                f"iceberg.tables.route-field={field!r}: {named(first)} is {typed(values.type)} "
+                f"here, which has no field {named(part)}. Use a converter with schemas, or lift "
+                "the field in a transform"
             )
         if part not in [f.name for f in values.type]:
             return np.zeros(rows.num_rows, dtype=np.int64), [None]
         values = pc.struct_field(values, part)
     if is_.is_nested(values.type) or any(kind(values.type) for kind in _BYTES):
         raise ConfigError(
-            f"iceberg.tables.route-field={field!r} is {values.type}, which cannot be matched"
+            f"iceberg.tables.route-field={field!r} is {typed(values.type)}, which cannot be matched"
         )
     text = values.cast(pa.string()).combine_chunks()
     encoded = pc.dictionary_encode(text, null_encoding="encode")

@@ -27,7 +27,7 @@ from semel.core.ledger import (
     judge,
     pending,
 )
-from semel.core.quoting import named
+from semel.core.quoting import named, typed
 from semel.core.records import Records
 from semel.sinks.base import Snapshot, lacking, no_column
 from semel.sinks.iceberg import snapshot
@@ -145,8 +145,8 @@ class Tables:
             if common is None:
                 raise ConfigError(
                     f"connector {self._connector.name}: iceberg.tables={','.join(self._targets)} "
-                    f"have a column with the same name but different types ({f.name}: {known} and "
-                    f"{f.type}). Run a connector for each"
+                    f"have a column with the same name but different types ({named(f.name)}: "
+                    f"{typed(known)} and {typed(f.type)}). Run a connector for each"
                 )
             kinds[f.name] = common
         return self._with_route(pa.schema(list(kinds.items())))

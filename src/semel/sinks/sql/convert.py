@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.core.quoting import typed
 from semel.core.records import check_years, lists_like, one_array
 from semel.databases.columns import Column, is_binary, is_list, is_number, is_text
 from semel.sinks import jsontext
@@ -102,7 +103,7 @@ def _storage(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _named(kind: pa.DataType) -> str:
-    return "JSON" if isinstance(kind, pa.JsonType) else str(kind)
+    return "JSON" if isinstance(kind, pa.JsonType) else typed(kind)
 
 
 def _is_nested(json: pa.ChunkedArray) -> bool:
