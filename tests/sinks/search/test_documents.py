@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from semel.core.records import absence
 from semel.sinks.jsontext import documents, text
-from semel.sinks.search.documents import deletes, properties, requests, upserts
+from semel.sinks.search.documents import deletes, properties, requests, told, upserts
 
 
 def written(values: pa.Array) -> list[Any]:
@@ -162,3 +162,10 @@ def test_a_document_lacks_the_fields_that_its_record_lacks() -> None:
         '{"a":"é","s":{"y":null}}',
         '{"a":null,"s":{"x":null,"y":null}}',
     ]
+
+
+def test_a_field_that_has_only_been_null_has_no_mapping_yet() -> None:
+    inner = pa.StructArray.from_arrays([pa.array([1, 2]), pa.nulls(2, pa.string())], ["x", "y"])
+    assert told(inner) == pa.struct([("x", pa.int64()), ("y", pa.null())])
+    fields = [pa.field("a", told(pa.nulls(2, pa.string()))), pa.field("to", told(inner))]
+    assert properties(fields) == {"to": {"properties": {"x": {"type": "long"}}}}

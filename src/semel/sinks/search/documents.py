@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.types as is_
 
 from semel.converters.json.write import joined
+from semel.core.records import members
 
 _SIMPLE = {
     pa.int8(): "byte",
@@ -85,6 +86,15 @@ def properties(fields: Iterable[pa.Field]) -> dict[str, Any]:
     it."""
     found = {f.name: _property(f.type) for f in fields}
     return {name: kind for name, kind in found.items() if kind}
+
+
+def told(values: pa.Array) -> pa.DataType:
+    """The type of values without a schema: a field that has only been null has none yet."""
+    if values.null_count == len(values):
+        return pa.null()
+    if not is_.is_struct(values.type):
+        return values.type
+    return pa.struct([(field.name, told(inner)) for field, inner, _ in members(values)])
 
 
 def _property(kind: pa.DataType) -> dict[str, Any] | None:

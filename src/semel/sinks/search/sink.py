@@ -373,7 +373,7 @@ class SearchSink(Sink):
         provenance = self._connector.provenance_columns
         columns = self._writer.columns(records.rows)
         wanted = indices.mapping(
-            {n: v.type for n, v in columns.items()},
+            {n: v.type if records.has_schema else documents.told(v) for n, v in columns.items()},
             provenance,
             derive=not self._config.ignores_schema(topic),
         )
