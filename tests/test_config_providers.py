@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
@@ -190,9 +191,8 @@ def test_a_node_without_the_file_ends_the_connector_with_its_name(secrets: Path)
     secrets.unlink()
     with pytest.raises(Unresolvable) as told:
         pickle.loads(shipped)
-    report = (
-        f"org.apache.spark.SparkException: ...\nsemel.errors.Unresolvable: {told.value}\n  at x"
-    )
+    trace = "".join(traceback.format_exception_only(told.value))
+    report = f"org.apache.spark.SparkException: ...\n{trace}  at x"
     error = not_shipped(made, report)
     assert error is not None
     assert "a task cannot resolve a reference" in str(error)

@@ -73,7 +73,7 @@ def _read(location: str, password: str, _version: tuple[int, ...]) -> str:
     entries = zip(parts[::2], parts[1::2], strict=True)
     found = [_CERTIFICATE.findall(text) for kind, text in entries if kind == "trustedCertEntry"]
     if not any(found):
-        raise _Unreadable(" holds no trusted certificate")
+        raise _Unreadable(" holds no trusted certificate (keytool -importcert adds one)")
     return "\n".join(each for certificates in found for each in certificates) + "\n"
 
 

@@ -15,6 +15,7 @@ coordinates.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -160,29 +161,38 @@ def by_target(parts: Iterable[Records]) -> dict[tuple[str, str], list[Records]]:
 
 
 def united(parts: Iterable[Records]) -> Iterator[Records]:
-    """For each target that several parts go to, no records but the columns of all of them: what
-    the target must have to take them. Numbers are as wide as the widest; a column whose types
-    contradict each other is left out."""
-    for several in by_target(parts).values():
+    """For each target that several parts go to, one row of nulls with the columns of all of them:
+    what the target must have to take them. Numbers are as wide as the widest; if the types of a
+    column contradict each other, the first one counts."""
+    for found in by_target(p for p in parts if p.rows.num_rows).values():
+        first = found[0]
+        several = [p for p in found if p.has_fields == first.has_fields]
         if len(several) < 2:
             continue
         fields: dict[str, list[pa.Field]] = {}
-        for part in several:
-            for each in part.rows.schema:
-                if not is_absence(each.name):
-                    fields.setdefault(each.name, []).append(each)
-        values, columns = set(value_columns(list(fields))), []
-        for name, found in fields.items():
-            own = [pa.schema([f]) for f in (found if name in values else found[:1])]
+        for each in itertools.chain.from_iterable(p.rows.schema for p in several):
+            if not is_absence(each.name):
+                fields.setdefault(each.name, []).append(each)
+        row, columns = first.rows.slice(0, 1), {}
+        for name in value_columns(list(fields)):
+            known = [f for f in fields[name] if not pa.types.is_null(f.type)] or fields[name]
+            columns[name] = known[0].with_nullable(True)
             with suppress(pa.ArrowTypeError, pa.ArrowInvalid):
-                columns += pa.unify_schemas(own, promote_options="permissive")
-        declared = {
-            name: each.with_nullable(each.nullable or len(fields.get(name, ())) < len(several))
-            for part in reversed(several)
-            for name, each in part.declared.items()
-        }
-        rows = pa.schema(columns).empty_table()
-        yield replace(several[0], rows=rows, tombstones=None, declared=declared)
+                own = [pa.schema([f.with_nullable(True)]) for f in known]
+                columns[name] = pa.unify_schemas(own, promote_options="permissive").field(0)
+        metadata = [f for f in row.schema if f.name in METADATA]
+        values = [pa.nulls(1, f.type) for f in columns.values()]
+        rows = pa.table(
+            [*values, *(row.column(f.name) for f in metadata)],
+            schema=pa.schema([*columns.values(), *metadata]),
+        )
+        declared: dict[str, pa.Field] = {}
+        for part in reversed(several):
+            for name, each in part.declared.items():
+                other = declared.get(name, each)
+                lacked = len(fields.get(name, ())) < len(several)
+                declared[name] = each.with_nullable(each.nullable or other.nullable or lacked)
+        yield replace(first, rows=rows, tombstones=None, declared=declared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.core.records import KEY, OFFSET, PARTITION, TIMESTAMP, Records, one_array
+from semel.core.records import (
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    Records,
+    absences,
+    one_array,
+    value_columns,
+)
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 _NONE = np.empty(0, dtype=np.int64)
@@ -124,7 +133,7 @@ def in_turn(
     with the ``keys`` of rows and tombstones the changes of each key.
 
     A key that alternates between parts too often keeps only its last changes of each part in order,
-    unless it is deleted: each of these replaces the ones before it.
+    if each replaces the ones before it: it is not deleted, and every row gives every column.
     """
     tables = [t for p in parts for t in (p.rows, p.tombstones or p.rows.slice(0, 0))]
     sizes = [t.num_rows for t in tables]
@@ -141,7 +150,7 @@ def in_turn(
     turn = np.cumsum(changes)
     turn -= turn[starts][group]
     if turn.max() > _TURNS:
-        exact = owner[order] % 2 == 0
+        exact = _whole(tables)[order]
         for column in spelled:
             exact &= column[order] == column[order[starts]][group]
         apart = np.unique(group[~exact])
@@ -163,6 +172,23 @@ def in_turn(
         replace(parts[at], rows=rows, tombstones=gone)
         for (_, at), (rows, gone) in sorted(found.items(), key=lambda item: item[0])
     ]
+
+
+def _whole(tables: Sequence[pa.Table]) -> np.ndarray:
+    """Which changes leave nothing of earlier ones: rows that have a value in every column."""
+    rows = tables[::2]
+    if len({frozenset(t.column_names) for t in rows if t.num_rows}) > 1:
+        return np.zeros(sum(t.num_rows for t in tables), bool)
+    found = []
+    for table, gone in zip(rows, tables[1::2], strict=True):
+        whole = np.ones(table.num_rows, bool)
+        names = value_columns(table.column_names)
+        for column in map(table.column, names):
+            if column.null_count:
+                whole &= column.is_valid().to_numpy()
+        whole &= not absences(table)
+        found += [whole, np.zeros(gone.num_rows, bool)]
+    return np.concatenate(found)
 
 
 def _by_turn(table: pa.Table, turns: Indices) -> Iterator[tuple[int, pa.Table]]:

@@ -7,7 +7,7 @@ import re
 from py4j.protocol import Py4JNetworkError
 
 from semel.config import CommonConfig
-from semel.core.errors import ConfigError, SemelError, ServiceError
+from semel.core.errors import ConfigError, SemelError, ServiceError, Unresolvable
 from semel.core.quoting import harmless
 
 
@@ -51,7 +51,7 @@ _DIED = (
 )
 _STOPPED = ("stopped SparkContext", "'NoneType' object has no attribute 'setJobGroup'")
 _NOT_THERE = re.compile(r"No module named '([\w.]+)'")
-_NO_VALUE = re.compile(r"semel\.errors\.Unresolvable: (.+)")
+_NO_VALUE = re.compile(re.escape(f"{Unresolvable.__module__}.Unresolvable") + ": (.+)")
 
 
 def not_shipped(connector: CommonConfig, failure: str) -> ConfigError | None:

@@ -194,6 +194,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def _answer(line: socket.socket) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it waits for the programs that it starts
     known = {*sys.modules}
     line.sendall(_FORKED)
     with line.makefile("rb") as sent:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from semel.config import ConnectorConfig, under
 from semel.converters.base import Converter, Decoded, Failure
 from semel.converters.semantic import Described, plain
 from semel.core import records
+from semel.core.errors import ConfigError
 from semel.core.records import ConnectRecords, Facts, Records, one_array
 from semel.sinks.base import Sink
 from semel.sinks.changes import in_turn
@@ -223,7 +225,9 @@ class Pipeline:
     def _in_turn(self, parts: list[Records]) -> list[Records]:
         if self._wants.any_order or len(parts) < 2:
             return parts
-        keys = [self._sink.key_of(p) for p in parts] if self._wants.replaces else None
+        keys = None
+        with suppress(ConfigError):  # some lack a field of the key: the sink says which
+            keys = [self._sink.key_of(p) for p in parts] if self._wants.replaces else None
         return in_turn(parts, keys)
 
     def _flattened(self, topic: str, records: ConnectRecords) -> list[Records]:

@@ -252,7 +252,7 @@ def chained(
         np.arange(len(records)),
         records.headers,
     )
-    outcome = chain.apply(batch, takes_apart=takes_apart)
+    outcome = chain.apply(batch, takes_apart=takes_apart, by_fields=stamps)
     failed = [
         Failed(int(index[r.index]), "TRANSFORMATION", r.exception, r.message)
         for r in outcome.refused

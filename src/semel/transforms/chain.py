@@ -130,7 +130,7 @@ class Chain:
             topic = stage.route(topic)
         return topic
 
-    def apply(self, batch: Batch, *, takes_apart: bool = False) -> Outcome:
+    def apply(self, batch: Batch, *, takes_apart: bool = False, by_fields: bool = False) -> Outcome:
         """Run all stages.
 
         Args:
@@ -138,6 +138,8 @@ class Chain:
             takes_apart: whether the caller gives records again, in batches of their own, if
                 predicates have led to types that contradict each other. Otherwise, those that
                 differ from the first ones are refused.
+            by_fields: whether values with schemas must also have the same fields; keys with schemas
+                always must.
 
         Raises:
             Mixed: they contradict each other; nothing is refused yet.
@@ -147,7 +149,7 @@ class Chain:
         for stage in self.stages:
             parts = [done for part in parts if len(part) for done in _staged(stage, part, refused)]
         parts = [p for p in parts if len(p)] or [*parts, batch.take(np.arange(0))][:1]
-        if takes_apart and _contradict(parts):
+        if takes_apart and _contradict(parts, by_fields):
             labels = np.zeros(len(batch), np.int64)
             for number, part in enumerate(parts):
                 labels[part.rows] = number
@@ -187,17 +189,19 @@ def _applied(stage: Stage, batch: Batch, refused: list[Refusal]) -> Batch:
     return batch
 
 
-def _contradict(parts: Sequence[Batch]) -> bool:
+def _contradict(parts: Sequence[Batch], by_fields: bool) -> bool:
     """Whether keys or values of the parts are not what they would be if each had come alone."""
     if len(parts) < 2:
         return False
     ends = np.cumsum([len(part) for part in parts])
     at = [pa.array(rows) for rows in np.split(np.arange(ends[-1]), ends[:-1])]
-    sides = [part.keys.array for part in parts], [part.values.array for part in parts]
-    return any(
-        apart([Part(*each) for each in zip(at, side, strict=True)], int(ends[-1])) is not None
-        for side in sides
-    )
+    sides = [(p.keys, True) for p in parts], [(p.values, by_fields) for p in parts]
+    for side in sides:
+        told = any(fields and contents.has_schema for contents, fields in side)
+        pieces = [Part(rows, c.array) for rows, (c, _) in zip(at, side, strict=True)]
+        if apart(pieces, int(ends[-1]), by_fields=told) is not None:
+            return True
+    return False
 
 
 def _together(parts: Sequence[Batch], refused: list[Refusal]) -> Batch:

@@ -444,8 +444,10 @@ class ReplaceField(ContentsTransform):
             old = old_names.get(new, new) if contents.has_schema else name
             if old not in found:
                 refuse_all(array, f"{named(old)} is not a valid field name")
-            else:
+            elif name != new or new not in kept:
                 kept[new] = found[old].over(kept.get(new))
+            else:  # what was renamed to it comes first, wherever it stands
+                kept[new] = kept[new].over(found[old])
         return contents.holding(struct(kept, array))
 
 

@@ -70,7 +70,8 @@ class StandaloneHerder(Herder):
 
     def _start(self, name: str, config: Mapping[str, str], state: State) -> None:
         try:
-            self._runtime.start(self._worker.inherited(config), initial_state=state)
+            run = self._worker.inherited(self._worker.permitted(config))
+            self._runtime.start(run, initial_state=state)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         self._given[name] = dict(config)

@@ -124,7 +124,7 @@ def makes_archive(process: psutil.Process) -> bool:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    modules = ("semel.spark.daemon", "semel.spark.daemon")
+    modules = ("semel.spark.daemon", "semel.spark.standby")
     return any(m in part for part in process.cmdline() for m in modules) and not (
         process.name().startswith("java")
     )

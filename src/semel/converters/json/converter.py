@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +20,7 @@ from semel.converters.json.columns import JSON
 from semel.converters.json.connect_schema import SchemaError
 from semel.converters.json.envelope import EnvelopeReader, PayloadReader
 from semel.converters.json.plain import PlainReader
-from semel.converters.json.text import as_text, without_mark
+from semel.converters.json.text import as_text, hidden, without_mark
 from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.records import Facts
 
@@ -171,6 +172,10 @@ class JsonConverter(Converter):
         facts: Facts = {}
         text, failures = as_text(values)
         text = without_mark(text)
+        if names := hidden(text):
+            failures += names
+            rows = np.isin(np.arange(len(text)), [f.index for f in names])
+            text = pc.if_else(pa.array(rows), None, text)
         if self._known is not None:
             decoded, more = self._known.read(text.fill_null("null"))
             more = [f for f in more if text[f.index].is_valid]

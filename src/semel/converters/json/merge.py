@@ -196,10 +196,18 @@ def _telling_absence(united: pa.DataType, *of: pa.DataType) -> pa.DataType:
     """The united type, with room to say which structs lack a field that not all types have."""
     if not pa.types.is_struct(united):
         return united
+    inner = [
+        f.with_type(_telling_absence(f.type, *(kind.field(f.name).type for kind in of)))
+        if pa.types.is_struct(f.type)
+        and all(f.name in kind.names for kind in of)
+        and all(pa.types.is_struct(kind.field(f.name).type) for kind in of)
+        else f
+        for f in united
+    ]
     names = [f.name for f in united]
     lacking = [n for n in names if not (is_absence(n) or all(n in kind.names for kind in of))]
     more = [pa.field(absence(n), pa.bool_()) for n in lacking if absence(n) not in names]
-    return pa.struct([*united, *more])
+    return pa.struct([*inner, *more])
 
 
 def _nested(one: pa.Field, other: pa.StructType) -> Mapping[bytes, bytes] | None:

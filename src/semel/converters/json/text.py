@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.converters.base import Failure
-from semel.core.records import DATA_EXCEPTION
+from semel.core.records import DATA_EXCEPTION, is_absence
 
 WHITESPACE = " \t\n\r"
 BYTE_ORDER_MARK = "\ufeff"
+_NUL = b"\\u0000"
 SHOWN = 80
 
 
@@ -55,6 +56,32 @@ def as_text(values: pa.Array) -> tuple[pa.Array, list[Failure]]:
             message = f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}"
             failures.append(Failure(row, DATA_EXCEPTION, message))
     return pa.array(decoded, pa.string()), failures
+
+
+def hidden(text: pa.Array) -> list[Failure]:
+    """Values with a field whose name is one that semel keeps for itself."""
+    content = text.buffers()[2]
+    if content is None or _NUL not in content.to_pybytes():
+        return []
+    failures = []
+    for row in pc.indices_nonzero(pc.match_substring(text, _NUL.decode())).to_pylist():
+        try:
+            json.loads(text[row].as_py(), object_pairs_hook=_shown)
+        except _Hidden:
+            message = "a field's name begins with a NUL and the word absent"
+            failures.append(Failure(row, DATA_EXCEPTION, message))
+        except (ValueError, RecursionError):
+            continue  # whoever reads it says what is wrong
+    return failures
+
+
+class _Hidden(Exception):
+    """There is such a name."""
+
+
+def _shown(pairs: Sequence[tuple[str, object]]) -> None:
+    if any(is_absence(name) for name, _ in pairs):
+        raise _Hidden
 
 
 def joined(text: pa.Array, separator: str) -> pa.Buffer:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.config import FLAT, Settings, TableSettings
 from semel.sinks.iceberg.routing import Counts, by_name, counted
 from semel.sinks.iceberg.table import Table
-from semel.sinks.iceberg.tables import Tables, ahead
+from semel.sinks.iceberg.tables import Dead, Tables, ahead
 from semel.sinks.iceberg.target import TargetTable
 
 _LONGEST = 255
@@ -210,10 +210,10 @@ class DynamicTables(Tables):
             self._home.move(partial(self._home.ledger.forgotten, by), forget=True)
         super().set(wanted, by, reason)
 
-    def snapshots(self, topics: Collection[str], dead: Mapping[str, pa.Table]) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
         home = self._home.reload()
         if home is None:
             raise self._home.missing()
         tables = [self.of(name).reload() for name in self._named(home)]
         there = [t for t in tables if t is not None]
-        return [snapshot.gathered(self._connector, topics, home, there, dead)]
+        return [snapshot.gathered(self._connector, topics, home, there, dead())]

@@ -284,7 +284,7 @@ class IcebergSink(LakeSink, SeveralLedgers):
     # For the audit and by hand
 
     def snapshots(self, topics: Collection[str]) -> list[Snapshot]:
-        return self._tables.snapshots(topics, self._dead())
+        return self._tables.snapshots(topics, self._dead)
 
     @contextlib.contextmanager
     def viewing(self, topics: Collection[str]) -> Iterator[Sequence[View]]:

@@ -52,6 +52,9 @@ _WIDER = {
 }
 """Types that can be read as one type without changing any value."""
 
+Dead = Callable[[], Mapping[str, pa.Table]]
+"""Reads the places of dead letters, by topic."""
+
 
 class Tables:
     """The tables that are listed. Each commit of the connector moves the ledgers of all of them."""
@@ -276,7 +279,9 @@ class Tables:
             elif target.find() is not None:
                 target.move(partial(target.ledger.forgotten, by), forget=True, checked=False)
 
-    def snapshots(self, topics: Collection[str], dead: Mapping[str, pa.Table]) -> list[Snapshot]:
+    def snapshots(self, topics: Collection[str], dead: Dead) -> list[Snapshot]:
+        """The snapshot of each table. Letters are read after their table: they are committed before
+        the positions that count them."""
         found = []
         for target in self.all():
             table = target.reload()
@@ -284,7 +289,7 @@ class Tables:
                 raise target.missing()
             config = target.keyed()
             keys = config.pk_fields if config.upsert else ()
-            found.append(snapshot.take(self._connector, topics, table, dead, keys))
+            found.append(snapshot.take(self._connector, topics, table, dead(), keys))
         return found
 
 

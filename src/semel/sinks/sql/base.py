@@ -4,8 +4,9 @@ that holds the rows. Each sink says in a few methods how its database differs.""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -272,7 +273,7 @@ class DatabaseSink(Sink):
             try:
                 for each in united(commit.records):
                     self.accommodate(each)
-                prepared = [self._prepare(r) for r in commit.records if r.count]
+                prepared = [self._prepare(r) for r in self._with_keys(commit) if r.count]
                 return self._write(judge, prepared, commit)
             except DataRefused as error:
                 rejected = self._find_refused(prepared)
@@ -307,6 +308,18 @@ class DatabaseSink(Sink):
             failpoints.hit("sink.before_commit")
         failpoints.hit("sink.after_commit")
         return outcome
+
+    def _with_keys(self, commit: Commit) -> Iterator[Records]:
+        """The records, with nulls for fields of the key that only other schemas of the commit have:
+        records that lack them are bad ones. A field that no schema has is a mistake."""
+        fields = self._config.pk_fields if self._config.pk_mode == "record_value" else ()
+        kinds = {f.name: f for r in commit.records for f in r.rows.schema if f.name in fields}
+        for records in commit.records:
+            rows = records.rows
+            for name in kinds.keys() - {*rows.column_names}:
+                nulls = pa.nulls(rows.num_rows, kinds[name].type)
+                rows = rows.append_column(kinds[name].with_nullable(True), nulls)
+            yield records if rows is records.rows else replace(records, rows=rows)
 
     def _prepare(self, records: Records) -> Prepared:
         arranged = self._layout(records)

@@ -242,7 +242,7 @@ def _order(
 def _latest(rows: Rows, left: Survivors) -> Rows:
     """The rows that are left, with each value from the row that gives it."""
     reduced = rows.take(left.rows)
-    columns, given = reduced.columns, {}
+    columns, given = reduced.columns, dict(reduced.given)
     for name, at in left.latest.items():
         values = rows.columns.column(name).take(pa.array(at, mask=at < 0))
         columns = columns.set_column(columns.column_names.index(name), name, values)

@@ -73,8 +73,8 @@ _WITHIN = (
 )
 
 
-_PARTS = re.compile(r"(?s)'[^']*'|\"[^\"]*\"|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|[()]")
-"""Parentheses, and what may hold others: texts, names and comments."""
+_PARTS = re.compile(r"(?s)'[^']*'|\"[^\"]*\"|\[(?:[^\]]|\]\])*\]|--[^\n]*|/\*|\*/|[()]")
+"""Parentheses, and what may hold others: texts, names and comments, which nest."""
 
 
 class Session(SqlServerSession):
@@ -227,12 +227,23 @@ class SqlServer(Database):
 def _is_balanced(query: str) -> bool:
     """Whether each parenthesis is closed after it was opened: so the text stays within those that
     semel puts around it, where the server takes one statement."""
-    depth = 0
-    for found in _PARTS.findall(query):
-        depth += (found == "(") - (found == ")")
-        if depth < 0:
+    depth = at = 0
+    while found := _PARTS.search(query, at):
+        at = found.end() if found[0] != "/*" else _after_comment(query, found.end())
+        depth += (found[0] == "(") - (found[0] == ")")
+        if depth < 0 or at < 0:
             return False
     return depth == 0
+
+
+def _after_comment(query: str, at: int) -> int:
+    """Where a comment that begins before ``at`` ends, with those inside it; -1 if it does not."""
+    inside = 1
+    for found in re.compile(r"/\*|\*/").finditer(query, at):
+        inside += 1 if found[0] == "/*" else -1
+        if not inside:
+            return found.end()
+    return -1
 
 
 def _moment(column: Column) -> str:

@@ -131,6 +131,11 @@ class SourceLags(Answers[SourceLag]):
         super().__init__()
         self._own: dict[str, tuple[AnyPlan, AnyPlan]] = {}
 
+    def _ask(self, connectors: Sequence[Observed]) -> None:
+        names = {each.name for each in connectors}
+        self._own = {name: own for name, own in self._own.items() if name in names}
+        super()._ask(connectors)
+
     def _answer(self, each: Observed) -> SourceLag | None:
         if not each.is_source or not each.is_counted:
             return None
