@@ -16,7 +16,7 @@ from semel.core.records import Commit, Records
 from semel.sinks.postgresql import writer
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
-from tests.sinks.target import Target, changes, metadata, put, records
+from tests.sinks.target import Target, changes, metadata, put, records, refused
 
 KEYED = {"pk_mode": "record_key", "pk_fields": "id"}
 UPSERT = {"insert_mode": "upsert", **KEYED}
@@ -259,11 +259,18 @@ def test_all_value_fields_are_the_key_where_none_are_named(target: Target) -> No
     assert target.tuples("SELECT a, b FROM t ORDER BY a") == [(1, 1), (2, 1)]
 
 
-def test_a_key_field_that_values_lack_is_named(target: Target) -> None:
+def test_a_key_field_that_neither_values_nor_their_table_have_is_named(target: Target) -> None:
+    target.execute(TABLE)
+    sink = target.sink(insert_mode="upsert", pk_mode="record_value", pk_fields="nr")
+    with pytest.raises(ConfigError, match=r"connector c: .*values of topic t have no field nr"):
+        put(sink, records([{"v": "x"}]))
+
+
+def test_a_record_that_lacks_the_key_of_its_table_is_a_bad_one(target: Target) -> None:
     target.execute(TABLE)
     sink = target.sink(insert_mode="upsert", pk_mode="record_value", pk_fields="id")
-    with pytest.raises(ConfigError, match=r"connector c: .*values of topic t have no field id"):
-        put(sink, records([{"v": "x"}]))
+    (rejected,) = refused(sink, records([{"v": "x"}])).values()
+    assert "column id of the key is null" in rejected.message
 
 
 KEY_TYPES: Mapping[str, tuple[str, list[Any]]] = {

@@ -310,15 +310,18 @@ class DatabaseSink(Sink):
         return outcome
 
     def _with_keys(self, commit: Commit) -> Iterator[Records]:
-        """The records, with nulls for fields of the key that only other schemas of the commit have:
-        records that lack them are bad ones. A field that no schema has is a mistake."""
+        """The records, with nulls for fields of the key that they lack, but their table or other
+        records of the commit have: such records are bad ones. A field that nothing has is a
+        mistake."""
         fields = self._config.pk_fields if self._config.pk_mode == "record_value" else ()
-        kinds = {f.name: f for r in commit.records for f in r.rows.schema if f.name in fields}
+        fold = str.lower if self._config.folds_names else str
+        given = {f.name: f.type for r in commit.records for f in r.rows.schema if f.name in fields}
         for records in commit.records:
-            rows = records.rows
-            for name in kinds.keys() - {*rows.column_names}:
-                nulls = pa.nulls(rows.num_rows, kinds[name].type)
-                rows = rows.append_column(kinds[name].with_nullable(True), nulls)
+            rows, names = records.rows, {fold(n) for n in records.rows.column_names}
+            missing = [n for n in fields if fold(n) not in names]
+            kinds = {**self._tables.kinds(records.topic, missing), **given} if missing else {}
+            for name in [n for n in missing if n in kinds]:
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, kinds[name]))
             yield records if rows is records.rows else replace(records, rows=rows)
 
     def _prepare(self, records: Records) -> Prepared:

@@ -118,6 +118,12 @@ class Tables:
             ]
         )
 
+    def kinds(self, topic: str, fields: Collection[str]) -> dict[str, pa.DataType]:
+        """The types of those columns that the table has."""
+        table, fold = self._find(topic), str.lower if self._config.folds_names else str
+        columns = table.columns if table is not None else {}
+        return {f: columns[fold(f)].arrow for f in fields if fold(f) in columns}
+
     def lacking(self, topic: str, fields: Collection[str]) -> list[str]:
         """See :meth:`semel.sinks.base.Sink.lacking`."""
         table = None
