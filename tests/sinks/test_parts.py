@@ -209,6 +209,10 @@ def test_a_name_that_semel_keeps_for_itself_makes_its_record_a_bad_one() -> None
     decoded = JsonConverter(schemas_enable=False).decode(pa.array(values, pa.binary()))
     assert [f.index for f in decoded.failures] == [0, 1]
     assert [v and v["a"] for v in decoded.values.to_pylist()] == [None, None, 2, 1]
+    fields = [{"field": "\0absent:a", "type": "boolean"}, {"field": "a", "type": "int64"}]
+    value = {"schema": {"type": "struct", "fields": fields}, "payload": {"a": 2}}
+    decoded = JsonConverter().decode(pa.array([json.dumps(value).encode()], pa.binary()))
+    assert "begins with a NUL" in decoded.failures[0].message
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from semel.converters.semantic import (
     semantic_struct,
 )
 from semel.core.quoting import all_named, named
-from semel.core.records import list_offsets
+from semel.core.records import is_absence, list_offsets
 
 
 class SchemaError(ValueError):
@@ -104,6 +104,8 @@ def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
         name = _object(field, "a field").get("field")
         if not isinstance(name, str):
             raise SchemaError('a field of a struct needs a "field" name')
+        if is_absence(name):
+            raise SchemaError("a field's name begins with a NUL and the word absent")
         required = field.get("optional") is not True
         columns.append(_column(name, field, required=required, defaults=defaults))
     names = [c.name for c in columns]

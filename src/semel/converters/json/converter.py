@@ -172,7 +172,8 @@ class JsonConverter(Converter):
         facts: Facts = {}
         text, failures = as_text(values)
         text = without_mark(text)
-        if names := hidden(text):
+        # Where there is a schema, it names the fields.
+        if self._known is None and self._envelopes is None and (names := hidden(text)):
             failures += names
             rows = np.isin(np.arange(len(text)), [f.index for f in names])
             text = pc.if_else(pa.array(rows), None, text)
