@@ -54,7 +54,7 @@ long: $(VENV)/.ready ## Run the tests that `make test` leaves out: more cases, a
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "long or hypothesis" --hypothesis-profile thorough
 
 sample: $(VENV)/.ready ## Run a random sample of the long tests, a different one for each SEED
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --sample $(SEED)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --sample=$(SEED)
 
 fuzz: $(VENV)/.ready ## Try generated schemas, bytes, files and configurations (SECONDS for each kind, SEED)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist load tests/fuzz --fuzz-seconds $(SECONDS) --fuzz-seed $(SEED)

@@ -246,6 +246,7 @@ def in_search(kind: str, **more: str) -> Callable[[pytest.FixtureRequest], Docum
                 "connection.url": server.url,
                 "index.name.format": index,
                 "read.timeout.ms": "600000",
+                "auto.evolve": "false",  # a field holds values of several types
             }
             written({**config, **more, **keys}, given_, order)
             server.request("POST", f"/{index}/_refresh")
