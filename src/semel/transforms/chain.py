@@ -195,11 +195,11 @@ def _contradict(parts: Sequence[Batch], by_fields: bool) -> bool:
         return False
     ends = np.cumsum([len(part) for part in parts])
     at = [pa.array(rows) for rows in np.split(np.arange(ends[-1]), ends[:-1])]
-    sides = [(p.keys, True) for p in parts], [(p.values, by_fields) for p in parts]
-    for side in sides:
-        told = any(fields and contents.has_schema for contents, fields in side)
-        pieces = [Part(rows, c.array) for rows, (c, _) in zip(at, side, strict=True)]
-        if apart(pieces, int(ends[-1]), by_fields=told) is not None:
+    keys, values = [part.keys for part in parts], [part.values for part in parts]
+    for contents, strict in ((keys, True), (values, by_fields)):
+        pieces = [Part(rows, each.array) for rows, each in zip(at, contents, strict=True)]
+        same_fields = strict and any(each.has_schema for each in contents)
+        if apart(pieces, int(ends[-1]), by_fields=same_fields) is not None:
             return True
     return False
 

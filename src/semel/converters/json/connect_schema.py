@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from semel.converters.json import duck
 from semel.converters.json.columns import CONNECT as SCHEMA
 from semel.converters.json.columns import JSON, Column, Reading, column
+from semel.converters.json.text import HIDDEN
 from semel.converters.schema_sizes import check_size
 from semel.converters.semantic import (
     DECIMAL,
@@ -105,7 +106,7 @@ def struct_columns(schema: Mapping[str, Any]) -> tuple[Column, ...]:
         if not isinstance(name, str):
             raise SchemaError('a field of a struct needs a "field" name')
         if is_absence(name):
-            raise SchemaError("a field's name begins with a NUL and the word absent")
+            raise SchemaError(HIDDEN)
         required = field.get("optional") is not True
         columns.append(_column(name, field, required=required, defaults=defaults))
     names = [c.name for c in columns]

@@ -172,11 +172,6 @@ class JsonConverter(Converter):
         facts: Facts = {}
         text, failures = as_text(values)
         text = without_mark(text)
-        # Where there is a schema, it names the fields.
-        if self._known is None and self._envelopes is None and (names := hidden(text)):
-            failures += names
-            rows = np.isin(np.arange(len(text)), [f.index for f in names])
-            text = pc.if_else(pa.array(rows), None, text)
         if self._known is not None:
             decoded, more = self._known.read(text.fill_null("null"))
             more = [f for f in more if text[f.index].is_valid]
@@ -185,6 +180,10 @@ class JsonConverter(Converter):
             decoded, more = self._envelopes.read(text)
             facts = self._envelopes.facts
         else:
+            if names := hidden(text):  # elsewhere a schema names the fields
+                failures += names
+                rows = np.isin(np.arange(len(text)), [f.index for f in names])
+                text = pc.if_else(pa.array(rows), None, text)
             decoded, more = self._plain.read(text, expected)
         found = sorted([*failures, *more], key=lambda f: f.index)
         explained = [self._explained(f, values[f.index].as_py()) for f in found]

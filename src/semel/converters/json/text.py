@@ -23,6 +23,7 @@ from semel.core.records import DATA_EXCEPTION, is_absence
 
 WHITESPACE = " \t\n\r"
 BYTE_ORDER_MARK = "\ufeff"
+HIDDEN = "a field's name begins with a NUL and the word absent, which semel keeps for itself"
 _NUL = b"\\u0000"
 SHOWN = 80
 
@@ -68,8 +69,7 @@ def hidden(text: pa.Array) -> list[Failure]:
         try:
             json.loads(text[row].as_py(), object_pairs_hook=_shown)
         except _Hidden:
-            message = "a field's name begins with a NUL and the word absent"
-            failures.append(Failure(row, DATA_EXCEPTION, message))
+            failures.append(Failure(row, DATA_EXCEPTION, HIDDEN))
         except (ValueError, RecursionError):
             continue  # whoever reads it says what is wrong
     return failures
