@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from adbc_driver_manager import Error
@@ -92,3 +93,15 @@ def test_only_the_last_ones_used_are_kept(url: str, monkeypatch: pytest.MonkeyPa
         assert cursor.fetchone() == (1,)
     session.close()
     assert driver.shared(url) is not first
+
+
+def test_connectors_of_one_url_share_what_the_driver_has_read(url: str) -> None:
+    before = {*driver._kept}
+    names = ("one", "a\\'b")
+    for name in names:
+        connection = Connection(f"{url}&application_name={quote(name)}", 60_000)
+        with connection.transaction(reading=True):
+            (shown,) = connection.query("SHOW application_name").column(0).to_pylist()
+            assert shown == name
+        connection.close()
+    assert {*driver._kept} - before == {url}

@@ -172,9 +172,18 @@ def _started() -> str:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork a process for each request, until whoever holds the other end of standard input ends."""
+    """Answer each request in a process of its own, until whoever holds the other end of standard
+    input ends.
+
+    The process for the next request is forked ahead, since a fork of a large process takes longer
+    than most requests.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    spare: socket.socket | None = None
     while True:
+        if spare is None:
+            with contextlib.suppress(OSError):  # too many processes: the call gets no answer
+                spare = _forked(listener)
         either: list[Any] = [0, listener]
         ready, _, _ = select.select(either, [], [])
         if 0 in ready:
@@ -182,15 +191,40 @@ def serve(listener: socket.socket) -> None:
         line, _ = listener.accept()
         with line, contextlib.suppress(OSError, struct.error):
             (length,) = _LENGTH.unpack(line.recv(_LENGTH.size, socket.MSG_WAITALL))
-            for name in line.recv(length, socket.MSG_WAITALL).decode().split("\n"):
-                with contextlib.suppress(Exception):  # the call says what is missing
-                    importlib.import_module(name)
-            if os.fork() == 0:  # OSError: too many processes; then the call gets no answer
-                listener.close()
-                try:
+            names = line.recv(length, socket.MSG_WAITALL).decode().split("\n")
+            if _imported_now(names) and spare is not None:
+                spare.close()
+                spare = None
+            process, spare = spare or _forked(listener), None
+            with process:
+                socket.send_fds(process, [b" "], [line.fileno()])
+
+
+def _imported_now(names: list[str]) -> bool:
+    """Import the modules that are not imported yet; False if there are none."""
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        with contextlib.suppress(Exception):  # the call says what is missing
+            importlib.import_module(name)
+    return bool(missing)
+
+
+def _forked(listener: socket.socket) -> socket.socket:
+    """Fork a process that answers one request; returns where to hand it over."""
+    here, there = socket.socketpair()
+    with there:
+        if os.fork():
+            return here
+        here.close()
+        listener.close()
+        try:
+            _, files, _, _ = socket.recv_fds(there, 1, 1)
+            there.close()
+            if files:  # else the process that forked this one has ended
+                with socket.socket(fileno=files[0]) as line:
                     _answer(line)
-                finally:
-                    os._exit(0)
+        finally:
+            os._exit(0)
 
 
 def _answer(line: socket.socket) -> None:

@@ -22,10 +22,10 @@ from semel.core.errors import SemelError, ServiceError, TransientError, Unavaila
 from semel.core.watchdog import Watchdog
 from semel.databases import grants
 from semel.databases.errors import DataRefused, Nature, SchemaChanged
-from semel.databases.names import quote
+from semel.databases.names import literal, quote
 from semel.databases.postgresql import driver, silence
 from semel.databases.postgresql.errors import DENIED, LOCK_TIMEOUT, nature_of
-from semel.databases.postgresql.url import shown, user_of
+from semel.databases.postgresql.url import shown, unnamed, user_of
 
 _PASSING = (
     "starting up",
@@ -79,6 +79,7 @@ class Connection:
     def __init__(
         self, uri: str, idle_timeout_ms: int, connector: str = "", timeout_ms: int = 60_000
     ) -> None:
+        uri, name = unnamed(uri)  # connectors of one URL share what the driver knows
         self._uri = silence.bounded(uri, timeout_ms / 1000)
         self._connector = connector
         self._backend: silence.Backend | None = None
@@ -88,6 +89,8 @@ class Connection:
             # A frozen process must not hold the ledger's rows forever: the server ends its
             # transaction, and the new owner of its partitions continues.
             f"SET idle_in_transaction_session_timeout = {idle_timeout_ms}",
+            # Parsed before standard_conforming_strings is set.
+            "SET application_name = E" + literal(name.replace("\\", "\\\\")),
         ]
         self._connection: Any = None
         self._version = 0

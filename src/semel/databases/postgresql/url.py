@@ -118,6 +118,16 @@ def _malformed() -> ConfigError:
     )
 
 
+def unnamed(uri: str) -> tuple[str, str]:
+    """A URI of :func:`libpq_uri` without its ``application_name``, and that name."""
+    parts = urlsplit(uri)
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    name = parameters.pop("application_name", "")
+    if not name:
+        return uri, ""
+    return parts._replace(query=urlencode(parameters, quote_via=quote)).geturl(), name
+
+
 def shown(uri: str) -> str:
     """Host, port and database, without credentials."""
     parts = urlsplit(uri)
