@@ -28,7 +28,8 @@ _PIPES = (0, 1, 2)
 _WORKER = "pyspark.worker"
 _LIKELY = ("semel.tasks.source.task", "semel.converters.json.converter")
 """Modules that a worker's tasks are likely to need besides sinks."""
-_CALLED = ("semel.driver.sampler", "semel.worker.plugins")
+_VALIDATION = "semel.worker.plugins"
+_CALLED = ("semel.driver.sampler", _VALIDATION)
 """Modules whose functions a worker calls in processes of their own."""
 _GROUPS = ("semel.sinks", "semel.sources", "semel.converters")
 """Entry points that each task looks up."""
@@ -109,6 +110,8 @@ def _serve_calls(forks: socket.socket, listener: socket.socket, *modules: str) -
     if os.fork() == 0:
         os.setpgid(0, 0)  # PySpark's daemon ends its whole group
         listener.close()
+        if _VALIDATION in modules:
+            importlib.import_module(_VALIDATION).rehearse()
         expendable.serve(forks)
         os._exit(0)
     forks.close()
