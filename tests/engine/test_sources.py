@@ -41,7 +41,7 @@ from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.sources.offsets.file import parsed, serialized
+from semel.sources.offsets.outside import parsed, serialized
 from semel.sources.offsets.owner import own
 from semel.sources.offsets.owner import producer as owner_producer
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
