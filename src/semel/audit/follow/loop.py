@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from semel.audit.follow.follower import Follower
+from semel.audit.follow.progress import default_path, load, save
 from semel.audit.follow.report import Followed, Judged
 from semel.audit.follow.settling import SHARE
-from semel.audit.follow.state import default_path, load, save
 from semel.audit.named import not_found, splitter
 from semel.audit.values import audited
 from semel.audit.workspace import Workspace

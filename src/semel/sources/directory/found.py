@@ -197,7 +197,7 @@ def _another(found: Found) -> FileNotFoundError:
 
 
 class Metadata:
-    """The facts about a file of ``root``, and the places of its records, as spooldir writes them."""
+    """What spooldir says about a file of ``root``, and about the places of its records."""
 
     def __init__(self, root: str, found: Found, kind: str) -> None:
         root = root.rstrip("/") if "://" in root else str(Path(root).absolute())
