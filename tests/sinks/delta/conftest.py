@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 
 from semel.config import ConnectorConfig, read
 from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.delta.sink import DeltaSink
 
 FIRST = TopicPartition("t", 0)
@@ -62,12 +61,3 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
-
-
-def refused(sink: DeltaSink, records: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.stage(Commit([records]))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

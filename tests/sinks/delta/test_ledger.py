@@ -18,12 +18,7 @@ from semel.core.records import Commit
 from semel.sinks.delta import sink as module
 from semel.sinks.delta.table import Table, translated
 from tests.sinks.delta.conftest import FIRST, Lake
-from tests.sinks.target import advance, records
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
+from tests.sinks.target import advance, records, values
 
 
 def test_rows_and_positions_are_one_commit(lake: Lake) -> None:

@@ -17,8 +17,7 @@ from semel.core.records import Commit, DeadLetter
 from semel.sinks.delta.restores import Operation, Setback, operation_of, setback
 from semel.sinks.delta.sink import DeltaSink
 from tests.sinks.delta.conftest import FIRST, Lake
-from tests.sinks.delta.test_ledger import values
-from tests.sinks.target import advance
+from tests.sinks.target import advance, values
 
 
 def made(lake: Lake, **keys: str) -> DeltaSink:

@@ -18,8 +18,8 @@ from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.delta.table import column_type
 from semel.sinks.staging import Staged
-from tests.sinks.delta.conftest import Lake, refused
-from tests.sinks.target import advance, changes, records
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.target import advance, changes, records, refused
 
 UPSERT = {
     "insert.mode": "upsert",

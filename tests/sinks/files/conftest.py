@@ -13,7 +13,6 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink
 from semel.storage import places
@@ -118,12 +117,3 @@ def place(request: pytest.FixtureRequest) -> Folder:
     """Each of them."""
     found: Folder = request.getfixturevalue(request.param)
     return found
-
-
-def refused(sink: FilesSink, records: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.stage(Commit([records]))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

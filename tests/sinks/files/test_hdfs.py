@@ -32,17 +32,12 @@ from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before
 from tests.patience import PATIENCE
 from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, records
+from tests.sinks.target import advance, records, values
 
 pytestmark = pytest.mark.integration
 
 T = TypeVar("T")
 ENTRY, LANDING = "renameoptions=NONE", "renameoptions=OVERWRITE"
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
 def ids(place: Folder) -> list[int]:

@@ -29,8 +29,8 @@ from semel.sinks.files.config import FilesConfig
 from semel.tasks.pipeline import Pipeline
 from semel_lab.drill.stores import store_of
 from tests.engine.harness import some
-from tests.sinks.files.conftest import Folder, refused
-from tests.sinks.target import advance, changes, records
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import advance, changes, records, refused
 
 ROWS: list[dict[str, Any]] = [
     {

@@ -15,7 +15,6 @@ from pyiceberg.table import Table
 
 from semel.config import ConnectorConfig, read
 from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.iceberg.catalog import connect
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some
@@ -133,12 +132,3 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
     if request.param == "rest":
         return rest_warehouse(tmp_path, request.getfixturevalue("faulty_rest"))
     return glue_warehouse(tmp_path, request.getfixturevalue("faulty_aws"))
-
-
-def refused(sink: IcebergSink, records: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.stage(Commit([records]))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

@@ -19,8 +19,8 @@ from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import FIRST, Warehouse, hive_warehouse
 from tests.sinks.iceberg.test_catalogs import committed, ids
-from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun, values
-from tests.sinks.target import advance, records
+from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun
+from tests.sinks.target import advance, records, values
 
 PLACE = "hive.before_alter"
 

@@ -23,12 +23,7 @@ from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.staging import CommitConflict, Staged
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
-from tests.sinks.target import advance, records
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
+from tests.sinks.target import advance, values
 
 
 def ids(warehouse: Warehouse) -> list[int]:

@@ -16,8 +16,8 @@ from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import Staged
 from tests.sinks.iceberg import test_routing as routing
 from tests.sinks.iceberg.conftest import FIRST, Warehouse
-from tests.sinks.iceberg.test_ledger import ids, values
-from tests.sinks.target import advance
+from tests.sinks.iceberg.test_ledger import ids
+from tests.sinks.target import advance, values
 
 UPSERT = {"iceberg.tables.upsert-mode-enabled": "true", "pk.fields": "id"}
 

@@ -24,8 +24,8 @@ from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some
 from tests.patience import PATIENCE
-from tests.sinks.iceberg.conftest import FIRST, Warehouse, refused
-from tests.sinks.target import advance, records
+from tests.sinks.iceberg.conftest import FIRST, Warehouse
+from tests.sinks.target import advance, records, refused
 
 _FORKS = multiprocessing.get_context("forkserver")
 BOTH = {"iceberg.tables": "db.a,db.b"}

@@ -21,8 +21,8 @@ from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import Staged
-from tests.sinks.iceberg.conftest import Warehouse, refused
-from tests.sinks.target import advance, changes, records
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.target import advance, changes, records, refused
 
 PROPS = "iceberg.tables.auto-create-props."
 EVOLVE = {"iceberg.tables.evolve-schema-enabled": "true"}
