@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import uuid
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -19,7 +17,7 @@ from semel.core.errors import BadRecord, Fenced
 from semel.driver.planning import plan
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.opensearch import OpenSearch
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic, Produce, started_apart
 from tests.engine.conftest import Configure, Start, connector
 from tests.engine.harness import (
     LocalSpark,
@@ -51,17 +49,7 @@ def configure(kafka: Kafka, opensearch: OpenSearch) -> Configure:
 @pytest.fixture
 def own_opensearch(services_directory: Path, jdk: None) -> Iterator[Callable[[], OpenSearch]]:
     """Starts an OpenSearch of the test's own."""
-    started: list[OpenSearch] = []
-
-    def start() -> OpenSearch:
-        mine = OpenSearch(services_directory / f"opensearch-{uuid.uuid4().hex[:8]}", heap="256m")
-        started.append(mine)
-        return mine.start()
-
-    yield start
-    for mine in started:
-        mine.kill()
-        shutil.rmtree(mine.directory, ignore_errors=True)
+    yield from started_apart(services_directory, lambda at: OpenSearch(at, heap="256m"))
 
 
 @pytest.mark.long
