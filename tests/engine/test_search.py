@@ -13,17 +13,20 @@ import pytest
 
 from semel.audit import audit
 from semel.core import failpoints
-from semel.core.errors import BadRecord, Fenced
+from semel.core.errors import BadRecord
 from semel.driver.planning import plan
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.opensearch import OpenSearch
 from tests.conftest import MakeTopic, Produce, started_apart
 from tests.engine.conftest import Configure, Start, connector
 from tests.engine.harness import (
+    MANY_COMMITS,
+    SHORT_SESSION,
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
     drive,
+    one_takes_the_place,
     records,
     some,
     wait_until,
@@ -71,20 +74,11 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = configure(
-        source,
-        {
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.heartbeat.interval.ms": 300,
-        },
-    )
+    config = configure(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
     second = start(config)
-    wait_until(lambda: not (first.alive and second.alive))
-    loser, winner = (first, second) if not first.alive else (second, first)
-    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
-        loser.wait()
+    winner = one_takes_the_place(first, second)
     produce(source, records(100, start=500))
     winner.until(lambda p: sum(p.positions.values()) >= 600)
     winner.stop()
@@ -114,9 +108,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing
     keys: dict[str, Any] = {
         "tasks.max": 2,
         "max.retries": 100,
-        "consumer.override.max.poll.records": 20,
-        "consumer.override.session.timeout.ms": 1500,
-        "consumer.override.heartbeat.interval.ms": 300,
+        **SHORT_SESSION,
         "key.ignore": not keyed,
     }
     config = configure(source, keys)

@@ -30,10 +30,13 @@ from semel.tasks.retry import Backoff
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
+    MANY_COMMITS,
+    SHORT_SESSION,
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
     freezing,
+    one_takes_the_place,
     records,
     some,
     sql,
@@ -67,20 +70,11 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = configure(
-        source,
-        {
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.heartbeat.interval.ms": 300,
-        },
-    )
+    config = configure(source, MANY_COMMITS)
     first = start(config, transform)
     first.until(lambda p: p.rows > 0)
     second = start(config, transform)
-    wait_until(lambda: not (first.alive and second.alive))
-    loser, winner = (first, second) if not first.alive else (second, first)
-    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
-        loser.wait()
+    winner = one_takes_the_place(first, second)
     produce(source, records(500, start=500))
     winner.until(lambda p: sum(p.positions.values()) >= 1000)
     winner.stop()
@@ -112,9 +106,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
         source,
         {
             "tasks.max": 2,
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.session.timeout.ms": 1500,
-            "consumer.override.heartbeat.interval.ms": 300,
+            **SHORT_SESSION,
             "max.retries": 5000,
         },
     )
@@ -447,9 +439,7 @@ def test_a_consumer_that_hears_nothing_more_of(
         source,
         {
             "tasks.max": "1",
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.session.timeout.ms": 1500,
-            "consumer.override.heartbeat.interval.ms": 300,
+            **SHORT_SESSION,
         },
     )
     others = itertools.count(300)
