@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from semel.audit.follow import Followed, Judged, follow, follower, loop, settling
+from semel.audit import follow as following
+from semel.audit.follow import Followed, Judged, follow, follower, settling
 from semel.core.errors import ConfigError, NothingToAudit
 from semel.core.ledger import TopicPartition, firsts
 from semel.driver.planning import plan
@@ -37,7 +38,7 @@ BY_KEY = {
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "QUIET", 0.0)
-    for module in (follower, loop, settling):  # it rests for 39 times as long as it works
+    for module in (follower, following, settling):  # it rests for 39 times as long as it works
         monkeypatch.setattr(module, "SHARE", 0.5)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semel.audit.follow.loop import Totals, pause
+from semel.audit.follow import Totals, pause
 from semel.audit.follow.progress import (
     FollowState,
     Mark,
