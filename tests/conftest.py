@@ -39,7 +39,7 @@ pytest_plugins = [
 ]
 
 # How long an example takes says how busy the machine is.
-for profile, examples in (("semel", 12), ("thorough", 200)):
+for profile, examples in (("semel", 8), ("thorough", 200)):
     settings.register_profile(
         profile,
         deadline=None,

@@ -151,6 +151,7 @@ def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
     assert watch(config).wait().broken  # until it is put right
 
 
+@pytest.mark.long
 def test_a_row_that_comes_or_goes_later_is_named(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_row_that_comes_or_goes_later_is_named(
     )
 
 
+@pytest.mark.long
 def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again(
     monkeypatch: pytest.MonkeyPatch,
     topic: MakeTopic,
@@ -237,6 +239,7 @@ def test_values_are_compared_where_that_is_wanted(
         watch({**config, "provenance": "false"}, values=True).wait()
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_from_what_was_judged(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -403,6 +406,7 @@ def test_filtered_and_failed_records_are_not_missed(
     assert f"{source}-0: 1 lost, among offsets 1, 3-5, 7" in watching.lines[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("duckdb", marks=pytest.mark.long)])
 def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
     kind: str,

@@ -171,6 +171,7 @@ def test_spark_starts_in_spite_of_a_damaged_archive(
     assert archive.file.exists() == (command is None), "one that a JVM died of is removed"
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "unusual",

@@ -50,6 +50,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
     return connector(kafka, own)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start

@@ -78,6 +78,7 @@ def test_a_table_that_is_rolled_back_ends_a_run_at_once(
         running.wait()
 
 
+@pytest.mark.long
 def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
@@ -164,6 +165,7 @@ def test_several_topics_share_a_table(
     assert (by_counts.lost, by_counts.duplicated, by_counts.exact) == (0, 0, False)
 
 
+@pytest.mark.long
 def test_change_events_insert_replace_and_delete_rows(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_registry_that_is_away_is_waited_for(
             caught_up({**config, "name": f"{config['name']}-2", "table.name.format": "other"})
 
 
+@pytest.mark.long
 def test_what_a_transform_returns_is_written_with_a_registered_schema(
     registry: SchemaRegistry, kafka: Kafka, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -191,6 +192,7 @@ def test_what_a_transform_returns_is_written_with_a_registered_schema(
     assert "ConnectDefault" in str(client.get_latest_version(f"{copy}-value").schema.schema_str)
 
 
+@pytest.mark.long
 def test_json_takes_its_types_from_its_schema(
     registry: SchemaRegistry,
     topic: MakeTopic,
@@ -229,6 +231,7 @@ def test_json_takes_its_types_from_its_schema(
     assert [tuple(r) for r in rows] == [(1, "1.50", "{a}"), (2, None, "{}")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("converter", "kind"),
     some([(AVRO, "AVRO"), (JSON, "JSON"), (PROTOBUF, "PROTOBUF")], {(AVRO, "AVRO")}),

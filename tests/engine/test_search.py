@@ -69,6 +69,7 @@ def test_a_driver_that_dies_leaves_nothing_undone(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
@@ -208,6 +209,7 @@ def test_documents_are_left_out_by_the_users_choice_and_counted(
     assert f"{source}-0 offset 50 is left out (behavior.on.malformed.documents=warn)" in caplog.text
 
 
+@pytest.mark.long
 def test_a_bad_record_stops_the_connector_where_documents_are_left_out_by_choice(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

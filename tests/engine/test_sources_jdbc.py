@@ -127,6 +127,7 @@ def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
     assert seen(config) == list(range(1, 151))
 
 
+@pytest.mark.long
 def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
     source: Callable[..., Config], start: Start
 ) -> None:
@@ -279,6 +280,7 @@ def test_a_bulk_query_that_is_killed_comes_once_and_not_again_before_its_time(
     assert seen(config)[100:106] == [1, 2, 3, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating_another(
     database: str, source: Callable[..., Config], start: Start
 ) -> None:
@@ -363,6 +365,7 @@ def ago(url: str, seconds: int) -> str:
     return f"utc_timestamp(6) - INTERVAL {seconds} SECOND"
 
 
+@pytest.mark.long
 def test_a_row_that_no_record_can_hold_stops_the_connector_or_is_left_out_and_named(
     database: str,
     source: Callable[..., Config],

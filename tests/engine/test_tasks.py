@@ -184,6 +184,7 @@ def test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_more_tasks_than_partitions_is_no_error(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -195,6 +196,7 @@ def test_more_tasks_than_partitions_is_no_error(
     assert_nothing_lost_nothing_twice(config, range(50))
 
 
+@pytest.mark.long
 def test_a_job_that_fails_is_started_again_after_a_pause(
     topic: MakeTopic,
     produce: Produce,
@@ -238,6 +240,7 @@ def test_workers_that_cannot_import_semel_end_the_run_with_what_to_do(
         caught_up(configure(topic()), spark=Bare())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("evolve", some(["false", "true"], {"true"}))
 def test_two_tasks_may_make_the_table_of_an_empty_topic_at_once(
     evolve: str,
@@ -282,6 +285,7 @@ def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
     assert spark.jobs == 1
 
 
+@pytest.mark.long
 def test_a_task_that_does_not_stop_in_time_is_cancelled(
     topic: MakeTopic,
     produce: Produce,
@@ -301,6 +305,7 @@ def test_a_task_that_does_not_stop_in_time_is_cancelled(
     assert_nothing_lost_nothing_twice(config, range(10))
 
 
+@pytest.mark.long
 def test_a_task_whose_driver_is_gone_fails(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +360,7 @@ class _BrokenTask:
         self._run_task(*arguments)  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
     topic: MakeTopic,
     produce: Produce,

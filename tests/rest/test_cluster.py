@@ -81,6 +81,7 @@ def wait_for(true: Callable[[Any], bool], of: Any) -> None:
     wait_until(lambda: true(of))
 
 
+@pytest.mark.long
 def test_workers_with_different_tokens_forward_requests_to_each_other(
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +343,7 @@ def test_the_tasks_of_a_source_spread_over_workers_and_few_of_them_move(
     assert (found.records, found.lost, found.duplicated) == (4 * count, 0, 0)
 
 
+@pytest.mark.long
 def test_what_cannot_run_here_fails_with_its_name_and_stays(
     join: Join, topic: MakeTopic, configure: Configure, kafka: Kafka
 ) -> None:

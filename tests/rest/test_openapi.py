@@ -123,6 +123,7 @@ def requests_of(operation: Any, mode: Any, sent: Counter[int]) -> Callable[[], N
     return send
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("token", [pytest.param("read", marks=pytest.mark.long), "write"])
 @pytest.mark.parametrize(
     "examples", [4, pytest.param(100, marks=pytest.mark.long)], ids=["some", "many"]

@@ -347,6 +347,7 @@ def test_a_lock_timeout_is_a_transient_error(target: Target) -> None:
     assert target.values("SELECT v FROM t") == [1]
 
 
+@pytest.mark.long
 def test_a_full_disk_may_pass(own_postgres: Callable[[], Postgres], tmp_path: Path) -> None:
     disk = Path("/tmp") / f"semel-small-disk-{os.getpid()}"
     disk.mkdir(mode=0o777)

@@ -81,6 +81,7 @@ def test_a_commit_holds_a_range_or_the_batch(
     }
 
 
+@pytest.mark.long
 def test_aggregates_are_counted_on_the_first_range(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -93,6 +94,7 @@ def test_aggregates_are_counted_on_the_first_range(
     assert counts == [(10, 0, 100)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "nothing",
     [
@@ -111,6 +113,7 @@ def test_a_transform_that_drops_all_rows_still_advances_the_ledger(
     assert query("SELECT count(*) FROM dead") == [(1,)]
 
 
+@pytest.mark.long
 def test_a_transform_may_leave_records_unread(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_killed_worker_is_replaced_and_its_replay_is_recognised(
     assert query("SELECT position, records_read FROM semel_offsets") == [(40, 40)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transform", some([None, grouped], {grouped}))
 @pytest.mark.parametrize(
     "place", some(["sink.before_commit", "sink.after_commit"], {"sink.after_commit"})
@@ -84,6 +85,7 @@ def test_a_transient_failure_is_tried_again(
     assert position(query) == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("delivery", "transform", "expected"),
     some(
@@ -192,6 +194,7 @@ def test_of_two_drivers_the_loser_stops_and_has_written_nothing(
     assert query("SELECT count(*), count(DISTINCT id) AS ids FROM t") == [(30, 30)]
 
 
+@pytest.mark.long
 def test_a_store_that_commits_per_table_is_committed_to_by_the_driver(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, spark: SparkSession, tmp_path: Path
 ) -> None:

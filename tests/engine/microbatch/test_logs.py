@@ -164,6 +164,7 @@ def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is
     assert query("SELECT position FROM semel_offsets") == [(20,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
 def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
     log: Log,

@@ -108,6 +108,7 @@ def arrow_passing(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+@pytest.mark.long
 def test_values_of_all_types_are_the_same_through_both_engines(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -198,6 +199,7 @@ def test_each_topic_has_its_own_transform_and_table(
                             ("topic", "partition", "offset", "timestamp", "key")]  # fmt: skip
 
 
+@pytest.mark.long
 def test_provenance_passes_through_both_commits(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

@@ -231,6 +231,7 @@ def passed(call: Callable[[], T], why: set[str]) -> T:
             time.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "reached", some(["sink.before_commit", "sink.after_commit"], {"sink.before_commit"})
 )

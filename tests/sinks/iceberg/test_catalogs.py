@@ -109,6 +109,7 @@ def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
     assert ids(warehouse) == list(range(20))
 
 
+@pytest.mark.long
 def test_glue_refuses_what_pyiceberg_has_not_seen(
     faulty_aws: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def without_locks(warehouse: Warehouse) -> None:
         change.set_properties({LOCKS: "false"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", some(MODES, {"append"}))
 def test_killed_under_a_lock_the_next_one_waits_until_it_has_ended(
     mode: str, metastore: Warehouse

@@ -410,6 +410,7 @@ class GatedSpark(LocalSpark):
         super().start(job, task, attempt)
 
 
+@pytest.mark.long
 def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:

@@ -76,6 +76,7 @@ def _commit(admin: AdminClient, config: Config, offset: int, metadata: str = "")
     admin.alter_consumer_group_offsets(request)[_group(config)].result(PATIENCE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reset", ["latest", pytest.param("earliest", marks=pytest.mark.long)])
 def test_offsets_that_expire_change_nothing(
     reset: str,
