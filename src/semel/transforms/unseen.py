@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from semel.core.quoting import all_named, named
 from semel.transforms.base import Filter, KeyOrValue, Router
-from semel.transforms.chain import Chain, HasHeaderKey, RecordIsTombstone, Stage, TopicNameMatches
+from semel.transforms.chain import Chain, Stage
 from semel.transforms.fields import ExtractField, ValueToKey
+from semel.transforms.predicates import HasHeaderKey, RecordIsTombstone, TopicNameMatches
 
 
 @dataclass(frozen=True, slots=True)
