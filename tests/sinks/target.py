@@ -13,7 +13,7 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError
-from semel.core.ledger import Advance, LedgerEntry, OffsetRange
+from semel.core.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition, firsts
 from semel.core.records import (
     KEY,
     OFFSET,
@@ -49,6 +49,29 @@ def released_at_last() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "RELEASE_TIME", PATIENCE)
         yield
+
+
+FIRST = TopicPartition("t", 0)
+
+
+class Place:
+    """Where sinks of one kind write to."""
+
+    kind: type[Any]
+
+    def config(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> dict[str, str]:
+        raise NotImplementedError
+
+    def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> Any:
+        """A sink that has not looked at the store yet."""
+        return self.kind(read(ConnectorConfig, self.config(name, keys)))
+
+    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> Any:
+        """A sink that has entered its first position."""
+        made = self.made(name, keys)
+        made.prepare(["t"])
+        made.start(firsts({FIRST: 0}))
+        return made
 
 
 class Target:

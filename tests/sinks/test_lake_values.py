@@ -170,7 +170,7 @@ class Iceberg(Store):
         self._catalog.create_table(f"db.{name}", Columns(*fields))
 
     def sink(self, name: str) -> Sink:
-        made = self._warehouse.unprepared(keys={"topics": name, "iceberg.tables": f"db.{name}"})
+        made = self._warehouse.made(keys={"topics": name, "iceberg.tables": f"db.{name}"})
         made.prepare([name])
         return made
 

@@ -17,8 +17,8 @@ from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
 from semel.sinks.delta import sink as module
 from semel.sinks.delta.table import Table, translated
-from tests.sinks.delta.conftest import FIRST, Lake
-from tests.sinks.target import advance, records, values
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.target import FIRST, advance, records, values
 
 
 def test_rows_and_positions_are_one_commit(lake: Lake) -> None:

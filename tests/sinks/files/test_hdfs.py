@@ -31,8 +31,8 @@ from semel_lab.embedded.hdfs import Hdfs
 from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before
 from tests.patience import PATIENCE
-from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, records, values
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import FIRST, advance, records, values
 
 pytestmark = pytest.mark.integration
 

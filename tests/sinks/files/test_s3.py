@@ -13,8 +13,8 @@ from semel.core.ledger import Outcome, firsts
 from semel.sinks.files import snapshot as snapshots
 from semel.sinks.files.sink import FilesSink
 from tests.s3 import Bucket, server
-from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, values
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import FIRST, advance, values
 
 
 class Lake(Folder):

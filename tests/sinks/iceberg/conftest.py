@@ -13,20 +13,19 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from semel.config import ConnectorConfig, read
-from semel.core.ledger import TopicPartition, firsts
 from semel.sinks.iceberg.catalog import connect
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some
 from tests.faults import Faults
 from tests.hivemetastore import PATIENT, HiveMetastore
 from tests.s3 import Bucket, glue
+from tests.sinks.target import Place
 
-FIRST = TopicPartition("t", 0)
 
-
-class Warehouse:
+class Warehouse(Place):
     """One catalog, in SQLite and with files in a directory unless it is told another one."""
+
+    kind = IcebergSink
 
     def __init__(
         self, path: Path, properties: Mapping[str, str] | None = None, namespace: str = "db"
@@ -54,17 +53,6 @@ class Warehouse:
             **{k: None if v is None else str(v) for k, v in (keys or {}).items()},
         }
         return {k: v for k, v in config.items() if v is not None}
-
-    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> IcebergSink:
-        """A sink that has entered its first position."""
-        made = self.unprepared(name, keys)
-        made.prepare(["t"])
-        made.start(firsts({FIRST: 0}))
-        return made
-
-    def unprepared(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> IcebergSink:
-        raw = self.config(name, keys)
-        return IcebergSink(read(ConnectorConfig, raw))
 
     @property
     def catalog(self) -> Catalog:

@@ -17,10 +17,10 @@ from semel_lab.embedded.proxy import Proxy
 from tests.engine.harness import some
 from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
-from tests.sinks.iceberg.conftest import FIRST, Warehouse, hive_warehouse
+from tests.sinks.iceberg.conftest import Warehouse, hive_warehouse
 from tests.sinks.iceberg.test_catalogs import committed, ids
 from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun
-from tests.sinks.target import advance, records, values
+from tests.sinks.target import FIRST, advance, records, values
 
 PLACE = "hive.before_alter"
 

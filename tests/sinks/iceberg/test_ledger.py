@@ -22,8 +22,8 @@ from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.staging import CommitConflict, Staged
-from tests.sinks.iceberg.conftest import FIRST, Warehouse
-from tests.sinks.target import advance, values
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.target import FIRST, advance, values
 
 
 def ids(warehouse: Warehouse) -> list[int]:
@@ -165,17 +165,17 @@ def test_each_connector_and_topic_has_an_entry_of_its_own(warehouse: Warehouse) 
     }
     assert found == {"a": {"t-0": 10, "u.v-3": 9}, "a:b": {"t-0": 5}}
     first.set_positions(None)
-    assert warehouse.unprepared("a", keys).entries() == []
+    assert warehouse.made("a", keys).entries() == []
     assert len(warehouse.sink("a:b", keys).entries()) == 1
 
 
 def test_first_positions_are_stored_before_the_first_row(warehouse: Warehouse) -> None:
     """With auto.offset.reset=latest nothing is passed over by a crash before the first commit."""
-    sink = warehouse.unprepared()
+    sink = warehouse.made()
     sink.prepare(["t"])
     assert sink.start(firsts({FIRST: 100})) == {FIRST: 100}
     assert sink.schema("t") is None
-    later = warehouse.unprepared()
+    later = warehouse.made()
     later.prepare(["t"])
     assert later.start(firsts({FIRST: 500})) == {FIRST: 100}
     assert later.commit([advance(100, 110)], values(100, 110)) is Outcome.APPLIED

@@ -510,7 +510,7 @@ def test_an_error_about_an_impossible_catalog_names_its_property(warehouse: Ware
     for kind, uri, message in wrong:
         keys = {"iceberg.catalog.type": kind, "iceberg.catalog.uri": uri}
         with pytest.raises(ConfigError, match=message):
-            warehouse.unprepared(keys=keys).entries()
+            warehouse.made(keys=keys).entries()
 
 
 def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:
