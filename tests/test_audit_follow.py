@@ -407,7 +407,7 @@ def test_filtered_and_failed_records_are_not_missed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("duckdb", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
     kind: str,
     tmp_path: Path,

@@ -51,7 +51,7 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:

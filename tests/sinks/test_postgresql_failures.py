@@ -554,7 +554,7 @@ sink.commit([advance(0, 2)], Commit([records([{"id": 1}, {"id": 2}])]))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mechanism", some(["transactional", "idempotent"], {"transactional"}))
+@pytest.mark.parametrize("mechanism", ["transactional", "idempotent"])
 def test_a_process_that_froze_in_a_copy_gives_the_ledger_up(target: Target, mechanism: str) -> None:
     target.execute("CREATE TABLE t (id int8)")
     sink = target.sink(connection_idle_in_transaction_timeout_ms="1000")

@@ -37,7 +37,7 @@ def without_locks(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", some(MODES, {"append"}))
+@pytest.mark.parametrize("mode", MODES)
 def test_killed_under_a_lock_the_next_one_waits_until_it_has_ended(
     mode: str, metastore: Warehouse
 ) -> None:

@@ -77,7 +77,7 @@ def _commit(admin: AdminClient, config: Config, offset: int, metadata: str = "")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reset", ["latest", pytest.param("earliest", marks=pytest.mark.long)])
+@pytest.mark.parametrize("reset", ["latest", "earliest"])
 def test_offsets_that_expire_change_nothing(
     reset: str,
     admin: AdminClient,

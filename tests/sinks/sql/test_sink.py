@@ -226,7 +226,7 @@ def test_a_null_in_a_column_with_a_default_means_not_given(make: MakeSink, query
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_a_commit_larger_than_a_packet_goes_in_pieces(
     make: MakeSink, query: Query, sql_url: str
 ) -> None:
