@@ -56,24 +56,6 @@ def test_denied_access_does_not_pass_by_itself(said: str, expected: bool) -> Non
     assert ("access is denied" in str(failed.value)) is expected
 
 
-def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, other = lake.sink(), lake.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    raced = []
-
-    def race(place: str) -> None:
-        if place == "sink.before_commit" and not raced:
-            raced.append(place)
-            other.commit([advance(10, 20)], values(10, 20))
-
-    monkeypatch.setattr(module, "hit", race)
-    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
-    assert raced
-    assert [r["id"] for r in lake.rows()] == sorted(range(20), key=lambda i: str({"id": i}))
-
-
 def test_other_writers_of_the_table_do_not_disturb(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

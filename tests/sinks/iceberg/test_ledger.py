@@ -81,24 +81,6 @@ def test_pyiceberg_rebases_appends_by_itself(warehouse: Warehouse) -> None:
     assert len(warehouse.rows()) == 12
 
 
-def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, other = warehouse.sink(), warehouse.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    raced = []
-
-    def race(place: str) -> None:
-        if place == "sink.before_commit" and not raced:
-            raced.append(place)
-            other.commit([advance(10, 20)], values(10, 20))
-
-    monkeypatch.setattr(module, "hit", race)
-    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.REPLAYED
-    assert raced
-    assert ids(warehouse) == list(range(20))
-
-
 def test_other_writers_of_the_table_do_not_disturb(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
