@@ -211,6 +211,7 @@ def test_records_that_retention_has_removed_after_they_were_read_are_not_lost(
     assert verdict(exact) == (1, 0, False)
 
 
+@pytest.mark.long
 def test_audit_may_run_while_the_connector_does(
     topic: MakeTopic,
     produce: Produce,

@@ -202,6 +202,7 @@ def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again
     assert watching.lines[-1] == f"{source}-0: 1 lost (offset 23)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "keys",
     [pytest.param({}, marks=pytest.mark.long, id="insert"), pytest.param(BY_VALUE, id="upsert")],

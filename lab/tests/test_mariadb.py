@@ -41,6 +41,7 @@ class TestServer:
         with pytest.raises(ServiceError, match=f"MariaDB on port {port}"):
             server.execute("SELECT 1")
 
+    @pytest.mark.long
     def test_a_database_of_any_name_can_be_made_and_dropped(self, tmp_path: Path) -> None:
         with MariaDB(tmp_path / "server") as server:
             url = server.create_database("od`d")

@@ -57,6 +57,7 @@ def test_urls_agree(postgres: Postgres) -> None:
     assert postgres.jdbc_url == f"jdbc:postgresql://127.0.0.1:{postgres.port}/semel"
 
 
+@pytest.mark.long
 def test_committed_rows_survive_kill_and_restart_on_the_same_port(
     own_postgres: Callable[[], Postgres],
 ) -> None:

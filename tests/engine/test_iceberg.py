@@ -120,6 +120,7 @@ def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
     assert_nothing_lost_nothing_twice(config, range(10, 30))
 
 
+@pytest.mark.long
 def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:

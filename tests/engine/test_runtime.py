@@ -65,6 +65,7 @@ def reached(connector: Connector, offsets: int) -> Callable[[], bool]:
     return is_there
 
 
+@pytest.mark.long
 def test_a_paused_connector_keeps_its_tasks_and_reads_nothing_while_others_go_on(
     runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure,
     caplog: pytest.LogCaptureFixture,

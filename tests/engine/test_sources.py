@@ -799,6 +799,7 @@ def test_a_transaction_that_the_brokers_abort_again_and_again_is_not_called_anot
         task._conflict(LedgerConflict("fenced"))
 
 
+@pytest.mark.long
 def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
     path: Path, points: Path, source: Callable[..., Config], start: Start
 ) -> None:

@@ -200,6 +200,7 @@ def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     assert audit_source(plan_source(config)).lost == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_read(
     database: str,
@@ -235,6 +236,7 @@ def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_rea
         audit_source(plan_source(config))
 
 
+@pytest.mark.long
 def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     database: str, points: Path, source: Callable[..., Config], start: Start
 ) -> None:

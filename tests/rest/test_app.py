@@ -144,6 +144,7 @@ def test_rows_deleted_after_offsets_were_altered_are_lost(
     assert [h["reason"] for h in report["holes"]] == ["skipped"]
 
 
+@pytest.mark.long
 def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
     worker: Worker,
     topic: MakeTopic,

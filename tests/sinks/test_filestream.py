@@ -252,6 +252,7 @@ def hold(directory: Path, ready: Any) -> None:
         signal.pause()
 
 
+@pytest.mark.long
 def test_a_process_that_is_frozen_while_it_writes_is_reported(
     started: FileStreamSink, tmp_path: Path
 ) -> None:

@@ -226,6 +226,7 @@ def problems(store: Store, number: int, written: Sequence[str]) -> list[str]:
     return wrong
 
 
+@pytest.mark.long
 def test_a_json_value_is_itself_in_the_table_or_refused(store: Store) -> None:
     found = [w for n in range(len(store.columns)) for w in problems(store, n, FIXED)]
     assert not found, "\n".join(found)

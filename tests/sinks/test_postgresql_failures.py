@@ -481,6 +481,7 @@ def test_a_killed_process_leaves_all_or_nothing(
     assert (entry.position, entry.records_read, entry.rows_written) == (2, 2, 2)
 
 
+@pytest.mark.long
 def test_a_frozen_process_loses_its_transaction_and_cannot_commit_when_it_wakes(
     target: Target, tmp_path: Path
 ) -> None:

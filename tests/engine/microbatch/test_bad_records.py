@@ -42,6 +42,7 @@ def test_a_bad_record_stops_the_connector_after_everything_before_it(
     assert positions == [(0, 10), (1, 6)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transform", some([None, passing, shuffled], {shuffled}))
 def test_bad_and_refused_records_become_dead_letters_in_the_same_transaction(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, transform: Any

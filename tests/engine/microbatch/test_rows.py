@@ -36,6 +36,7 @@ def test_kafka_connects_transforms_run_before_those_of_data_frames(
     assert query("SELECT sum(a_b)::int FROM t") == [(90,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "transform", [None, pytest.param(passing, marks=pytest.mark.long)], ids=["chain", "frames"]
 )

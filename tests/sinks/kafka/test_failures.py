@@ -552,6 +552,7 @@ def test_aborted_records_in_the_source_are_not_copied(
     assert positions(config).popitem()[1] == 31  # past the marker, too
 
 
+@pytest.mark.long
 def test_the_audit_finds_what_is_missing_and_what_is_there_twice(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
