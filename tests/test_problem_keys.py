@@ -52,7 +52,7 @@ MODULES = [
         "kafka/security.py",
     ),
     *("sinks/**/config.py", "sinks/checks.py", "sinks/jdbc.py", "databases/*/url.py"),
-    *("sinks/__init__.py", "storage/places.py"),
+    *("sinks/__init__.py", "storage/options.py"),
     *("sources/__init__.py", "sources/*/config.py"),
     *("converters/__init__.py", "converters/json/converter.py", "converters/registry/config.py"),
     "transforms/*.py",

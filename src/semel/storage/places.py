@@ -1,14 +1,11 @@
-"""Opens the store that a URL or a directory names, with the options for its driver, and tells
-whether a ledger there can fence."""
+"""Opens the store that a URL or a directory names, and tells whether a ledger there can fence."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import io
-import json
 import os
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -45,12 +42,6 @@ _WHY_NOT = {
     "memory": "each process has a memory of its own",
     "hdfs": "libhdfs offers no exclusive creation, and Arrow's rename replaces an existing file",
 }
-
-_INTEGER = re.compile(r"-?\d+")
-_TEXTS = frozenset(
-    {"key", "secret", "token", "project", "account_name", "account_key", "password", "user"}
-)
-"""Options of fsspec's drivers that are text even if they look like a number."""
 
 
 def cannot_create_exclusively(where: str) -> str | None:
@@ -230,34 +221,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def options_of(raw: Mapping[str, str]) -> dict[str, Any]:
-    """The options for fsspec's driver in ``storage.options.*``.
-
-    Raises:
-        ConfigError: an option without a value, or one that looks like JSON but is not.
-    """
-    prefix = "storage.options."
-    given = {k: v for k, v in raw.items() if k.startswith(prefix)}
-    return {k[len(prefix) :]: _option(k, v) for k, v in given.items()}
-
-
-def _option(name: str, value: str) -> Any:
-    """Text, a whole number, true, false, or an object in JSON."""
-    text = value.strip()
-    if not text:
-        raise misconfigured(name, f"{name} is empty: set it, or remove it")
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if _INTEGER.fullmatch(text) and name.rpartition(".")[2] not in _TEXTS:
-        return int(text)
-    if text.startswith("{") or name.endswith("_kwargs"):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise misconfigured(name, f"{name} must be an object in JSON")
-        return found
-    return text
