@@ -39,7 +39,7 @@ pytest_plugins = [
 ]
 
 # How long an example takes says how busy the machine is.
-for profile, examples in (("semel", 12), ("thorough", 200)):
+for profile, examples in (("semel", 8), ("thorough", 200)):
     settings.register_profile(
         profile,
         deadline=None,
@@ -154,40 +154,33 @@ def faulty_aws() -> Iterator[Faults]:
 @pytest.fixture
 def own_kafka(services_directory: Path) -> Iterator[Callable[[], Kafka]]:
     """Starts a Kafka of the test's own at each call."""
-    yield from _brokers(services_directory)
+    yield from started_apart(services_directory, _short_lived)
 
 
 @pytest.fixture(scope="module")
 def module_kafka(services_directory: Path) -> Iterator[Kafka]:
     """A Kafka of the file's own, whose tests may restart it and spoil the logs of their topics."""
-    for start in _brokers(services_directory):
+    for start in started_apart(services_directory, _short_lived):
         yield start()
 
 
-def _brokers(services_directory: Path) -> Iterator[Callable[[], Kafka]]:
-    started: list[Kafka] = []
-
-    def start() -> Kafka:
-        directory = services_directory / f"kafka-{uuid.uuid4().hex[:8]}"
-        mine = Kafka(directory, heap="256m", session=2, short_lived=True)
-        started.append(mine)
-        return mine.start()
-
-    yield start
-    for mine in started:
-        mine.kill()
-        shutil.rmtree(mine.directory, ignore_errors=True)
+def _short_lived(at: Path) -> Kafka:
+    return Kafka(at, heap="256m", session=2, short_lived=True)
 
 
 @pytest.fixture
 def own_postgres(services_directory: Path) -> Iterator[Callable[[], Postgres]]:
     """Starts a PostgreSQL of the test's own at each call."""
-    started: list[Postgres] = []
+    yield from started_apart(services_directory, Postgres)
 
-    def start() -> Postgres:
-        mine = Postgres(services_directory / f"postgres-{uuid.uuid4().hex[:8]}")
-        started.append(mine)
-        return mine.start()
+
+def started_apart(directory: Path, make: Callable[[Path], Any]) -> Iterator[Callable[[], Any]]:
+    """What starts a server in a directory of its own at each call, and ends them all."""
+    started: list[Any] = []
+
+    def start() -> Any:
+        started.append(make(directory / f"own-{uuid.uuid4().hex[:8]}"))
+        return started[-1].start()
 
     yield start
     for mine in started:

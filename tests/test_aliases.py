@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel import converters, sinks
-from semel.config import aliases
+from semel.config import extras
 from semel.core.errors import ConfigError
 from semel.driver.planning import plan
 from semel.sinks import jdbc
@@ -38,9 +38,9 @@ def test_an_alias_of_two_sinks_that_differ_is_refused_in_connects_words() -> Non
 def test_classes_that_load_different_things_are_never_guessed() -> None:
     classes = {"a.XSinkConnector": "one", "b.XSinkConnector": "two", "c.YSink": "three"}
     with pytest.raises(ConfigError, match=r"found: a\.XSinkConnector, b\.XSinkConnector$"):
-        aliases.full_name("XSink", classes, "Connector")
-    assert aliases.full_name("YSink", classes, "Connector") == "c.YSink"
-    assert aliases.full_name("Z", classes, "Connector") == "Z"
+        extras.full_name("XSink", classes, "Connector")
+    assert extras.full_name("YSink", classes, "Connector") == "c.YSink"
+    assert extras.full_name("Z", classes, "Connector") == "Z"
 
 
 @pytest.mark.parametrize("alias", ["Json", "JsonConverter"])

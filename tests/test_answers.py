@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +26,15 @@ from semel.sinks.search.config import SearchConfig
 from semel.storage.webhdfs import WebHdfsStore
 from semel_lab.embedded.process import LOOPBACK
 
-BOMB = gzip.compress(bytes(700_000_000), 1)
+
+def deflated_zeros(megabytes: int) -> bytes:
+    """Without an end: whoever reads that far has read too much."""
+    packer = zlib.compressobj(1, wbits=-15)
+    one = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return one * megabytes
+
+
+BOMB = gzip.compress(b"")[:10] + deflated_zeros(700)
 """What is a small answer until it is unpacked."""
 DEEP = b"[" * 100_000
 

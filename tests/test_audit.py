@@ -89,6 +89,7 @@ def test_exact_audit_finds_a_deleted_a_duplicated_and_a_stray_row(
     assert (audit(config).duplicated, audit(config).ghosts) == (3, 2)
 
 
+@pytest.mark.long
 def test_upserted_rows_that_were_deleted_by_hand_are_lost_without_provenance_too(
     topic: MakeTopic,
     produce: Produce,
@@ -128,9 +129,8 @@ def test_audit_by_counts_finds_a_deleted_and_a_duplicated_row(
     assert verdict(config) == (0, 2, False)
 
 
-@pytest.mark.parametrize(
-    "mode", some(["by value", "by key, with deletes"], {"by key, with deletes"})
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["by value", "by key, with deletes"])
 def test_without_provenance_keys_are_compared_where_rows_replace_each_other(
     mode: str, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -155,6 +155,7 @@ def test_without_provenance_keys_are_compared_where_rows_replace_each_other(
     assert "rows have keys that no record in Kafka writes" in report.not_judged[0]
 
 
+@pytest.mark.long
 def test_a_row_of_another_time_than_its_record_is_a_ghost(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -210,6 +211,7 @@ def test_records_that_retention_has_removed_after_they_were_read_are_not_lost(
     assert verdict(exact) == (1, 0, False)
 
 
+@pytest.mark.long
 def test_audit_may_run_while_the_connector_does(
     topic: MakeTopic,
     produce: Produce,
@@ -302,6 +304,7 @@ def test_with_a_dataframe_transform_counts_are_compared(
     assert audit(config).exact
 
 
+@pytest.mark.long
 def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_duplicated(
     topic: MakeTopic, produce: Produce, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +322,7 @@ def test_rows_whose_records_compaction_may_have_removed_are_unknown_not_duplicat
         assert (report.lost, report.duplicated, report.unknown, report.kept) == expected
 
 
+@pytest.mark.long
 def test_a_key_in_several_partitions_is_not_reported_as_lost_or_duplicated(
     topic: MakeTopic,
     produce: Produce,

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -28,6 +27,7 @@ from semel.sinks.rereading import ShowsRows
 from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
+from tests.polled import polled
 
 Change = tuple[str, dict[str, Any] | None]
 """A key, and a value or none."""
@@ -145,15 +145,8 @@ def raw(history: Sequence[Change], first: int = 0) -> pa.Table:
         None if value is None else json.dumps({"id": offset, **value}).encode()
         for offset, (_, value) in zip(offsets, history, strict=True)
     ]
-    return pa.table(
-        {
-            "key": pa.array([key.encode() for key, _ in history], pa.binary()),
-            "value": pa.array(told, pa.binary()),
-            "partition": pa.array(np.zeros(len(history)), pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "timestamp": pa.array(offsets, pa.timestamp("ms", "UTC")),
-        }
-    )
+    keys = [key.encode() for key, _ in history]
+    return polled(told, keys, offsets=offsets, timestamps=offsets)
 
 
 def check(

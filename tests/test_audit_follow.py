@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from semel.audit.follow import Followed, Judged, follow, follower, loop, settling
+from semel.audit import follow as following
+from semel.audit.follow import Followed, Judged, follow, follower, settling
 from semel.core.errors import ConfigError, NothingToAudit
 from semel.core.ledger import TopicPartition, firsts
 from semel.driver.planning import plan
@@ -37,7 +38,7 @@ BY_KEY = {
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "QUIET", 0.0)
-    for module in (follower, loop, settling):  # it rests for 39 times as long as it works
+    for module in (follower, following, settling):  # it rests for 39 times as long as it works
         monkeypatch.setattr(module, "SHARE", 0.5)
 
 
@@ -150,6 +151,7 @@ def test_a_row_that_never_arrives_is_named_while_the_connector_runs(
     assert watch(config).wait().broken  # until it is put right
 
 
+@pytest.mark.long
 def test_a_row_that_comes_or_goes_later_is_named(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_row_that_comes_or_goes_later_is_named(
     )
 
 
+@pytest.mark.long
 def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again(
     monkeypatch: pytest.MonkeyPatch,
     topic: MakeTopic,
@@ -199,6 +202,7 @@ def test_an_upserted_row_that_is_deleted_later_is_named_once_all_is_judged_again
     assert watching.lines[-1] == f"{source}-0: 1 lost (offset 23)"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "keys",
     [pytest.param({}, marks=pytest.mark.long, id="insert"), pytest.param(BY_VALUE, id="upsert")],
@@ -236,6 +240,7 @@ def test_values_are_compared_where_that_is_wanted(
         watch({**config, "provenance": "false"}, values=True).wait()
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_from_what_was_judged(
     topic: MakeTopic, produce: Produce, configure: Configure, watch: Watch
 ) -> None:
@@ -402,7 +407,8 @@ def test_filtered_and_failed_records_are_not_missed(
     assert f"{source}-0: 1 lost, among offsets 1, 3-5, 7" in watching.lines[-1]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("duckdb", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_a_store_that_does_not_show_some_of_its_rows_is_judged_too(
     kind: str,
     tmp_path: Path,

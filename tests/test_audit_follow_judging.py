@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semel.audit.follow.loop import Totals, pause
+from semel.audit.follow import Totals, pause
 from semel.audit.follow.progress import (
+    FollowState,
     Mark,
     Missing,
     PartitionProgress,
     begun,
     broken_off,
+    default_path,
+    load,
+    save,
     spelled,
     too_early,
 )
 from semel.audit.follow.report import Judged
-from semel.audit.follow.state import FollowState, default_path, load, save
 from semel.audit.referee import Interval, judge
 from semel.core.errors import ConfigError
 from semel.core.ledger import (

@@ -15,7 +15,7 @@ import pytest
 from semel.audit import audit
 from semel.audit.follow import follower
 from semel.audit.follow.follower import Follower
-from semel.audit.follow.state import FollowState
+from semel.audit.follow.progress import FollowState
 from semel.audit.workspace import Workspace
 from semel.core.errors import ConfigError, NotKnown, OffsetOutOfRange
 from semel.core.ledger import RESET, SET_BACK, SKIPPED, Hole, TopicPartition

@@ -11,7 +11,7 @@ import pytest
 
 from semel.audit.follow import follower
 from semel.audit.follow.follower import Follower
-from semel.audit.follow.state import FollowState
+from semel.audit.follow.progress import FollowState
 from semel.audit.named import target_of
 from semel.audit.offsets import Seen
 from semel.audit.workspace import Workspace

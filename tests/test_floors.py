@@ -4,6 +4,7 @@ floor above and never from a room beside it."""
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -65,9 +66,19 @@ def room(module: str) -> str:
     return f"{first}.{rest[0]}" if inside or (first == LAB.name and rest) else first
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """Modules of both packages that a module imports, wherever in it the import is."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -161,7 +172,7 @@ def lines(path: Path) -> list[str]:
     text = path.read_text()
     imports = {
         number
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
@@ -169,6 +180,7 @@ def lines(path: Path) -> list[str]:
     return [line.strip() for number, line in numbered if line.strip() and number not in imports]
 
 
+@functools.cache
 def runs(folder: str) -> dict[tuple[str, ...], str]:
     """Where each run of lines occurs in a room; one that other rooms are in is only its modules."""
     within = "*.py" if folder in {*HOUSES, "tasks", "driver"} else "**/*.py"

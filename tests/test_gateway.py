@@ -171,13 +171,11 @@ def test_spark_starts_in_spite_of_a_damaged_archive(
     assert archive.file.exists() == (command is None), "one that a JVM died of is removed"
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "unusual",
-    [
-        pytest.param({"SPARK_UNUSUAL": "1"}, id="a variable"),
-        pytest.param({}, marks=pytest.mark.long, id="jars to prepare"),
-    ],
+    [pytest.param({"SPARK_UNUSUAL": "1"}, id="a variable"), pytest.param({}, id="jars to prepare")],
 )
 def test_no_process_shows_a_setting_in_its_arguments(
     unusual: dict[str, str], tmp_path: Path

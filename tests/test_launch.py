@@ -44,6 +44,7 @@ WITH = "-Dlog4j2.configurationFile="
 WITHOUT = "NOP_FallbackServiceProvider"
 
 
+@pytest.mark.long
 def test_log4j_is_left_out_where_nothing_can_be_logged(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,7 +260,7 @@ def test_the_stored_positions_are_those_of_the_model(target: Target) -> None:
     Here.target = target
     case = Here.TestCase
     case.settings = settings(
-        max_examples=settings.default.max_examples // 3,
+        max_examples=settings.default.max_examples // 2,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),

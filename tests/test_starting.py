@@ -39,6 +39,7 @@ def test_not_all_callers_wait_for_the_first_worker(monkeypatch: pytest.MonkeyPat
         assert waiting.result(PATIENCE) is context
 
 
+@pytest.mark.long
 def test_a_users_own_spark_is_not_waited_for() -> None:
     context = Context()
     assert spark.Starting(lambda _jvm: Context(), context).with_worker() is context

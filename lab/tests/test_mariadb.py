@@ -24,6 +24,7 @@ def test_without_it_the_user_is_told_what_to_install(
 @pytest.mark.integration
 @pytest.mark.skipif(not mariadb.installed(), reason="mariadbd is not installed")
 class TestServer:
+    @pytest.mark.long
     def test_what_was_committed_survives_a_kill(self, tmp_path: Path) -> None:
         with MariaDB(tmp_path / "server") as server:
             server.execute(
@@ -40,6 +41,7 @@ class TestServer:
         with pytest.raises(ServiceError, match=f"MariaDB on port {port}"):
             server.execute("SELECT 1")
 
+    @pytest.mark.long
     def test_a_database_of_any_name_can_be_made_and_dropped(self, tmp_path: Path) -> None:
         with MariaDB(tmp_path / "server") as server:
             url = server.create_database("od`d")
@@ -49,6 +51,7 @@ class TestServer:
             assert "od`d" not in names
             assert DATABASE in names
 
+    @pytest.mark.long
     def test_a_start_leaves_the_temporary_tables_of_other_servers_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

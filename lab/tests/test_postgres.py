@@ -57,6 +57,7 @@ def test_urls_agree(postgres: Postgres) -> None:
     assert postgres.jdbc_url == f"jdbc:postgresql://127.0.0.1:{postgres.port}/semel"
 
 
+@pytest.mark.long
 def test_committed_rows_survive_kill_and_restart_on_the_same_port(
     own_postgres: Callable[[], Postgres],
 ) -> None:
@@ -81,6 +82,7 @@ def test_committed_rows_survive_kill_and_restart_on_the_same_port(
     assert run(url, "SELECT id FROM t") == [(1,)]
 
 
+@pytest.mark.long
 def test_nothing_of_the_server_runs_after_kill(own_postgres: Callable[[], Postgres]) -> None:
     postgres = own_postgres()
     connection = dbapi.connect(postgres.url)
@@ -124,6 +126,7 @@ def test_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         postgres.kill()
 
 
+@pytest.mark.long
 def test_server_and_backends_are_gone_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from semel_lab.embedded import Postgres\n"

@@ -271,6 +271,7 @@ def test_all_mistakes_and_warnings_are_reported_at_once(
     assert [w["key"] for w in facts["warnings"]] == ["topic"]
 
 
+@pytest.mark.long
 def test_nothing_is_wrapped_that_does_not_go_to_a_terminal(
     semel: Callable[..., Ended], written: Write
 ) -> None:
@@ -526,6 +527,7 @@ def test_audit_and_lag_print_and_exit_by_what_they_find(
     assert semel("lag").code == 2
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_audit_follow_ends_by_a_signal_or_at_the_first_finding(
     topic: MakeTopic,

@@ -379,6 +379,15 @@ def until_one_is_fenced(
     return sent, fenced
 
 
+def one_takes_the_place(first: Running, second: Running) -> Running:
+    """The one of two runs that goes on, once the other one is fenced."""
+    wait_until(lambda: not (first.alive and second.alive))
+    loser, winner = (first, second) if not first.alive else (second, first)
+    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
+        loser.wait()
+    return winner
+
+
 def wait_until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
     """Wait for a condition. A service that does not answer means only that it is not met yet."""
     deadline = time.monotonic() + timeout
@@ -427,6 +436,13 @@ def caught_up(
         return running.wait(timeout)
     finally:
         running.end()
+
+
+MANY_COMMITS = {
+    "consumer.override.max.poll.records": "20",
+    "consumer.override.heartbeat.interval.ms": "300",
+}
+SHORT_SESSION = {**MANY_COMMITS, "consumer.override.session.timeout.ms": "1500"}
 
 
 def name() -> str:

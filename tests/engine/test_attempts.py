@@ -119,6 +119,7 @@ def test_a_task_that_has_moved_away_before_the_plan_does_not_get_it(speaks_first
     server.close()
 
 
+@pytest.mark.long
 def test_a_task_that_takes_nothing_does_not_hold_up_the_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

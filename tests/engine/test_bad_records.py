@@ -185,6 +185,7 @@ def test_dead_letters_in_a_topic_are_raw_with_the_reason_in_their_headers(
     assert_nothing_lost_nothing_twice(config, range(2))
 
 
+@pytest.mark.long
 def test_a_commit_that_is_tried_again_does_not_send_its_dead_letters_again(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, points: Path
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_bad_record_ends_the_connector_after_everything_before_it(
     assert sorted(map(str, left)) == sorted(table(config, source).file_uris())
 
 
+@pytest.mark.long
 def test_a_value_that_does_not_fit_the_table_is_a_bad_record(
     topic: MakeTopic, produce: Produce, lake: Lake
 ) -> None:
@@ -303,6 +304,7 @@ def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
     assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
 
 
+@pytest.mark.long
 def test_fields_that_appear_become_columns(topic: MakeTopic, produce: Produce, lake: Lake) -> None:
     source = topic(partitions=2)
     produce(source, records(50))

@@ -27,6 +27,7 @@ from semel.sinks.kafka.sender import Sender
 from semel.sinks.kafka.targets import Targets
 from semel.tasks.pipeline import Converted, Pipeline
 from tests import databases
+from tests.polled import polled
 
 KINDS = ["int64", "string", "boolean"]
 VALUES = {"int64": 7, "string": "x", "boolean": True}
@@ -60,19 +61,12 @@ def value(number: int, kind: str | None) -> bytes | None:
 def raw(poll: Sequence[Record], values: Sequence[bytes | None] = ()) -> pa.Table:
     """A poll by partitions, as consumers give it; the offset is the place in the partition."""
     offsets = [sum(r[0] == p for r in poll[:n]) for n, (p, _, _) in enumerate(poll)]
-    table = pa.table(
-        {
-            "key": pa.array([str(key).encode() for _, _, key in poll], pa.binary()),
-            "value": pa.array(
-                values or [value(n, kind) for n, (_, kind, _) in enumerate(poll)], pa.binary()
-            ),
-            "partition": pa.array([p for p, _, _ in poll], pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "timestamp": pa.array([0] * len(poll), pa.timestamp("ms", "UTC")),
-            "headers": pa.nulls(
-                len(poll), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            ),
-        }
+    table = polled(
+        values or [value(n, kind) for n, (_, kind, _) in enumerate(poll)],
+        [str(key).encode() for _, _, key in poll],
+        offsets=offsets,
+        partitions=[p for p, _, _ in poll],
+        headers=[None] * len(poll),
     )
     return table.take(pa.array(np.argsort([p for p, _, _ in poll], kind="stable")))
 

@@ -12,7 +12,7 @@ import pytest
 
 from semel.audit import audit
 from semel.core import failpoints
-from semel.core.errors import ConfigError, Fenced, ServiceError
+from semel.core.errors import ConfigError, ServiceError
 from semel.core.ledger import TopicPartition, firsts
 from semel.driver.planning import plan
 from semel_lab.drill.disk import Disk
@@ -22,10 +22,13 @@ from tests.conftest import MakeTopic, Produce
 from tests.databases import SYSTEMS
 from tests.engine.conftest import Configure, Start, connector
 from tests.engine.harness import (
+    MANY_COMMITS,
+    SHORT_SESSION,
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
     name,
+    one_takes_the_place,
     records,
     some,
     sql,
@@ -47,19 +50,14 @@ def configure(kafka: Kafka, sql_url: str) -> Configure:
     return connector(kafka, own)
 
 
-@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = configure(
-        source,
-        {
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.heartbeat.interval.ms": 300,
-        },
-    )
+    config = configure(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
     sink = plan(config).sink
@@ -67,10 +65,7 @@ def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
         sink.set_positions(firsts({TopicPartition(source, 0): 0}))
     sink.close()
     second = start(config)
-    wait_until(lambda: not (first.alive and second.alive))
-    loser, winner = (first, second) if not first.alive else (second, first)
-    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
-        loser.wait()
+    winner = one_takes_the_place(first, second)
     produce(source, records(100, start=500))
     winner.until(lambda p: sum(p.positions.values()) >= 600)
     winner.stop()
@@ -99,9 +94,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
     keys: dict[str, Any] = {
         "tasks.max": 2,
         "max.retries": 5000,
-        "consumer.override.max.poll.records": 20,
-        "consumer.override.session.timeout.ms": 1500,
-        "consumer.override.heartbeat.interval.ms": 300,
+        **SHORT_SESSION,
     }
     config = configure(source, keys)
     system = config["connector.class"]

@@ -203,6 +203,7 @@ def test_fences_in_a_row_end_a_task_that_other_workers_may_have_run_after_a_whil
     assert supervisor.progress.fences == supervisor.progress.restarts == outlived
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped", [True, False])
 def test_tasks_of_a_run_that_was_stopped_while_it_was_prepared_get_no_plan(stopped: bool) -> None:
     orders, said = RunControl(assignment=TaskAssignment([])), list[str]()

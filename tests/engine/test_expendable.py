@@ -92,6 +92,7 @@ def who_forks() -> int:
     return os.getppid()
 
 
+@pytest.mark.long
 def test_a_process_that_forks_others_is_replaced_when_it_dies() -> None:
     died = expendable.call(LIMITS, who_forks)
     os.kill(died, signal.SIGKILL)

@@ -145,6 +145,7 @@ def test_a_disk_that_fills_up_is_tried_again_and_then_named(
     assert_nothing_lost_nothing_twice(config, range(200))
 
 
+@pytest.mark.long
 def test_the_disk_is_full_when_the_entry_is_to_be_written(
     topic: MakeTopic,
     produce: Produce,
@@ -242,6 +243,7 @@ def test_other_formats_are_exactly_once_too(
     assert sorted(found) == list(range(COUNT))
 
 
+@pytest.mark.long
 def test_a_bad_record_ends_the_connector_after_everything_before_it(
     topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_value_that_does_not_fit_is_a_bad_record(
     assert "cannot" in letter["message"] or "eleven" in letter["message"]
 
 
+@pytest.mark.long
 def test_tombstones_that_fail_are_bad_records(
     topic: MakeTopic, produce: Produce, files: Configure
 ) -> None:
@@ -285,6 +288,7 @@ def test_tombstones_that_fail_are_bad_records(
     assert [p.failed for p in report.partitions] == [1]
 
 
+@pytest.mark.long
 def test_topics_that_match_the_pattern_are_picked_up_while_it_runs(
     topic: MakeTopic, produce: Produce, files: Configure, start: Start
 ) -> None:

@@ -9,12 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from semel import sinks
 from semel.config import ConnectorConfig, read
 from semel.tasks.pipeline import Pipeline
+from tests.polled import polled
 
 CONDITION = {
     "transforms.f.type": "io.confluent.connect.transforms.Filter$Value",
@@ -36,16 +36,9 @@ def left(sink: Mapping[str, str], given: Mapping[str, str]) -> list[dict[str, An
     connector = read(ConnectorConfig, {**raw, **sink, **given})
     made = sinks.create(connector)
     texts = [json.dumps({"n": n, "day": f"2024-01-0{n}"}).encode() for n in (1, 2, 3)]
-    records = {
-        "key": pa.array([b"a", b"b", b"c"]),
-        "value": pa.array(texts),
-        "partition": pa.array([0] * 3, pa.int32()),
-        "offset": pa.array(range(3), pa.int64()),
-        "timestamp": pa.array([0] * 3, pa.timestamp("ms", "UTC")),
-        "headers": pa.nulls(3, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    }
+    records = polled(texts, [b"a", b"b", b"c"], headers=[None] * 3)
     try:
-        found = Pipeline(connector, made, target=made.schema).convert("t", pa.table(records))
+        found = Pipeline(connector, made, target=made.schema).convert("t", records)
     finally:
         made.close()
     assert (found.failed, found.filtered) == ([], 2)

@@ -230,6 +230,7 @@ def elsewhere(postgres: Postgres) -> Callable[[Config], Config]:
     return lambda config: {**config, "connection.url": postgres.create_database(name())}
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_semels_own_copy_does_not_make_a_connector_skip_what_an_empty_database_lacks(
     topic: MakeTopic,

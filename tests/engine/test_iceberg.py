@@ -78,6 +78,7 @@ def test_a_table_that_is_rolled_back_ends_a_run_at_once(
         running.wait()
 
 
+@pytest.mark.long
 def test_the_table_may_be_rewritten_and_its_snapshots_expired_meanwhile(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
@@ -119,6 +120,7 @@ def test_with_latest_nothing_is_passed_over_by_a_crash_before_the_first_row(
     assert_nothing_lost_nothing_twice(config, range(10, 30))
 
 
+@pytest.mark.long
 def test_the_last_change_of_a_key_wins_however_its_partition_is_split(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:
@@ -164,6 +166,7 @@ def test_several_topics_share_a_table(
     assert (by_counts.lost, by_counts.duplicated, by_counts.exact) == (0, 0, False)
 
 
+@pytest.mark.long
 def test_change_events_insert_replace_and_delete_rows(
     topic: MakeTopic, produce: Produce, warehouse: Configure
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_failure_between_two_tables_is_judged_by_their_ledgers(
     assert_each_where_it_belongs_and_once(config, range(COUNT))
 
 
+@pytest.mark.long
 def test_of_two_drivers_one_is_fenced_and_nothing_is_duplicated(
     topic: MakeTopic, produce: Produce, warehouse: Configure, start: Start
 ) -> None:
@@ -179,6 +180,7 @@ def test_what_another_program_has_continued_is_not_written_again(
     assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
 
 
+@pytest.mark.long
 def test_a_table_may_join_later(topic: MakeTopic, produce: Produce, warehouse: Configure) -> None:
     source = topic(partitions=2)
     produce(source, records(100))

@@ -21,6 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return now, given
 
 
+@pytest.mark.long
 def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(clock: Clock) -> None:
     now, given = clock
     garbage = memory.Garbage()
@@ -34,6 +35,7 @@ def test_an_idle_task_gives_memory_back_but_not_after_each_small_commit(clock: C
     gc.unfreeze()  # it is this process's garbage
 
 
+@pytest.mark.long
 def test_a_task_in_full_flow_gives_memory_back_now_and_then(clock: Clock) -> None:
     now, given = clock
     garbage = memory.Garbage(every=1.0)

@@ -18,6 +18,7 @@ from semel.sinks.sql.sink import SqlSink
 from semel.tasks.batch import Batcher
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicTable
+from tests.polled import polled
 
 Record = tuple[str | None, str | None]
 """Key and value."""
@@ -69,17 +70,9 @@ class Target:
             return connection.execute("SELECT * FROM t ORDER BY 1").fetchall()
 
 
-def _table(polled: tuple[Record, ...]) -> pa.Table:
-    keys, values = zip(*polled, strict=True)
-    return pa.table(
-        {
-            "value": pa.array([v and v.encode() for v in values], pa.binary()),
-            "key": pa.array([k and k.encode() for k in keys], pa.binary()),
-            "partition": pa.array([0] * len(polled), pa.int32()),
-            "offset": pa.array(range(len(polled)), pa.int64()),
-            "timestamp": pa.array([0] * len(polled), pa.timestamp("ms", "UTC")),
-        }
-    )
+def _table(records: tuple[Record, ...]) -> pa.Table:
+    keys, values = zip(*records, strict=True)
+    return polled([v and v.encode() for v in values], [k and k.encode() for k in keys])
 
 
 @pytest.mark.parametrize("key", ['"a"', '{"k": "a"}'])

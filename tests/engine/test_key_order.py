@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from semel.config import ConnectorConfig, read
@@ -16,6 +15,7 @@ from semel.sinks.sql.sink import SqlSink
 from semel.tasks.batch import Batcher
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicTable
+from tests.polled import polled
 
 Record = tuple[int, int, int, str, int]  # partition, offset, timestamp, key, value
 
@@ -40,18 +40,16 @@ def made(path: Path) -> tuple[SqlSink, Batcher]:
     return sink, Batcher(connector, Pipeline(connector, sink, target=sink.schema))
 
 
-def written(path: Path, *polled: Record) -> dict[str, int]:
+def written(path: Path, *records: Record) -> dict[str, int]:
     """What the table holds after one commit of these records."""
     sink, batcher = made(path)
-    partitions, offsets, timestamps, keys, values = zip(*polled, strict=True)
-    table = pa.table(
-        {
-            "value": pa.array([f'{{"n":{v}}}'.encode() for v in values], pa.binary()),
-            "key": pa.array([k.encode() for k in keys], pa.binary()),
-            "partition": pa.array(partitions, pa.int32()),
-            "offset": pa.array(offsets, pa.int64()),
-            "timestamp": pa.array(timestamps, pa.timestamp("ms", "UTC")),
-        }
+    partitions, offsets, timestamps, keys, values = zip(*records, strict=True)
+    table = polled(
+        [f'{{"n":{v}}}'.encode() for v in values],
+        [k.encode() for k in keys],
+        offsets=offsets,
+        partitions=partitions,
+        timestamps=timestamps,
     )
     positions = {TopicPartition("t", p): 0 for p in np.unique(partitions).tolist()}
     batch = batcher.batch([TopicTable("t", table)], positions, {})

@@ -132,6 +132,7 @@ def _slowly(rows: pa.Table) -> pa.Table:
     return rows
 
 
+@pytest.mark.long
 def test_a_topic_created_again_under_load_stops_it_before_its_records_are_committed(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_record_that_is_too_large_for_a_sample_is_left_to_the_task(
     assert (dict(found.tables), found.cut) == ({}, True)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_task_that_unpacks_too_much_is_named_with_its_partition_and_others_continue(
     bomb: str,

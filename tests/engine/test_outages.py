@@ -221,6 +221,7 @@ def test_a_lake_whose_disk_becomes_read_only_or_full_is_waited_for(
     assert (report.lost, report.duplicated) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_task_that_has_left_calls_behind_starts_again_in_a_new_process(
     topic: MakeTopic,
     produce: Produce,

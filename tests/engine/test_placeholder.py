@@ -110,6 +110,7 @@ def test_it_does_not_join_a_group_that_has_members(slow_kafka: Kafka) -> None:
     consumer.close()
 
 
+@pytest.mark.long
 def test_it_leaves_when_the_run_ends_before_it_began(slow_kafka: Kafka) -> None:
     run: Any = Runs(slow_kafka, tasks=2)
     placeholder = Placeholder(run, "me")

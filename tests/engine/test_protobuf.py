@@ -77,6 +77,7 @@ def produced(registry: SchemaRegistry, orders: str, produce: Produce) -> None:
     produce(orders, records)
 
 
+@pytest.mark.long
 def test_a_topic_of_several_schemas_to_postgresql(
     registry: SchemaRegistry,
     topic: MakeTopic,

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.integration
 FRESH = {"consumer.override.metadata.max.age.ms": 1000}
 
 
+@pytest.mark.long
 def test_a_commit_holds_at_most_max_poll_records(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_commit_holds_at_most_max_poll_records(
     )
 
 
+@pytest.mark.long
 def test_a_commit_holds_at_most_a_quarter_of_max_poll_bytes(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -252,6 +254,7 @@ def test_no_commit_begins_once_a_task_has_subscribed_again(
     assert_nothing_lost_nothing_twice(config, range(100))
 
 
+@pytest.mark.long
 def test_a_topic_deleted_and_created_again_stops_it(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -267,6 +270,7 @@ def test_a_topic_deleted_and_created_again_stops_it(
         audit(config)
 
 
+@pytest.mark.long
 def test_a_topic_deleted_and_created_again_under_a_running_task_stops_it(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:

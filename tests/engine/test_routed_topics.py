@@ -26,6 +26,7 @@ from semel.tasks.commit import deliver
 from semel.tasks.pipeline import Pipeline
 from semel.tasks.poll import TopicTable
 from semel.tasks.transform import Transformed
+from tests.polled import polled
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import Target
 
@@ -94,19 +95,7 @@ def _all_to_one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def poll(topic: str, values: Sequence[int]) -> TopicTable:
-    count = len(values)
-    return TopicTable(
-        topic,
-        pa.table(
-            {
-                "value": pa.array([json.dumps({"n": n}).encode() for n in values]),
-                "key": pa.nulls(count, pa.binary()),
-                "partition": pa.array([0] * count, pa.int32()),
-                "offset": pa.array(range(count), pa.int64()),
-                "timestamp": pa.array([0] * count, pa.timestamp("ms", "UTC")),
-            }
-        ),
-    )
+    return TopicTable(topic, polled([json.dumps({"n": n}).encode() for n in values]))
 
 
 def committed(store: Store, polls: Sequence[TopicTable]) -> dict[TopicPartition, LedgerEntry]:

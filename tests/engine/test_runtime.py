@@ -65,6 +65,7 @@ def reached(connector: Connector, offsets: int) -> Callable[[], bool]:
     return is_there
 
 
+@pytest.mark.long
 def test_a_paused_connector_keeps_its_tasks_and_reads_nothing_while_others_go_on(
     runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure,
     caplog: pytest.LogCaptureFixture,
@@ -153,6 +154,7 @@ def test_a_topic_that_is_missing_at_the_start_is_waited_for(
     wait_until(reached(connector, 10))
 
 
+@pytest.mark.long
 def test_a_stopped_connector_has_no_tasks_until_it_resumes(
     runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -215,6 +217,7 @@ def test_topics_that_do_not_exist_yet_are_waited_for_and_named_each_time(
     wait_until(reached(connector, 20))
 
 
+@pytest.mark.long
 def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
     runtime: Runtime,
     topic: MakeTopic,
@@ -248,6 +251,7 @@ def test_tasks_start_while_the_run_is_prepared_and_end_if_it_cannot_be(
     assert_nothing_lost_nothing_twice(config, range(10))
 
 
+@pytest.mark.long
 def test_positions_may_be_moved_while_tasks_wait_for_their_plan(
     runtime: Runtime,
     topic: MakeTopic,
@@ -277,6 +281,7 @@ def test_positions_may_be_moved_while_tasks_wait_for_their_plan(
     assert_nothing_lost_nothing_twice(config, range(4, 10))
 
 
+@pytest.mark.long
 def test_restarting_the_failed_tasks_leaves_the_others_alone(
     runtime: Runtime, topic: MakeTopic, produce: Produce, configure: Configure, tmp_path: Path
 ) -> None:

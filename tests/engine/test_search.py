@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import uuid
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -15,17 +13,20 @@ import pytest
 
 from semel.audit import audit
 from semel.core import failpoints
-from semel.core.errors import BadRecord, Fenced
+from semel.core.errors import BadRecord
 from semel.driver.planning import plan
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.opensearch import OpenSearch
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic, Produce, started_apart
 from tests.engine.conftest import Configure, Start, connector
 from tests.engine.harness import (
+    MANY_COMMITS,
+    SHORT_SESSION,
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
     drive,
+    one_takes_the_place,
     records,
     some,
     wait_until,
@@ -51,17 +52,7 @@ def configure(kafka: Kafka, opensearch: OpenSearch) -> Configure:
 @pytest.fixture
 def own_opensearch(services_directory: Path, jdk: None) -> Iterator[Callable[[], OpenSearch]]:
     """Starts an OpenSearch of the test's own."""
-    started: list[OpenSearch] = []
-
-    def start() -> OpenSearch:
-        mine = OpenSearch(services_directory / f"opensearch-{uuid.uuid4().hex[:8]}", heap="256m")
-        started.append(mine)
-        return mine.start()
-
-    yield start
-    for mine in started:
-        mine.kill()
-        shutil.rmtree(mine.directory, ignore_errors=True)
+    yield from started_apart(services_directory, lambda at: OpenSearch(at, heap="256m"))
 
 
 @pytest.mark.long
@@ -78,25 +69,17 @@ def test_a_driver_that_dies_leaves_nothing_undone(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_of_two_runs_one_stops_as_fenced_and_nothing_is_written_twice(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = configure(
-        source,
-        {
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.heartbeat.interval.ms": 300,
-        },
-    )
+    config = configure(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
     second = start(config)
-    wait_until(lambda: not (first.alive and second.alive))
-    loser, winner = (first, second) if not first.alive else (second, first)
-    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
-        loser.wait()
+    winner = one_takes_the_place(first, second)
     produce(source, records(100, start=500))
     winner.until(lambda p: sum(p.positions.values()) >= 600)
     winner.stop()
@@ -126,9 +109,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_harms_nothing
     keys: dict[str, Any] = {
         "tasks.max": 2,
         "max.retries": 100,
-        "consumer.override.max.poll.records": 20,
-        "consumer.override.session.timeout.ms": 1500,
-        "consumer.override.heartbeat.interval.ms": 300,
+        **SHORT_SESSION,
         "key.ignore": not keyed,
     }
     config = configure(source, keys)
@@ -228,6 +209,7 @@ def test_documents_are_left_out_by_the_users_choice_and_counted(
     assert f"{source}-0 offset 50 is left out (behavior.on.malformed.documents=warn)" in caplog.text
 
 
+@pytest.mark.long
 def test_a_bad_record_stops_the_connector_where_documents_are_left_out_by_choice(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

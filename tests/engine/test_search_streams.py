@@ -77,6 +77,7 @@ def _request(url: str, method: str, path: str, content: bytes | None = None) -> 
         answer.read()
 
 
+@pytest.mark.long
 def test_each_document_has_the_time_of_a_field_or_of_its_record(
     topic: MakeTopic, produce: Produce, configure: Configure, streams: str
 ) -> None:

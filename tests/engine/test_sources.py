@@ -41,7 +41,7 @@ from semel.kafka import transactions
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.kafka.transactions import Transactions
-from semel.sources.offsets.file import parsed, serialized
+from semel.sources.offsets.outside import parsed, serialized
 from semel.sources.offsets.owner import own
 from semel.sources.offsets.owner import producer as owner_producer
 from semel.sources.offsets.store import Owner, SourceOffsets, StoredOffsets
@@ -200,6 +200,7 @@ def test_a_task_that_is_killed_anywhere_loses_and_repeats_nothing(
     assert seen(config) == lines(60)
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_between_records_and_commit_repeats_nothing(
     path: Path, points: Path, source: Callable[..., Config], start: Start
 ) -> None:
@@ -246,6 +247,7 @@ def test_the_later_of_two_simultaneous_runs_continues(
     assert seen(config) == written
 
 
+@pytest.mark.long
 def test_in_a_cluster_a_source_begins_again_after_a_fence(
     path: Path, source: Callable[..., Config], start: Start
 ) -> None:
@@ -380,6 +382,7 @@ def test_fewer_tasks_than_before_fence_those_beyond(
     assert seen(dict(connector.originals)) == []
 
 
+@pytest.mark.long
 def test_a_run_with_another_group_id_fences_the_former_ones_even_after_a_crash(
     source: Callable[..., Config],
     offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
@@ -427,6 +430,7 @@ def test_a_former_group_id_whose_producers_may_not_be_fenced_is_named(
         own(later, offsets_of(later), [()], fences=True)
 
 
+@pytest.mark.long
 def test_a_start_with_a_group_id_that_this_user_may_not_use_leaves_no_trace(
     source: Callable[..., Config],
     offsets_of: Callable[[SourceConnectorConfig], SourceOffsets],
@@ -658,6 +662,7 @@ def test_a_task_of_an_earlier_run_that_starts_again_finds_itself_replaced(
     assert seen(dict(connector.originals)) == []
 
 
+@pytest.mark.long
 def test_partitions_are_read_side_by_side_and_divided_anew_when_there_are_more(
     folder: Path, source: Callable[..., Config], start: Start
 ) -> None:
@@ -754,6 +759,7 @@ class LedgerSource(semel_folder.FolderSource):
 """
 
 
+@pytest.mark.long
 def test_a_source_may_say_where_its_transactions_end(
     folder: Path, source: Callable[..., Config], start: Start
 ) -> None:
@@ -793,6 +799,7 @@ def test_a_transaction_that_the_brokers_abort_again_and_again_is_not_called_anot
         task._conflict(LedgerConflict("fenced"))
 
 
+@pytest.mark.long
 def test_at_least_once_repeats_after_a_crash_but_loses_nothing(
     path: Path, points: Path, source: Callable[..., Config], start: Start
 ) -> None:
@@ -838,6 +845,7 @@ def refused(postgres: Postgres) -> int:
     return log.count("in a read-only transaction")
 
 
+@pytest.mark.long
 def test_a_table_that_can_be_read_but_not_written_repeats_one_batch_and_no_more(
     path: Path,
     database: str,
@@ -886,6 +894,7 @@ def test_the_later_of_two_runs_with_offsets_in_a_table_continues(
     second.stop()
 
 
+@pytest.mark.long
 def test_a_source_continues_at_least_once_from_kafka_connects_offsets_file(
     path: Path,
     tmp_path: Path,
@@ -997,6 +1006,7 @@ def test_with_tolerance_a_record_that_a_transform_refuses_is_skipped_and_counted
     assert "3 records: 0 lost, 0 duplicated, 2 skipped" in told.output.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_pause_resume_and_restart(path: Path, source: Callable[..., Config]) -> None:
     config = source()
     append(path, lines(5))
@@ -1073,6 +1083,7 @@ def test_the_audit_of_a_source_finds_each_record_that_is_wrong(
     assert again in told.output
 
 
+@pytest.mark.long
 def test_offsets_are_shown_set_and_reset_from_the_command_line(
     path: Path, source: Callable[..., Config], start: Start, written: Callable[[Config], Path]
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
     assert audit_source(plan_source(changed)).broken
 
 
+@pytest.mark.long
 def test_the_audit_of_a_connector_that_runs_ends_and_finds_what_is_wrong(
     config: Config, start: Start, produce: Produce
 ) -> None:

@@ -86,6 +86,7 @@ def test_crashes_inside_files_and_before_they_are_moved_lose_and_repeat_nothing(
     assert (report.records, report.lost, report.duplicated, report.broken) == (750, 0, 0, False)
 
 
+@pytest.mark.long
 def test_a_broken_file_stops_the_connector_once_and_is_moved(
     config: Config, folder: Path, start: Start
 ) -> None:

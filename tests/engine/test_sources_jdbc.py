@@ -127,6 +127,7 @@ def test_a_task_and_a_driver_that_are_killed_lose_and_repeat_nothing(
     assert seen(config) == list(range(1, 151))
 
 
+@pytest.mark.long
 def test_a_missing_topic_of_a_table_stops_the_connector_before_its_first_record(
     source: Callable[..., Config], start: Start
 ) -> None:
@@ -199,6 +200,7 @@ def test_an_audit_knows_the_earlier_versions_of_updated_rows(
     assert audit_source(plan_source(config)).lost == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_read(
     database: str,
@@ -234,6 +236,7 @@ def test_an_audit_does_not_miss_versions_that_were_replaced_before_they_were_rea
         audit_source(plan_source(config))
 
 
+@pytest.mark.long
 def test_a_first_load_in_ranges_that_is_killed_in_the_middle_goes_on_there(
     database: str, points: Path, source: Callable[..., Config], start: Start
 ) -> None:
@@ -279,6 +282,7 @@ def test_a_bulk_query_that_is_killed_comes_once_and_not_again_before_its_time(
     assert seen(config)[100:106] == [1, 2, 3, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_table_that_appears_while_the_connector_runs_is_read_without_repeating_another(
     database: str, source: Callable[..., Config], start: Start
 ) -> None:
@@ -363,6 +367,7 @@ def ago(url: str, seconds: int) -> str:
     return f"utc_timestamp(6) - INTERVAL {seconds} SECOND"
 
 
+@pytest.mark.long
 def test_a_row_that_no_record_can_hold_stops_the_connector_or_is_left_out_and_named(
     database: str,
     source: Callable[..., Config],

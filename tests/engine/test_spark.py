@@ -186,6 +186,7 @@ def test_two_thousand_partitions_on_four_tasks_start_and_commit(
     assert ids(config["connection.url"], source) == list(range(4000))
 
 
+@pytest.mark.long
 def test_the_worker_daemon_keeps_the_users_archives_on_the_path(tmp_path: Path) -> None:
     mine, jar, pyspark = (str(tmp_path / n) for n in ("mine.zip", "spark-core.jar", "pyspark.zip"))
     program = f"""
@@ -204,6 +205,7 @@ def test_the_worker_daemon_keeps_the_users_archives_on_the_path(tmp_path: Path) 
     assert done.stdout.strip() == str([mine])
 
 
+@pytest.mark.long
 def test_no_process_is_left_when_the_driver_is_killed(
     topic: MakeTopic, produce: Produce, configure: Configure, launch: Launch
 ) -> None:

@@ -100,6 +100,7 @@ os.kill(os.getpid(), 9)
     assert wait_gone(pid)
 
 
+@pytest.mark.long
 def test_it_imports_for_a_worker_what_its_tasks_would_import_one_by_one() -> None:
     code = (
         "import sys; from semel.spark.standby import _import_connector; _import_connector({}); "

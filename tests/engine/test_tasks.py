@@ -30,10 +30,13 @@ from semel.tasks.retry import Backoff
 from tests.conftest import MakeTopic, Produce, wait_gone
 from tests.engine.conftest import Configure, Start
 from tests.engine.harness import (
+    MANY_COMMITS,
+    SHORT_SESSION,
     LocalSpark,
     assert_nothing_lost_nothing_twice,
     caught_up,
     freezing,
+    one_takes_the_place,
     records,
     some,
     sql,
@@ -67,20 +70,11 @@ def test_of_two_runs_of_one_connector_one_stops_as_fenced_and_nothing_is_written
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = configure(
-        source,
-        {
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.heartbeat.interval.ms": 300,
-        },
-    )
+    config = configure(source, MANY_COMMITS)
     first = start(config, transform)
     first.until(lambda p: p.rows > 0)
     second = start(config, transform)
-    wait_until(lambda: not (first.alive and second.alive))
-    loser, winner = (first, second) if not first.alive else (second, first)
-    with pytest.raises(Fenced, match="another run of this connector has taken its place"):
-        loser.wait()
+    winner = one_takes_the_place(first, second)
     produce(source, records(500, start=500))
     winner.until(lambda p: sum(p.positions.values()) >= 1000)
     winner.stop()
@@ -112,9 +106,7 @@ def test_a_task_that_wakes_up_after_its_partitions_were_taken_over_writes_nothin
         source,
         {
             "tasks.max": 2,
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.session.timeout.ms": 1500,
-            "consumer.override.heartbeat.interval.ms": 300,
+            **SHORT_SESSION,
             "max.retries": 5000,
         },
     )
@@ -192,6 +184,7 @@ def test_a_run_that_was_frozen_ends_and_the_one_that_has_replaced_it_continues(
     assert_nothing_lost_nothing_twice(config, range(300))
 
 
+@pytest.mark.long
 def test_more_tasks_than_partitions_is_no_error(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -203,6 +196,7 @@ def test_more_tasks_than_partitions_is_no_error(
     assert_nothing_lost_nothing_twice(config, range(50))
 
 
+@pytest.mark.long
 def test_a_job_that_fails_is_started_again_after_a_pause(
     topic: MakeTopic,
     produce: Produce,
@@ -246,7 +240,8 @@ def test_workers_that_cannot_import_semel_end_the_run_with_what_to_do(
         caught_up(configure(topic()), spark=Bare())
 
 
-@pytest.mark.parametrize("evolve", some(["false", "true"], {"true"}))
+@pytest.mark.long
+@pytest.mark.parametrize("evolve", ["false", "true"])
 def test_two_tasks_may_make_the_table_of_an_empty_topic_at_once(
     evolve: str,
     topic: MakeTopic,
@@ -290,6 +285,7 @@ def test_a_run_that_is_stopped_while_its_job_waits_to_start_again_ends_at_once(
     assert spark.jobs == 1
 
 
+@pytest.mark.long
 def test_a_task_that_does_not_stop_in_time_is_cancelled(
     topic: MakeTopic,
     produce: Produce,
@@ -309,6 +305,7 @@ def test_a_task_that_does_not_stop_in_time_is_cancelled(
     assert_nothing_lost_nothing_twice(config, range(10))
 
 
+@pytest.mark.long
 def test_a_task_whose_driver_is_gone_fails(
     topic: MakeTopic, configure: Configure, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +360,7 @@ class _BrokenTask:
         self._run_task(*arguments)  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_a_task_whose_consumer_has_lost_sight_of_all_brokers_connects_anew(
     topic: MakeTopic,
     produce: Produce,
@@ -447,9 +445,7 @@ def test_a_consumer_that_hears_nothing_more_of(
         source,
         {
             "tasks.max": "1",
-            "consumer.override.max.poll.records": 20,
-            "consumer.override.session.timeout.ms": 1500,
-            "consumer.override.heartbeat.interval.ms": 300,
+            **SHORT_SESSION,
         },
     )
     others = itertools.count(300)

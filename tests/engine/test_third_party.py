@@ -94,6 +94,7 @@ def stored(config: Config, database: str) -> dict[bytes, bytes]:
     return found
 
 
+@pytest.mark.long
 def test_a_drill_sets_no_key_that_the_sink_does_not_know(config: Config, tmp_path: Path) -> None:
     stage = Stage(config, tmp_path / "drill")
     assert not [w for w in stage.planned.warnings if "unknown configuration key" in w]

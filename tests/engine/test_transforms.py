@@ -123,6 +123,7 @@ def test_a_chain_runs_where_the_driver_commits(
     assert (report.lost, report.duplicated, report.kept) == (0, 0, True), report
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_a_router_splits_a_topic_into_tables_and_goes_on_after_a_restart(
     topic: MakeTopic, produce: Produce, kafka: Kafka, database: str

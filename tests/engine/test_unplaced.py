@@ -62,6 +62,7 @@ def test_a_misspelt_column_of_plain_json_is_said_and_counted_and_the_audit_sees_
     assert (accepted.unplaced, accepted.broken) == ((), False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "keys", [{"field.exclude.list": "price"}, {"fields.whitelist": "id"}, {"auto.evolve": "true"}]
 )
@@ -128,6 +129,7 @@ def test_a_field_that_comes_later_is_noticed_beside_json_columns(
     assert caught_up(config).unplaced == {(source, "colour"): 2, (source, "size"): 2}
 
 
+@pytest.mark.long
 def test_a_lake_says_and_counts_them_too(
     topic: MakeTopic, produce: Produce, lake: Lake, warehouse: Configure
 ) -> None:

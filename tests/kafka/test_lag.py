@@ -38,6 +38,7 @@ def test_positions_published_to_the_group_equal_the_ledger_after_a_run(
     assert sum(found.values()) == 1000
 
 
+@pytest.mark.long
 def test_lag_is_what_kafka_holds_beyond_the_published_positions(
     kafka: Kafka,
     topic: MakeTopic,

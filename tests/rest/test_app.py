@@ -144,6 +144,7 @@ def test_rows_deleted_after_offsets_were_altered_are_lost(
     assert [h["reason"] for h in report["holes"]] == ["skipped"]
 
 
+@pytest.mark.long
 def test_offsets_of_a_stopped_connector_are_altered_and_reset_in_its_ledger(
     worker: Worker,
     topic: MakeTopic,
@@ -217,6 +218,7 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_connector_goes_on(
     assert other.json()["message"].startswith("Connector name configuration (other) doesn't match")
 
 
+@pytest.mark.long
 def test_answers_have_the_warnings_of_a_configuration(
     worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
@@ -262,6 +264,7 @@ def test_a_null_is_an_error_of_its_key(
     assert api.get("/connectors").json() == []
 
 
+@pytest.mark.long
 def test_an_offset_that_a_sink_cannot_use_is_refused(
     worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
@@ -315,6 +318,7 @@ def test_an_offset_that_a_source_cannot_use_is_refused(worker: Worker, tmp_path:
         assert message in answer.json()["message"]
 
 
+@pytest.mark.long
 def test_a_number_in_a_configuration_keeps_its_text(
     worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:
@@ -338,6 +342,7 @@ def test_a_task_that_is_no_number_is_not_found(worker: Worker) -> None:
         assert answer.json() == {"error_code": 404, "message": "HTTP 404 Not Found"}, task
 
 
+@pytest.mark.long
 def test_a_connector_inherits_what_the_worker_says_and_no_more(
     worker: Worker, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -551,6 +556,7 @@ def test_a_connector_that_has_failed_is_stopped_and_resumed(
     wait_until(lambda: file.exists() and len(file.read_text().splitlines()) == 3)
 
 
+@pytest.mark.long
 def test_changes_of_one_connector_at_once_lose_none(
     worker: Worker, topic: MakeTopic, configure: Configure
 ) -> None:

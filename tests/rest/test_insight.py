@@ -67,6 +67,7 @@ def test_guarantee_ledger_lag_metrics_and_audit_of_a_connector(
     assert api.get("/semel/connectors/none/lag").status_code == 404
 
 
+@pytest.mark.long
 def test_the_api_says_what_a_running_connector_waits_for_and_since_when(
     worker: Worker, kafka: Kafka, produce: Produce, configure: Configure, database: str
 ) -> None:
@@ -131,6 +132,7 @@ def scraped(api: Client) -> str:
     return api.get("/metrics").text
 
 
+@pytest.mark.long
 def test_lag_of_a_source_is_what_it_has_still_to_read(
     worker: Worker, topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, cast
@@ -443,26 +444,17 @@ def test_a_certificate_that_is_demanded_is_a_login(
 # Browsers
 
 
-@pytest.mark.parametrize(
-    ("host", "passes"),
-    [
-        ("evil.example", False),
-        ("evil.example:8083", False),
-        ("localhost.evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("localhost", True),
-        ("LOCALHOST:8083", True),
-        ("localhost.", True),
-        ("127.0.0.1:8083", True),
-        ("192.0.2.7", True),
-        ("[::1]:8083", True),
-        ("worker.example:80", True),
-        ("proxy.example", True),
-    ],
-)
+HOSTS = {
+    **dict.fromkeys(("evil.example", "evil.example:8083", "localhost.evil.example"), False),
+    **dict.fromkeys(("127.0.0.1.evil.example",), False),
+    **dict.fromkeys(("localhost", "LOCALHOST:8083", "localhost.", "127.0.0.1:8083"), True),
+    **dict.fromkeys(("192.0.2.7", "[::1]:8083", "worker.example:80", "proxy.example"), True),
+}
+
+
 @pytest.mark.parametrize("authentication", ["none", "token"])
 def test_a_worker_answers_only_to_its_own_names(
-    host: str, passes: bool, authentication: str, send: Sends, state: Path
+    authentication: str, send: Sends, state: Path
 ) -> None:
     keys = {
         AUTHENTICATION: authentication,
@@ -471,9 +463,10 @@ def test_a_worker_answers_only_to_its_own_names(
     }
     send(keys, "GET", "/health")
     token = bearer(state.read_text().strip()) if authentication == "token" else {}
-    for method, path in (("GET", "/connectors"), ("DELETE", "/connectors/none")):
+    requests = (("GET", "/connectors"), ("DELETE", "/connectors/none"))
+    for (host, passes), (method, path) in product(HOSTS.items(), requests):
         answer = send(keys, method, path, headers={"Host": host, **token})
-        assert (answer.status_code == 403) is not passes
+        assert (answer.status_code == 403) is not passes, host
         if not passes:
             assert "semel.rest.allowed.hosts does not name" in answer.json()["message"]
 

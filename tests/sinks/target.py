@@ -1,9 +1,11 @@
-"""A database under test: sinks that write into it, and SQL to look at what they wrote."""
+"""What sinks under test are given, and what they say of it; and a database under test: sinks that
+write into it, and SQL to look at what they wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError
-from semel.core.ledger import Advance, OffsetRange
+from semel.core.ledger import Advance, LedgerEntry, OffsetRange, TopicPartition, firsts
 from semel.core.records import (
     KEY,
     OFFSET,
@@ -26,7 +28,9 @@ from semel.core.records import (
 )
 from semel.databases import base
 from semel.databases.postgresql import driver
+from semel.sinks.base import Sink
 from semel.sinks.postgresql import PostgresSink
+from semel.sinks.staging import StagingSink
 from tests.patience import PATIENCE
 
 
@@ -45,6 +49,29 @@ def released_at_last() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "RELEASE_TIME", PATIENCE)
         yield
+
+
+FIRST = TopicPartition("t", 0)
+
+
+class Place:
+    """Where sinks of one kind write to."""
+
+    kind: type[Any]
+
+    def config(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> dict[str, str]:
+        raise NotImplementedError
+
+    def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> Any:
+        """A sink that has not looked at the store yet."""
+        return self.kind(read(ConnectorConfig, self.config(name, keys)))
+
+    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> Any:
+        """A sink that has entered its first position."""
+        made = self.made(name, keys)
+        made.prepare(["t"])
+        made.start(firsts({FIRST: 0}))
+        return made
 
 
 class Target:
@@ -146,15 +173,28 @@ def put(sink: PostgresSink, *batches: Records) -> None:
     sink.write(Commit(batches))
 
 
-def refused(sink: PostgresSink, *batches: Records) -> dict[int, Rejected]:
+def refused(sink: Sink, *batches: Records) -> dict[int, Rejected]:
     """What the sink rejects, by offset."""
+    take = sink.stage if isinstance(sink, StagingSink) else sink.write  # type: ignore[attr-defined]
     try:
-        sink.write(Commit(batches))
+        take(Commit(batches))
     except RowsRejected as rejection:
         found = {r.offset: r for r in rejection.rejected}
         assert len(found) == len(rejection.rejected)
         return found
     raise AssertionError("nothing was rejected")
+
+
+def held(sink: Sink) -> LedgerEntry:
+    """The only entry of a ledger, without its time."""
+    (entry,) = sink.entries()
+    return replace(entry, updated_at="")
+
+
+def values(first: int, until: int, topic: str = "t", **more: Any) -> Commit:
+    """A commit of one row an offset, with the offset as its ``id``."""
+    offsets = range(first, until)
+    return Commit([records([{"id": i, **more} for i in offsets], offsets=offsets, topic=topic)])
 
 
 def advance(

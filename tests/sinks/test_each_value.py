@@ -32,6 +32,7 @@ from semel.sinks.sql.convert import convert
 from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
+from tests.polled import polled
 from tests.sinks.iceberg.conftest import Warehouse
 from tests.sinks.target import Target
 
@@ -141,14 +142,8 @@ def _commit(
 ) -> None:
     while True:
         kept = [n for n in batch if n not in bad]
-        raw = {
-            "key": pa.nulls(len(kept), pa.binary()),
-            "value": pa.array([given[n] for n in kept], pa.binary()),
-            "partition": pa.array([0] * len(kept), pa.int32()),
-            "offset": pa.array(kept, pa.int64()),
-            "timestamp": pa.array([0] * len(kept), pa.timestamp("ms", "UTC")),
-        }
-        made = pipeline.convert("t", pa.table(raw))
+        raw = polled([given[n] for n in kept], offsets=kept)
+        made = pipeline.convert("t", raw)
         bad |= {kept[f.index] for f in made.failed}
         if made.failed:
             continue

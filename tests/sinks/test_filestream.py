@@ -252,6 +252,7 @@ def hold(directory: Path, ready: Any) -> None:
         signal.pause()
 
 
+@pytest.mark.long
 def test_a_process_that_is_frozen_while_it_writes_is_reported(
     started: FileStreamSink, tmp_path: Path
 ) -> None:
@@ -328,6 +329,7 @@ def test_killed_at(
     assert_promise_kept(made, points, found, COUNT, exact=False)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_the_audit_refuses_lines_that_another_program_has_changed(
     topic: MakeTopic,
@@ -350,6 +352,7 @@ def test_the_audit_refuses_lines_that_another_program_has_changed(
         audit(made)
 
 
+@pytest.mark.long
 @pytest.mark.integration
 def test_the_audit_knows_lines_of_a_former_topic_and_offsets_that_were_never_read(
     topic: MakeTopic,

@@ -170,7 +170,7 @@ class Iceberg(Store):
         self._catalog.create_table(f"db.{name}", Columns(*fields))
 
     def sink(self, name: str) -> Sink:
-        made = self._warehouse.unprepared(keys={"topics": name, "iceberg.tables": f"db.{name}"})
+        made = self._warehouse.made(keys={"topics": name, "iceberg.tables": f"db.{name}"})
         made.prepare([name])
         return made
 
@@ -226,6 +226,7 @@ def problems(store: Store, number: int, written: Sequence[str]) -> list[str]:
     return wrong
 
 
+@pytest.mark.long
 def test_a_json_value_is_itself_in_the_table_or_refused(store: Store) -> None:
     found = [w for n in range(len(store.columns)) for w in problems(store, n, FIXED)]
     assert not found, "\n".join(found)

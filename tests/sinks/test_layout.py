@@ -28,6 +28,7 @@ from semel.sinks.layout import layout
 from semel.sinks.sql.sqlite import SqliteSink
 from semel.tasks.pipeline import Pipeline
 from tests import databases
+from tests.polled import polled
 from tests.sinks.target import records
 
 BASE = {"name": "c", "bootstrap.servers": "nowhere:9092", "topics": "t", "provenance": "true"}
@@ -98,9 +99,7 @@ def test_values_may_not_hold_what_provenance_is_called() -> None:
     pipeline = Pipeline(connector, SqliteSink(connector), target=lambda _: None)
 
     def given(value: bytes) -> Any:
-        columns = {"value": [value], "key": pa.nulls(1, pa.binary()), "offset": [0]}
-        columns |= {"partition": pa.array([0], pa.int32()), "timestamp": pa.array([0])}
-        return pipeline.convert("t", pa.table(columns | {"value": pa.array([value])})).records
+        return pipeline.convert("t", polled([value])).records
 
     with pytest.raises(ConfigError, match=r"provenance.topic.column=__connect_topic: .* a field"):
         given(b'{"__connect_topic": "x"}')
@@ -122,10 +121,7 @@ def test_a_record_with_more_fields_than_the_target_can_have_columns_is_a_bad_one
         schema = {"type": "struct", "fields": kinds}
         return written({"schema": schema, "payload": fields} if enveloped else fields).encode()
 
-    values = [value({f"k{n}": n for n in range(30_000)}), value({"n": 1}), None]
-    columns = {"value": pa.array(values, pa.binary()), "key": pa.nulls(3, pa.binary())}
-    columns |= {"partition": pa.array([0] * 3, pa.int32()), "offset": pa.array([0, 1, 2])}
-    table = pa.table(columns | {"timestamp": pa.array([0] * 3)})
+    table = polled([value({f"k{n}": n for n in range(30_000)}), value({"n": 1}), None])
     schema = pipeline.infer("t", table)
     assert schema is not None
     assert schema.names == ["n"]

@@ -16,6 +16,7 @@ from semel.config import ConnectorConfig, read
 from semel.sinks.lines import lines
 from semel.tasks.pipeline import Converted, Pipeline
 from semel.tasks.transform import Transform
+from tests.polled import polled
 
 PLAIN = {"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}
 WITH_SCHEMAS = {"value.converter": "JsonConverter"}
@@ -35,19 +36,9 @@ def converted(
     """What reaches the sink of records with these values."""
     raw = {"name": "c", "topics": "t", "bootstrap.servers": "nowhere:9092", "file": "lines"}
     connector = read(ConnectorConfig, {**raw, "connector.class": "FileStreamSink", **keys})
-    count = len(values)
-    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    records = {
-        "key": pa.nulls(count, pa.binary()),
-        "value": pa.array(values, pa.binary()),
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.timestamp("ms", "UTC")),
-        "headers": pa.nulls(count, headers),
-    }
     made = sinks.create(connector)
     pipeline = Pipeline(connector, made, target=made.schema, transform=transform)
-    return pipeline.convert("t", pa.table(records))
+    return pipeline.convert("t", polled(values, headers=[None] * len(values)))
 
 
 def written(values: Sequence[bytes | None], **keys: str) -> list[str]:

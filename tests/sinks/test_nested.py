@@ -21,6 +21,7 @@ from semel.sinks.files.config import FilesConfig
 from semel.sinks.layout import layout
 from semel.sinks.staging import StagingSink
 from semel.tasks.pipeline import Pipeline
+from tests.polled import polled
 from tests.sinks.delta.conftest import Lake
 from tests.sinks.files.conftest import Folder
 from tests.sinks.iceberg.conftest import Warehouse
@@ -124,15 +125,9 @@ def enveloped(payload: Any, fields: Any = None) -> dict[str, Any]:
 def send(sink: StagingSink, config: Mapping[str, str], *values: Any, at: int = 0) -> None:
     """Records through converter and sink."""
     rows = len(values)
-    raw = {
-        "value": pa.array([json.dumps(v).encode() for v in values]),
-        "key": pa.nulls(rows, pa.binary()),
-        "partition": pa.array([0] * rows, pa.int32()),
-        "offset": pa.array(range(at, at + rows)),
-        "timestamp": pa.array([0] * rows, pa.timestamp("ms", "UTC")),
-    }
+    raw = polled([json.dumps(v).encode() for v in values], offsets=range(at, at + rows))
     pipeline = Pipeline(read(ConnectorConfig, config), sink, target=sink.schema)
-    converted = pipeline.convert("t", pa.table(raw))
+    converted = pipeline.convert("t", raw)
     assert not converted.failed
     sink.commit([advance(at, at + rows)], Commit([converted.records]))
 

@@ -27,7 +27,7 @@ from tests.engine.harness import some
 from tests.faults import KINDS, Faults
 from tests.s3 import Bucket
 from tests.sinks.iceberg.conftest import Warehouse
-from tests.sinks.target import advance, records
+from tests.sinks.target import advance, values
 
 FIRST = TopicPartition("t", 0)
 
@@ -170,11 +170,6 @@ SHORT = {
 def faults(faulty_aws: Faults) -> Iterator[Faults]:
     yield faulty_aws
     faulty_aws.clear()
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
 def delivered(sink: StagingSink, commit: Commit, first: int, until: int) -> None:

@@ -26,6 +26,7 @@ from semel.sinks.kafka.sender import Encoder
 from semel.tasks.pipeline import Pipeline
 from tests import databases
 from tests.engine.harness import some
+from tests.polled import polled
 from tests.sinks.target import Target
 
 INT, TEXT = {"type": "int64", "optional": True}, {"type": "string", "optional": True}
@@ -136,19 +137,9 @@ WAYS: Mapping[str, Mapping[str, str]] = {
 
 def batch(given_: Sequence[bytes], numbers: Sequence[int]) -> pa.Table:
     ids = [str(json.loads(given_[n]).get("payload", json.loads(given_[n]))["id"]) for n in numbers]
-    return pa.table(
-        {
-            "key": pa.array([text.encode() for text in ids], pa.binary()),
-            "value": pa.array([given_[n] for n in numbers], pa.binary()),
-            "partition": pa.array([0] * len(numbers), pa.int32()),
-            "offset": pa.array(numbers, pa.int64()),
-            "timestamp": pa.array([0] * len(numbers), pa.timestamp("ms", "UTC")),
-            "headers": pa.array(
-                [[{"key": "odd", "value": b""}] if n % 2 else [] for n in numbers],
-                pa.list_(pa.struct([("key", "string"), ("value", "binary")])),
-            ),
-        }
-    )
+    headers = [[{"key": "odd", "value": b""}] if n % 2 else [] for n in numbers]
+    keys = [text.encode() for text in ids]
+    return polled([given_[n] for n in numbers], keys, offsets=numbers, headers=headers)
 
 
 Put = Callable[[Pipeline, Commit], None]

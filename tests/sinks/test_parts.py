@@ -17,6 +17,7 @@ from semel.core.records import Commit, RowsRejected
 from semel.sinks import create
 from semel.sources.jdbc.sqlserver import _is_balanced
 from semel.tasks.pipeline import Pipeline
+from tests.polled import polled
 
 BASE = {
     "name": "c",
@@ -46,23 +47,12 @@ def enveloped(payload: Mapping[str, Any], **kinds: Mapping[str, Any]) -> dict[st
 def raw(values: Values, first: int) -> pa.Table:
     """Records of these keys and values; every second one has the header ``odd``."""
     numbers = range(first, first + len(values))
-    texts = [
+    keys, texts = (
         [None if v is None else json.dumps(v).encode() for v in each]
         for each in zip(*values, strict=True)
-    ]
-    header = pa.list_(pa.struct([("key", "string"), ("value", "binary")]))
-    return pa.table(
-        {
-            "key": pa.array(texts[0], pa.binary()),
-            "value": pa.array(texts[1], pa.binary()),
-            "partition": pa.array([0] * len(values), pa.int32()),
-            "offset": pa.array(numbers, pa.int64()),
-            "timestamp": pa.array([0] * len(values), pa.timestamp("ms", "UTC")),
-            "headers": pa.array(
-                [[{"key": "odd", "value": b"x"}] if n % 2 else [] for n in numbers], header
-            ),
-        }
     )
+    headers = [[{"key": "odd", "value": b"x"}] if n % 2 else [] for n in numbers]
+    return polled(texts, keys, offsets=numbers, headers=headers)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 from adbc_driver_manager import Error
 
-from semel.databases.postgresql import driver, silence
-from semel.databases.postgresql.connection import Connection
+from semel.databases.postgresql import driver
+from semel.databases.postgresql.connection import Connection, bounded
 from semel_lab.embedded import Postgres
 
 pytestmark = pytest.mark.integration
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def url(database: str) -> str:
     """As a connection completes it."""
-    return silence.bounded(database, 60)
+    return bounded(database, 60)
 
 
 def told(url: str, query: str) -> Any:

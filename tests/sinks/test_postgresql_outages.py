@@ -51,6 +51,7 @@ def test_a_server_that_cannot_be_reached_is_unavailable(target: Target) -> None:
         assert sink.entries() == []
 
 
+@pytest.mark.long
 def test_of_several_hosts_the_one_that_can_write_is_taken(
     own_postgres: Callable[[], Postgres], target: Target
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_url_of_several_hosts_may_choose_among_them() -> None:
 # Silence
 
 
+@pytest.mark.long
 def test_the_locks_of_a_silent_session_are_released(target: Target) -> None:
     target.execute("CREATE TABLE t (id bigint)", "INSERT INTO t VALUES (1)")
     with Proxy.before(target.url) as proxy:

@@ -356,6 +356,7 @@ def test_batches_with_other_columns_follow_each_other(target: Target) -> None:
     assert target.tuples("SELECT * FROM t ORDER BY id") == [(1, "a", 7), (2, "c", 9)]
 
 
+@pytest.mark.long
 def test_many_small_upserts_leave_the_staging_table_small(target: Target) -> None:
     target.execute(TABLE, "INSERT INTO t VALUES (1, 'x', 1)")
     sink = target.sink(**UPSERT)

@@ -59,7 +59,7 @@ def test_iceberg_tables_count_rows_by_their_origin(tmp_path: Path) -> None:
         "iceberg.table.db.y.route-regex": "y",
     }
     warehouse = Warehouse(tmp_path)
-    sink = warehouse.unprepared(keys=keys)
+    sink = warehouse.made(keys=keys)
     sink.prepare(["a", "b"])
     sink.start(firsts({A: 0, B: 0}))
     commit = Commit([routed("a", 3, kind="x"), routed("b", 2, kind="z")])

@@ -40,6 +40,7 @@ from semel.tasks.pipeline import Pipeline
 from semel_lab.embedded.mariadb import MariaDB
 from semel_lab.jars import DEBEZIUM_POSTGRES
 from tests import databases
+from tests.polled import polled
 from tests.sinks.iceberg.conftest import Warehouse
 
 DOCS = Path(__file__).parents[2] / "docs" / "converters.md"
@@ -326,14 +327,8 @@ def written(
         sink.prepare(["t"])
         while True:
             kept = [n for n in range(len(values)) if n not in bad]
-            raw = {
-                "key": pa.array([keys[n] if keys else None for n in kept], pa.binary()),
-                "value": pa.array([values[n] for n in kept], pa.binary()),
-                "partition": pa.array([0] * len(kept), pa.int32()),
-                "offset": pa.array(kept, pa.int64()),
-                "timestamp": pa.array([0] * len(kept), pa.timestamp("ms", "UTC")),
-            }
-            made = pipeline.convert("t", pa.table(raw))
+            mine = [keys[n] for n in kept] if keys else None
+            made = pipeline.convert("t", polled([values[n] for n in kept], mine, offsets=kept))
             bad |= {kept[f.index]: f.message for f in made.failed}
             if made.failed:
                 continue

@@ -22,6 +22,7 @@ from semel.sinks.sql.base import DatabaseSink
 from semel.sinks.unavailable import PLACEHOLDER, unavailable
 from semel.tasks.pipeline import Converted, Pipeline
 from tests import databases
+from tests.polled import polled
 from tests.sinks.test_semantic_types import asked
 
 P = PLACEHOLDER
@@ -45,20 +46,6 @@ def change(number: int, a: str | None, b: bytes | None) -> bytes:
     return json.dumps({"schema": schema, "payload": {"id": number, "a": a, "b": given}}).encode()
 
 
-def raw(values: Sequence[bytes], places: Sequence[int]) -> pa.Table:
-    """Records as Kafka has them, by their offsets."""
-    count = len(values)
-    return pa.table(
-        {
-            "key": pa.nulls(count, pa.binary()),
-            "value": pa.array(values, pa.binary()),
-            "partition": pa.array([0] * count, pa.int32()),
-            "offset": pa.array(places, pa.int64()),
-            "timestamp": pa.array([0] * count, pa.timestamp("ms", "UTC")),
-        }
-    )
-
-
 class Run:
     """A connector's sink and converters, without Kafka."""
 
@@ -71,7 +58,7 @@ class Run:
         self._offset = 0
 
     def convert(self, values: Sequence[bytes], places: Sequence[int]) -> Converted:
-        return self.pipeline.convert("t", raw(values, places))
+        return self.pipeline.convert("t", polled(values, offsets=places))
 
     def commit(self, values: Sequence[bytes]) -> dict[int, str]:
         """Commit a batch; returns the reasons of its bad records by their place in it."""

@@ -12,7 +12,7 @@ import pytest
 
 from semel.core.errors import ConfigError, ServiceError
 from semel.driver.planning import plan_source
-from semel.sources import growing
+from semel.sources import filestream
 from semel.sources.base import Measurable, Source, SourceBatch
 
 
@@ -87,7 +87,7 @@ def test_reading_continues_after_any_batch(path: Path, make: Callable[..., Sourc
 def test_a_line_longer_than_a_block_is_one_line(
     path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "_BLOCK", 4)
+    monkeypatch.setattr(filestream, "_BLOCK", 4)
     path.write_text("a" * 1000 + "\nb\n")
     assert lines(begun(make())) == (["a" * 1000, "b"], {"position": 1003})
 
@@ -96,8 +96,8 @@ def test_a_line_longer_than_a_block_is_one_line(
 def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(
     ending: str, path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "_BLOCK", 4)
-    monkeypatch.setattr(growing, "LARGEST", 100)
+    monkeypatch.setattr(filestream, "_BLOCK", 4)
+    monkeypatch.setattr(filestream, "LARGEST", 100)
     content = b"a\n" + b"\0" * 1000
     path = path.with_suffix(f".{ending}")
     path.write_bytes(gzip.compress(content) if ending == "gz" else content)
@@ -148,7 +148,7 @@ def test_a_replaced_file_is_read_to_its_end_first(
     path: Path, make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line that nobody will end is delivered, in one commit with the new file's position."""
-    monkeypatch.setattr(growing, "_QUIET", 0.0)
+    monkeypatch.setattr(filestream, "_QUIET", 0.0)
     path.write_text("one\ntw")
     reader = begun(make())
     assert lines(reader)[0] == ["one"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from semel.core.errors import ConfigError, LedgerConflict, Unavailable
-from semel.sources.offsets import file as offset_file
-from semel.sources.offsets.file import OffsetFile, parsed, serialized
+from semel.sources.offsets import outside
+from semel.sources.offsets.outside import OffsetFile, parsed, serialized
 
 JAVAS = base64.b64decode(
     "rO0ABXNyABFqYXZhLnV0aWwuSGFzaE1hcAUH2sHDFmDRAwACRgAKbG9hZEZhY3RvckkACXRocmVzaG9sZHhwP0AAAAAAAAx3"
@@ -70,7 +70,7 @@ def test_a_process_that_is_frozen_while_it_writes_is_reported(
     file = OffsetFile("c", str(tmp_path / "offsets"))
     with (tmp_path / "offsets.semel-lock").open("w") as other, monkeypatch.context() as patch:
         fcntl.flock(other, fcntl.LOCK_EX)
-        patch.setattr(offset_file, "_PATIENCE", 0.0)
+        patch.setattr(outside, "_PATIENCE", 0.0)
         with pytest.raises(Unavailable, match=r"another process holds .*offsets.semel-lock"):
             file.write([(b"mine", b"1")], {})
     file.write([(b"mine", b"1")], {})

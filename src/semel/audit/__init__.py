@@ -19,8 +19,8 @@ counts, because such a transform cannot be applied to single records.
 
 from __future__ import annotations
 
+from semel.audit.auditor import audit
 from semel.audit.report import AuditReport, PartitionAudit
-from semel.audit.run import audit
 from semel.audit.source import SourceAuditReport, audit_source
 
 __all__ = ["AuditReport", "PartitionAudit", "SourceAuditReport", "audit", "audit_source"]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from semel.config.references import refers, replaced
+from semel.config.definition import refers, replaced
 from semel.core.errors import Problem
 from semel.core.redact import names_secret
 

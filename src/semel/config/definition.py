@@ -15,8 +15,19 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any
 
+from semel.core.errors import ConfigError, Problem
+
 REQUIRED: Any = object()
 """Stands for the default of a key that must be given."""
+
+PATTERN = r"\$\{([^}:]{0,255}:[^}]*)\}"
+"""What a reference in a configuration looks like: ``${file:path:key}``. A provider's
+name has a limit, so that a text with many ``${`` is searched in linear time."""
+_REFERENCE = re.compile(PATTERN)
+
+_IN_VALUES = re.compile(r"[^\t\n\r -~\xa0-\ud7ff\ue000-\U0010ffff]")
+_IN_NAMES = re.compile(r"[^ -~\xa0-\ud7ff\ue000-\U0010ffff]")
+"""What no value and no name of a configuration may contain."""
 
 
 class Type(StrEnum):
@@ -229,3 +240,57 @@ def _type(value: Any) -> Type:
     if value is int:
         return Type.LONG
     return Type.LIST if typing.get_origin(value) is tuple else Type.STRING
+
+
+def replaced(value: Callable[[re.Match[str]], str], text: str) -> str:
+    """A text with values in the place of its references."""
+    end = text.rfind("}") + 1  # beyond it, each ${ would be followed to the end
+    return _REFERENCE.sub(value, text[:end]) + text[end:]
+
+
+def refers(text: str) -> bool:
+    """Whether a value has a reference."""
+    return _REFERENCE.search(text, 0, text.rfind("}") + 1) is not None
+
+
+def check_value(text: str) -> str:
+    """The text.
+
+    Raises:
+        ValueError: it is no text, or has control characters other than tabs and line ends; the
+            message continues after the key.
+    """
+    return _checked(text, _IN_VALUES)
+
+
+def check_name(text: str) -> str:
+    """The text.
+
+    Raises:
+        ValueError: it is no text, or has control characters.
+    """
+    return _checked(text, _IN_NAMES)
+
+
+def check_pair(name: str, value: str) -> None:
+    """Check a key and its value.
+
+    Raises:
+        ConfigError: as :func:`check_value`.
+    """
+    shown = ascii(name)[1:-1]
+    for check, text, what in ((check_name, name, "its name"), (check_value, value, "its value")):
+        try:
+            check(text)
+        except ValueError as error:
+            raise ConfigError(Problem(shown, f"{shown}: {what} {error}")) from None
+
+
+def _checked(text: str, wrong: re.Pattern[str]) -> str:
+    found = wrong.search(text)
+    if found is None:
+        return text
+    number = f"U+{ord(found[0]):04X}"
+    if "\ud800" <= found[0] <= "\udfff":
+        raise ValueError(f"is not UTF-8, or has a lone surrogate, {number}")
+    raise ValueError(f"has the control character {number}")

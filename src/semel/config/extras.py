@@ -1,10 +1,11 @@
-"""Other packages: those that semel can do without, and those that extend it."""
+"""Other packages: those that semel can do without, and those that extend it; and short names of
+classes, as Kafka Connect resolves them."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -110,3 +111,40 @@ def entries(group: str) -> Mapping[str, str]:
 def _entries(group: str, path: tuple[str, ...]) -> Mapping[str, str]:
     """Cached, because reading the metadata of every package in ``path`` takes some 5 ms."""
     return {entry.name: entry.value for entry in entry_points(group=group)}
+
+
+def matches(alias: str, classes: Iterable[str], suffix: str) -> list[str]:
+    """The classes with this simple name, with or without a suffix such as ``Connector``."""
+    wanted = {alias, alias + suffix}
+    return [full for full in classes if "." in full and full.rpartition(".")[2] in wanted]
+
+
+def full_name(
+    alias: str,
+    classes: Mapping[str, str],
+    suffix: str,
+    *,
+    key: str = "",
+    differ: Callable[[list[str]], bool] | None = None,
+) -> str:
+    """The class that a name stands for: the first class with this simple name, or the name itself
+    if it is known or matches none.
+
+    Args:
+        classes: full and short names, with what is loaded for each.
+        key: the key that holds the name, for the error.
+        differ: whether it matters which of several is meant even if all load the same thing.
+
+    Raises:
+        ConfigError: several classes match, and it matters which is meant.
+    """
+    if alias in classes:
+        return alias
+    found = matches(alias, classes, suffix)
+    if len({classes[full] for full in found}) > 1 or (differ is not None and differ(found)):
+        raise misconfigured(
+            key,
+            f"More than one {suffix.lower()} matches alias {alias}. Please use full package and "
+            f"class name instead. Classes found: {', '.join(found)}",
+        )
+    return found[0] if found else alias

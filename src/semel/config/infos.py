@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from semel.config.definition import Definition, Type, default_text, definitions, text_of
+from semel.config.definition import Definition, Type, default_text, definitions, refers, text_of
 from semel.config.reading import given_names, parsed, whole
-from semel.config.references import refers
 from semel.core.errors import Problem
 from semel.core.quoting import harmless
 from semel.core.redact import redacted, setting

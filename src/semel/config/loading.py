@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from semel.config.characters import check_pair
-from semel.config.definition import text_of
+from semel.config.definition import check_pair, text_of
 from semel.config.providers import Resolved
 from semel.core.errors import ConfigError, misconfigured
 

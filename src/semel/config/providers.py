@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from semel.config.allowed import outside, roots_of, trusted
-from semel.config.characters import check_value
-from semel.config.references import refers, replaced
+from semel.config.definition import check_value, refers, replaced
 from semel.core.answers import content_of
 from semel.core.errors import ConfigError, Problem, Unresolvable
 from semel.core.patterns import compiled

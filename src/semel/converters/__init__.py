@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 
-from semel.config import Definition, aliases, below
+from semel.config import Definition, below, extras
 from semel.config.extras import entries
 from semel.converters.base import Converter, Decoded, Failure, Unwritable
 from semel.core.errors import ConfigError, misconfigured
@@ -93,7 +93,7 @@ def full_name(class_name: str) -> str:
     Raises:
         ConfigError: the name is ambiguous.
     """
-    return aliases.full_name(class_name.strip(), _known(), "Converter")
+    return extras.full_name(class_name.strip(), _known(), "Converter")
 
 
 def create(

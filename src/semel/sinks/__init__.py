@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 
-from semel.config import ConnectorConfig, aliases
+from semel.config import ConnectorConfig, extras
+from semel.config.definition import refers
 from semel.config.extras import entries, load
-from semel.config.references import refers
 from semel.core.errors import misconfigured
 from semel.databases.login import POSTGRESQL
 from semel.sinks import jdbc
@@ -117,7 +117,7 @@ def full_name(name: str, raw: Mapping[str, str] | None = None) -> str:
     def differ(found: list[str]) -> bool:
         return jdbc.DEBEZIUM in found and not jdbc.OF_DEBEZIUM.isdisjoint(raw or {})
 
-    return aliases.full_name(name, _known(), "Connector", key="connector.class", differ=differ)
+    return extras.full_name(name, _known(), "Connector", key="connector.class", differ=differ)
 
 
 def create(connector: ConnectorConfig) -> Sink:

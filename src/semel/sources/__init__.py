@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from semel.config import aliases
+from semel.config import extras
 from semel.config.extras import entries, load
 from semel.core.errors import misconfigured
 from semel.sources.base import Source
@@ -23,7 +23,7 @@ _MODULES = {
 def is_source(name: str) -> bool:
     """Whether a ``connector.class`` is a source's."""
     classes = known()
-    return name in classes or bool(aliases.matches(name, classes, "Connector"))
+    return name in classes or bool(extras.matches(name, classes, "Connector"))
 
 
 def source_class(name: str) -> type[Source]:
@@ -47,7 +47,7 @@ def full_name(name: str) -> str:
     Raises:
         ConfigError: the name is ambiguous.
     """
-    return aliases.full_name(name, known(), "Connector", key="connector.class")
+    return extras.full_name(name, known(), "Connector", key="connector.class")
 
 
 def known() -> Mapping[str, str]:

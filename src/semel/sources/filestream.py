@@ -1,23 +1,32 @@
-"""FileStreamSource: the lines of files that grow, as Kafka Connect's connector reads them."""
+"""FileStreamSource: the lines of files that grow, are cut or rotated, as Kafka Connect's connector
+reads them."""
 
 from __future__ import annotations
 
 import codecs
 import glob
+import gzip
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import re
+import time
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import pyarrow as pa
 
 from semel.config import HIGH, LOW, SourceConnectorConfig, Type, key, read
 from semel.config.allowed import PATHS, is_below, roots_of
 from semel.core.delivery import Support
-from semel.core.errors import ConfigError, Problem, TransientError
+from semel.core.errors import ConfigError, Problem, ServiceError, TransientError, misconfigured
 from semel.core.problems import refuse
 from semel.core.quoting import PATH, named
 from semel.sources.base import Source, SourceBatch, SourceOffset, SourcePartition, StoredOffset
-from semel.sources.growing import BytePosition, GrowingFile, is_directory
+from semel.sources.lines import ENDS, LARGEST, split, text
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +40,13 @@ _FILENAME, _POSITION = "filename", "position"
 """Kafka Connect's names in the source partition and offset."""
 _TAIL = "tail"
 """A checksum of the bytes before the position. Kafka Connect ignores it."""
+
+_BLOCK = 8 * 1024 * 1024
+_QUIET = 1.0
+"""Seconds without a byte after which a file that was replaced is taken to be finished: a program
+that has not noticed yet may still write to it."""
+_BEHIND = 256
+"""Bytes before a position, which distinguish the file that it was reached in from another one."""
 
 
 def _charset(name: str) -> None:
@@ -125,7 +141,7 @@ class FileStreamSource(Source):
     def check(self) -> None:
         path = Path(self._config.directory, self._config.file)
         if self._config.file and path.is_dir():
-            raise is_directory(self._name, path)
+            raise _is_directory(self._name, path)
 
     def topics(self) -> Sequence[str]:
         return [self._config.topic]
@@ -162,7 +178,7 @@ class FileStreamSource(Source):
     def read(
         self, partition: SourcePartition, offset: SourceOffset | None
     ) -> Iterator[SourceBatch | None]:
-        place = BytePosition() if offset is None else self._place(partition, offset)
+        place = _BytePosition() if offset is None else self._place(partition, offset)
         config = self._config
         path = Path(config.directory, str(partition[_FILENAME]))
         roots = roots_of(self._originals)
@@ -171,7 +187,7 @@ class FileStreamSource(Source):
                 f"connector {self._name}: file {named(path, PATH)} is a link to {path.resolve()}, "
                 f"which is not in the folders of the worker's {PATHS}: {', '.join(roots)}"
             )
-        file = GrowingFile(self._name, path, config.charset, config.batch_size)
+        file = _GrowingFile(self._name, path, config.charset, config.batch_size)
         for found in file.read(place):
             if found is None:
                 yield None
@@ -202,7 +218,7 @@ class FileStreamSource(Source):
             ) from None
         return size - position if position <= size else size
 
-    def _place(self, partition: SourcePartition, offset: SourceOffset) -> BytePosition:
+    def _place(self, partition: SourcePartition, offset: SourceOffset) -> _BytePosition:
         found, tail = offset.get(_POSITION, 0), offset.get(_TAIL)
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
             raise ConfigError(
@@ -210,10 +226,342 @@ class FileStreamSource(Source):
                 f"{named(partition.get(_FILENAME))} must have a {_POSITION} of 0 or more. Correct "
                 "it with semel offsets set, or forget it with semel offsets reset"
             )
-        return BytePosition(found, tail if isinstance(tail, int) else None)
+        return _BytePosition(found, tail if isinstance(tail, int) else None)
 
 
-def _offset(place: BytePosition) -> dict[str, Any]:
+def _offset(place: _BytePosition) -> dict[str, Any]:
     if place.tail is None:
         return {_POSITION: place.position}
     return {_POSITION: place.position, _TAIL: place.tail}
+
+
+@dataclass(frozen=True, slots=True)
+class _BytePosition:
+    """A position in bytes, and the checksum of the bytes before it; None if it is not known."""
+
+    position: int = 0
+    tail: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Lines, and the place after them."""
+
+    values: pa.Array
+    place: _BytePosition
+
+
+_BEGINNING = _BytePosition()
+_NONE = pa.array([], pa.string())
+_Found = Iterator[_Lines | None]
+
+
+def _is_directory(connector: str, path: Path) -> ConfigError:
+    """The error for a path that is a directory."""
+    return misconfigured(
+        "file", f"connector {connector}: file={path} is a directory. Name a file in it"
+    )
+
+
+class _GrowingFile:
+    """One file of a connector."""
+
+    def __init__(self, connector: str, path: Path, charset: str, most: int) -> None:
+        self._connector = connector
+        self._path = path
+        self._charset = charset
+        self._most = most
+        self._packed = path.suffix == ".gz"
+
+    def read(self, place: _BytePosition) -> _Found:
+        """The lines after a place; None while there are no new ones."""
+        while True:
+            file = yield from self._opened()
+            with file:
+                if place.position:
+                    place = yield from self._checked(file, place)
+                if self._packed:
+                    yield from self._unpacked(file, place)
+                else:
+                    yield from self._lines(file, place)
+            place = _BEGINNING
+
+    def _opened(self) -> Generator[None, None, BinaryIO]:
+        """Wait until the file exists."""
+        said = False
+        while True:
+            try:
+                return self._path.open("rb", buffering=0)
+            except FileNotFoundError:
+                if not said:
+                    self._warn("is not there: waiting for it")
+                said = True
+            except IsADirectoryError:
+                raise _is_directory(self._connector, self._path) from None
+            except PermissionError as error:
+                raise ServiceError(
+                    f"connector {self._connector}: file {named(self._path, PATH)} cannot be read: "
+                    f"{error.strerror}. Grant read permission to the user that runs the tasks"
+                ) from None
+            except OSError as error:
+                raise self._failed(error) from None
+            yield None
+
+    def _checked(
+        self, file: BinaryIO, place: _BytePosition
+    ) -> Generator[_Lines | None, None, _BytePosition]:
+        """Where to resume in a file when only a place is known.
+
+        Raises:
+            ConfigError: the place was reached in another file.
+        """
+        behind, size = self._before(file, place.position)
+        if size < place.position:
+            what = f"has {size} bytes, fewer than the position {place.position}"
+        elif place.tail is not None and zlib.crc32(behind) != place.tail:
+            what = f"differs from what was read before position {place.position}"
+        elif place.tail is None and behind[-1:] not in ENDS:
+            raise ConfigError(
+                f"connector {self._connector}: file {named(self._path, PATH)}: no line begins at "
+                f"position {place.position}. Was the file replaced, or has Kafka Connect stored "
+                "the position, which counts characters instead of bytes? Set the right one with "
+                "semel offsets set, or forget it with semel offsets reset"
+            )
+        else:
+            return place
+        yield from self._moved_on(f"{what}: it was cut or replaced", place)
+        return _BEGINNING
+
+    def _before(self, file: BinaryIO, position: int) -> tuple[bytes, int]:
+        """The bytes before a position, and the size of the file (if gzip, only up to there)."""
+        if self._packed:
+            try:
+                return _skipped(gzip.GzipFile(fileobj=file), position)
+            except (EOFError, OSError, zlib.error):
+                return b"", 0
+            finally:
+                file.seek(0)
+        begin = max(0, position - _BEHIND)
+        file.seek(begin)
+        return file.read(position - begin), os.fstat(file.fileno()).st_size
+
+    # Files that no longer have the name
+
+    def _moved_on(self, why: str, place: _BytePosition, rest: bytes = b"") -> _Found:
+        """Another file has the name, or the file was truncated: read the rest of the old file after
+        the place, if it is found, then start over."""
+        for path, begin in self._earlier(place):
+            self._warn(f"{why}: reading {path} to its end first")
+            rest = b""
+            with path.open("rb", buffering=0) as file:
+                yield from self._lines(file, begin, ends=True)
+        yield self._from_the_beginning(why, rest)
+
+    def _earlier(self, place: _BytePosition) -> Sequence[tuple[Path, _BytePosition]]:
+        """The file that a place was reached in, under its new name, and any later files that had
+        the name and have been renamed, too."""
+        if place.tail is None or self._packed:
+            return []
+        try:
+            beside = [p for p in self._path.parent.iterdir() if p.name.startswith(self._path.stem)]
+            beside = [p for p in beside if p != self._path and p.is_file() and p.suffix != ".gz"]
+            beside.sort(key=lambda p: p.stat().st_mtime_ns)
+            for number, path in enumerate(beside):
+                if self._is_of(path, place):
+                    later = [p for p in beside[number + 1 :] if self._was_rotated(p)]
+                    return [(path, place), *((p, _BEGINNING) for p in later)]
+        except OSError as error:
+            raise self._failed(error) from None
+        return []
+
+    def _is_of(self, path: Path, place: _BytePosition) -> bool:
+        with path.open("rb", buffering=0) as file:
+            behind, size = self._before(file, place.position)
+            return size >= place.position and zlib.crc32(behind) == place.tail
+
+    def _was_rotated(self, path: Path) -> bool:
+        """Whether log rotation could have given the file this name."""
+        stem, ending = re.escape(self._path.stem), re.escape(self._path.suffix)
+        number = r"[.-]\d[-\d._T:]*"
+        return re.fullmatch(f"{stem}({ending}{number}|{number}{ending})", path.name) is not None
+
+    # Lines
+
+    def _lines(self, file: BinaryIO, place: _BytePosition, *, ends: bool = False) -> _Found:
+        """The lines of a file from a place on, until it is truncated or another file has its name;
+        or, if it ``ends``, until its end."""
+        position = place.position
+        behind, _ = self._before(file, position)
+        file.seek(position)
+        rest, size, quiet_since, idle = b"", _BLOCK, 0.0, False
+        while True:
+            try:
+                block = file.read(size)
+            except OSError as error:
+                raise self._failed(error) from None
+            if block and idle and not _continues(file, position + len(rest), behind + rest):
+                reached = _BytePosition(position, zlib.crc32(behind))
+                yield from self._moved_on(
+                    "no longer has the bytes that were read: it was cut", reached
+                )
+                return
+            if block:
+                quiet_since, idle = time.monotonic(), False
+                rest += block
+                held = len(rest)
+                rest, behind, position = yield from self._split(rest, behind, position)
+                # Read more at a time, so that a long line is not searched again for every block.
+                size = _BLOCK if len(rest) < held else min(2 * size, LARGEST)
+                continue
+            idle = True
+            if ends:
+                if rest:
+                    yield self._end(rest, behind, position)
+                return
+            there, here = self._there(), os.fstat(file.fileno())
+            read_until = position + len(rest)
+            if here.st_size < read_until:
+                reached = _BytePosition(position, zlib.crc32(behind) if position else None)
+                yield from self._moved_on(
+                    f"has {here.st_size} bytes, but {read_until} were read: it was cut", reached
+                )
+                return
+            replaced = there is not None and not os.path.samestat(there, here)
+            if replaced and time.monotonic() - quiet_since > _QUIET:
+                yield self._from_the_beginning("was replaced by another one", rest)
+                return
+            yield None
+
+    def _unpacked(self, file: BinaryIO, place: _BytePosition) -> _Found:
+        """The lines of a gzip file, whose positions count its contents. Its end is the end of the
+        last line; what is appended later is read, too."""
+        while True:
+            here = os.fstat(file.fileno())
+            try:
+                for found in self._content(file, place):
+                    place = found.place
+                    yield found
+            except EOFError:
+                self._warn("ends too early for a gzip file: waiting for the rest")
+            except (OSError, zlib.error) as error:
+                raise ServiceError(
+                    f"connector {self._connector}: file {named(self._path, PATH)} is not a gzip "
+                    f"file: {error}. Name another file, or drop .gz from its name if it is plain "
+                    "text"
+                ) from None
+            while _same(self._there(), here) and _same(os.fstat(file.fileno()), here):
+                yield None
+            there = self._there()
+            if there is not None and not os.path.samestat(there, here):
+                yield self._from_the_beginning("was replaced by another one")
+                return
+            file.seek(0)
+            if place.position and (yield from self._checked(file, place)) != place:
+                place = _BEGINNING
+            yield None
+
+    def _content(self, file: BinaryIO, place: _BytePosition) -> Iterator[_Lines]:
+        file.seek(0)
+        with closing(gzip.GzipFile(fileobj=file)) as content:
+            behind, position = _skipped(content, place.position)
+            rest = b""
+            for block in _blocks(content):
+                rest += block
+                rest, behind, position = yield from self._split(rest, behind, position)
+            if rest:
+                yield self._end(rest, behind, position)
+
+    def _split(
+        self, block: bytes, behind: bytes, position: int
+    ) -> Generator[_Lines, None, tuple[bytes, bytes, int]]:
+        """The whole lines of the bytes after a position; then the rest of them, the last bytes
+        before it, and its position.
+
+        Raises:
+            ServiceError: a line does not end.
+        """
+        used, before = 0, behind
+        for values, length in split(block, self._most, self._charset):
+            used += length
+            behind = (before + block[max(0, used - _BEHIND) : used])[-_BEHIND:]
+            yield _Lines(values, _BytePosition(position + used, zlib.crc32(behind)))
+        if len(block) - used > LARGEST:
+            raise ServiceError(
+                f"connector {self._connector}: file {named(self._path, PATH)}: the line at "
+                f"position {position + used} has no end within {LARGEST:,} bytes, and is held in "
+                "memory. Is this a text file? Divide the line, or skip it with semel offsets set"
+            )
+        return block[used:], behind, position + used
+
+    def _end(self, rest: bytes, behind: bytes, position: int) -> _Lines:
+        """The last line after a position, and the place at the end of the file."""
+        behind = (behind + rest)[-_BEHIND:]
+        return self._last(rest, _BytePosition(position + len(rest), zlib.crc32(behind)))
+
+    def _there(self) -> os.stat_result | None:
+        """The file that has the name now."""
+        try:
+            return self._path.stat()
+        except OSError:
+            return None  # renamed; another one may come
+
+    def _from_the_beginning(self, why: str, rest: bytes = b"") -> _Lines:
+        """The end of one file and the beginning of the next: a last line without its line end, and
+        position 0. If it were not committed now, a larger new file would be read from the old
+        position after a crash."""
+        self._warn(f"{why}: reading it from its beginning")
+        return self._last(rest, _BEGINNING) if rest else _Lines(_NONE, _BEGINNING)
+
+    def _last(self, rest: bytes, place: _BytePosition) -> _Lines:
+        """The last line, which has no line end."""
+        line = text(rest.removesuffix(b"\r"), self._charset)
+        return _Lines(pa.array([line], pa.string()), place)
+
+    def _warn(self, what: str) -> None:
+        log.warning("connector %s: file %s %s", self._connector, self._path, what)
+
+    def _failed(self, error: OSError) -> TransientError:
+        return TransientError(
+            f"connector {self._connector}: file {named(self._path, PATH)} cannot be read: "
+            f"{error.strerror}"
+        )
+
+
+def _continues(file: BinaryIO, position: int, read: bytes) -> bool:
+    """Whether the bytes read last are still those before a position."""
+    last = read[-_BEHIND:]
+    return os.pread(file.fileno(), len(last), position - len(last)) == last
+
+
+def _skipped(content: Any, position: int) -> tuple[bytes, int]:
+    """Skip to a position. Returns the last bytes before it, and how many bytes were skipped."""
+    behind, passed = b"", 0
+    while passed < position and (block := content.read1(min(position - passed, _BLOCK))):
+        behind = (behind + block)[-_BEHIND:]
+        passed += len(block)
+    return behind, passed
+
+
+def _blocks(content: Any) -> Iterator[bytes]:
+    """The contents of a gzip file, as far as they can be read if it ends too early."""
+    held = b""
+    try:
+        while block := content.read1(_BLOCK):
+            held += block
+            if len(held) >= _BLOCK:
+                yield held
+                held = b""
+    except EOFError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _same(one: os.stat_result | None, other: os.stat_result) -> bool:
+    """Whether a file is unchanged, or its name is gone for now."""
+    if one is None:
+        return True
+    facts = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    return all(getattr(one, f) == getattr(other, f) for f in facts)

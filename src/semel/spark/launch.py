@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from semel.config import load, under
-from semel.config.references import refers
+from semel.config.definition import refers
 from semel.core.context import LOG_FORMAT, search_path
 from semel.core.errors import SemelError
 from semel.spark.gateway import MEMORY, OPTIONS, Jvm, connected, neutral, spark_archive

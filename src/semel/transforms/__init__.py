@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from semel.config import Definition, Type, aliases, below, key, section_of, under
+from semel.config import Definition, Type, below, extras, key, section_of, under
 from semel.config import names as names_of
 from semel.config.extras import entries
 from semel.config.worker import MODULES, may_import
@@ -275,7 +275,7 @@ def _found(kind: str, raw: Mapping[str, str], prefix: str) -> tuple[Any, str]:
         raise misconfigured(where, f"{where} is required: the class of the {kind[:-1]}")
     known = _known(kind)
     try:
-        name = aliases.full_name(given, _with_suffixes(known), kind[:-1].title())
+        name = extras.full_name(given, _with_suffixes(known), kind[:-1].title())
     except ConfigError as error:
         raise misconfigured(where, f"{where}={given}: {error}") from None
     base, _, suffix = name.partition("$")

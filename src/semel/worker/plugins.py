@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from semel import converters, sources, transforms
-from semel.config.aliases import matches
+from semel.config.extras import matches
 from semel.config.infos import ConfigInfos, ConfigKeyInfo
 from semel.config.reading import read
 from semel.config.worker import WorkerConfig

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from semel.config.definition import definitions
+from semel.config.definition import PATTERN, definitions
 from semel.config.infos import HIDDEN
-from semel.config.references import PATTERN
 from semel.core.redact import setting, without_credentials
 from semel.worker.errors import BadRequest, NotFound
 from semel.worker.plugins import sections_of

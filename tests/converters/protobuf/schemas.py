@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FileDescriptor
 from hypothesis import strategies as st
 
 T = descriptor_pb2.FieldDescriptorProto
@@ -85,6 +86,12 @@ class File:
             else:
                 _describe(one, made.message_type.add(name=one.name), self.syntax, maps)
         return made
+
+    def linked(self) -> FileDescriptor:
+        """As ``protoc`` would hand it over, without a process for it."""
+        pool = descriptor_pool.DescriptorPool()
+        pool.Add(self.descriptor(maps=True))
+        return pool.FindFileByName("f.proto")
 
     def root(self) -> Any:
         """The class of the root message."""

@@ -19,8 +19,8 @@ from semel.converters.registry.framing import framed, unframed
 from tests.converters.protobuf.schemas import File, expected, files, filled, with_maps
 
 
-def node_of(text: str) -> Node:
-    linked = Linked(compiled(text))
+def node_of(schema: File | str) -> Node:
+    linked = Linked(compiled(schema) if isinstance(schema, str) else schema.linked())
     return linked.root(linked.name_of((0,)))
 
 
@@ -79,7 +79,7 @@ def test_any_values_of_any_schema(data: st.DataObject) -> None:
     file = data.draw(files())
     root = file.types[-1]
     made = [data.draw(filled(root, file.root()())) for _ in range(data.draw(st.integers(1, 4)))]
-    compare(file, node_of(file.text), [m.SerializeToString() for m in made])
+    compare(file, node_of(file), [m.SerializeToString() for m in made])
 
 
 @given(st.data())
@@ -101,13 +101,13 @@ def test_damaged_bytes_are_read_alike_or_refused_alike(data: st.DataObject) -> N
             damaged += other
         else:
             damaged = damaged[at:] + damaged[:at]
-    compare(file, node_of(file.text), [made, bytes(damaged), other])
+    compare(file, node_of(file), [made, bytes(damaged), other])
 
 
 @given(st.data())
 def test_columns_and_rows_agree(data: st.DataObject) -> None:
     file = data.draw(files())
-    node = node_of(file.text)
+    node = node_of(file)
     made = [data.draw(filled(file.types[-1], file.root()())).SerializeToString() for _ in range(3)]
     alone, good, refused = rows.read(node, made)
     found, none = decode(node, made)

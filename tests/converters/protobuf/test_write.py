@@ -48,7 +48,7 @@ def test_what_was_read_is_written_as_the_library_writes_it(data: st.DataObject) 
     file = data.draw(files())
     root = file.root()
     made = [data.draw(filled(file.types[-1], root())) for _ in range(3)]
-    node = node_of(file.text)
+    node = node_of(file)
     values, _ = decode(node, [m.SerializeToString() for m in made])
     again = write(node, pa.array(list(values.values()), node.type))
     for before, after in zip(made, again.to_pylist(), strict=True):

@@ -81,6 +81,7 @@ def test_a_commit_holds_a_range_or_the_batch(
     }
 
 
+@pytest.mark.long
 def test_aggregates_are_counted_on_the_first_range(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -93,13 +94,8 @@ def test_aggregates_are_counted_on_the_first_range(
     assert counts == [(10, 0, 100)]
 
 
-@pytest.mark.parametrize(
-    "nothing",
-    [
-        lambda df: df.where("false"),
-        pytest.param(lambda df: df.where("id < 0"), marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("nothing", [lambda df: df.where("false"), lambda df: df.where("id < 0")])
 def test_a_transform_that_drops_all_rows_still_advances_the_ledger(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, nothing: Any
 ) -> None:
@@ -111,6 +107,7 @@ def test_a_transform_that_drops_all_rows_still_advances_the_ledger(
     assert query("SELECT count(*) FROM dead") == [(1,)]
 
 
+@pytest.mark.long
 def test_a_transform_may_leave_records_unread(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

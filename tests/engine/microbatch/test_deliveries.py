@@ -35,10 +35,11 @@ PLACE = {
 
 DATABASES = ("postgresql", *SYSTEMS)
 SHORT = {
-    *product(("postgresql", "sqlite", "duckdb"), ("transactional",)),
-    *product(("postgresql",), ("at-most-once", "idempotent")),
+    ("postgresql", "transactional"),
+    ("sqlite", "transactional"),
+    ("postgresql", "at-most-once"),
 }
-"""The strongest delivery of three systems; the other ones, which are the engine's doing, of one."""
+"""The strongest delivery of two systems, and of one another one, which is the engine's doing."""
 LAKES = ("delta", "iceberg")
 
 

@@ -64,6 +64,7 @@ def test_a_running_connector_takes_new_partitions_and_stops_when_told(
     assert query("SELECT count(*) FROM t") == [(10,)]
 
 
+@pytest.mark.long
 def test_a_paused_connector_reads_nothing_until_it_resumes(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, spark: SparkSession
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_paused_connector_reads_nothing_until_it_resumes(
         assert query("SELECT count(*) FROM first") == [(15,)]
 
 
+@pytest.mark.long
 def test_nobody_but_spark_may_call_the_driver_back(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, launch: Callable[..., Running],
     spark: SparkSession,
@@ -161,6 +163,7 @@ def test_a_side_file_of_somebody_else_is_not_read(
         microtask._passed_on(path)
 
 
+@pytest.mark.long
 def test_nothing_is_left_in_temporary_directories(
     spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -214,6 +217,7 @@ def test_records_that_retention_removes_under_a_running_connector_stop_it_with_t
     assert lost in str(error)
 
 
+@pytest.mark.long
 def test_a_session_that_was_there_is_used_and_left_alone(
     spark: SparkSession, topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query
 ) -> None:
@@ -224,6 +228,7 @@ def test_a_session_that_was_there_is_used_and_left_alone(
     assert spark.range(3).count() == 3
 
 
+@pytest.mark.long
 def test_topics_by_pattern(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -235,6 +240,7 @@ def test_topics_by_pattern(
     assert query("SELECT count(*) FROM t") == [(4,)]
 
 
+@pytest.mark.long
 def test_a_batch_holds_at_most_so_many_records(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_batch_holds_at_most_so_many_records(
     assert query("SELECT count(*) FROM t") == [(25,)]
 
 
+@pytest.mark.long
 def test_aborted_transactions_are_passed_over(
     topic: MakeTopic, configure: MakeConfig, query: Query, go: Go, kafka: Kafka
 ) -> None:

@@ -164,7 +164,8 @@ def test_a_topic_created_again_under_a_running_query_stops_it_before_anything_is
     assert query("SELECT position FROM semel_offsets") == [(20,)]
 
 
-@pytest.mark.parametrize("transform", [None, pytest.param(passing, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("transform", [None, passing])
 def test_a_batch_is_not_committed_once_another_run_has_moved_the_position_to_another_log(
     log: Log,
     configure: MakeConfig,

@@ -53,6 +53,7 @@ def test_settings_that_need_metadata_refuse_a_transform_that_drops_it(
     assert position(query) == 0
 
 
+@pytest.mark.long
 def test_a_transform_that_does_not_fit_is_a_configuration_error(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go
 ) -> None:

@@ -36,6 +36,7 @@ def test_kafka_connects_transforms_run_before_those_of_data_frames(
     assert query("SELECT sum(a_b)::int FROM t") == [(90,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "transform", [None, pytest.param(passing, marks=pytest.mark.long)], ids=["chain", "frames"]
 )
@@ -108,6 +109,7 @@ def arrow_passing(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+@pytest.mark.long
 def test_values_of_all_types_are_the_same_through_both_engines(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:
@@ -198,6 +200,7 @@ def test_each_topic_has_its_own_transform_and_table(
                             ("topic", "partition", "offset", "timestamp", "key")]  # fmt: skip
 
 
+@pytest.mark.long
 def test_provenance_passes_through_both_commits(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go
 ) -> None:

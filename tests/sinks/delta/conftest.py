@@ -10,16 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from semel.config import ConnectorConfig, read
-from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.delta.sink import DeltaSink
+from tests.sinks.target import Place
 
-FIRST = TopicPartition("t", 0)
 
-
-class Lake:
+class Lake(Place):
     """One directory."""
+
+    kind = DeltaSink
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,18 +32,6 @@ class Lake:
             "auto.create": "true",
             **{k: str(v) for k, v in (keys or {}).items() if v is not None},
         }
-
-    def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
-        """A sink that has not looked at the store yet."""
-        raw = self.config(name, keys)
-        return DeltaSink(read(ConnectorConfig, raw))
-
-    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> DeltaSink:
-        """A sink that has entered its first position."""
-        made = self.made(name, keys)
-        made.prepare(["t"])
-        made.start(firsts({FIRST: 0}))
-        return made
 
     def table(self, name: str = "t") -> DeltaTable:
         return DeltaTable(str(self.path / name))
@@ -62,12 +48,3 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
-
-
-def refused(sink: DeltaSink, records: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.stage(Commit([records]))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

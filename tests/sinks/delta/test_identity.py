@@ -20,23 +20,16 @@ from semel.core.ledger import (
 )
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.delta.ledger import text_numbers, text_of
-from semel.sinks.delta.sink import DeltaSink
 from semel.sinks.delta.table import Table
 from tests.sinks.delta.conftest import Lake
-from tests.sinks.delta.test_ledger import values
 from tests.sinks.otherlogs import check_refuses_another_log
-from tests.sinks.target import advance
+from tests.sinks.target import advance, held, values
 
 CLUSTER, TOPIC = "MkU3OEVBNTcwNTJENDM2Qk", "k7cGmTbFQn2T1oKVPsx_9A"
 
 
 def known(position: int = 0, topic_id: str = TOPIC) -> LedgerEntry:
     return LedgerEntry("t", 0, position, position, cluster_id=CLUSTER, topic_id=topic_id)
-
-
-def held(sink: DeltaSink) -> LedgerEntry:
-    (entry,) = sink.entries()
-    return replace(entry, updated_at="")
 
 
 def test_an_entry_keeps_its_log_and_the_epoch_of_its_last_record(lake: Lake) -> None:

@@ -17,13 +17,8 @@ from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit
 from semel.sinks.delta import sink as module
 from semel.sinks.delta.table import Table, translated
-from tests.sinks.delta.conftest import FIRST, Lake
-from tests.sinks.target import advance, records
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.target import FIRST, advance, records, values
 
 
 def test_rows_and_positions_are_one_commit(lake: Lake) -> None:
@@ -59,24 +54,6 @@ def test_denied_access_does_not_pass_by_itself(said: str, expected: bool) -> Non
         raise DeltaError(said)
     assert isinstance(failed.value, ServiceError) is expected
     assert ("access is denied" in str(failed.value)) is expected
-
-
-def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, other = lake.sink(), lake.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    raced = []
-
-    def race(place: str) -> None:
-        if place == "sink.before_commit" and not raced:
-            raced.append(place)
-            other.commit([advance(10, 20)], values(10, 20))
-
-    monkeypatch.setattr(module, "hit", race)
-    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
-    assert raced
-    assert [r["id"] for r in lake.rows()] == sorted(range(20), key=lambda i: str({"id": i}))
 
 
 def test_other_writers_of_the_table_do_not_disturb(

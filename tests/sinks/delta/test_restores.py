@@ -16,9 +16,8 @@ from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.delta.restores import Operation, Setback, operation_of, setback
 from semel.sinks.delta.sink import DeltaSink
-from tests.sinks.delta.conftest import FIRST, Lake
-from tests.sinks.delta.test_ledger import values
-from tests.sinks.target import advance
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.target import FIRST, advance, values
 
 
 def made(lake: Lake, **keys: str) -> DeltaSink:

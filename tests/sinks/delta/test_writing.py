@@ -18,8 +18,8 @@ from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.delta.table import column_type
 from semel.sinks.staging import Staged
-from tests.sinks.delta.conftest import Lake, refused
-from tests.sinks.target import advance, changes, records
+from tests.sinks.delta.conftest import Lake
+from tests.sinks.target import advance, changes, records, refused
 
 UPSERT = {
     "insert.mode": "upsert",
@@ -31,63 +31,6 @@ UPSERT = {
 
 def put(lake: Lake, batch: Records, keys: dict[str, Any] | None = None) -> None:
     lake.sink(keys=keys).write(Commit([batch]))
-
-
-def test_a_column_that_was_made_for_json_takes_any_value_after_a_restart(lake: Lake) -> None:
-    objects = pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_())
-    put(lake, records(pa.table({"o": objects, "s": ["a", "b"]})))
-    put(
-        lake,
-        records(pa.table({"o": objects, "s": ["a", "b"], "p": objects}), offsets=[2, 3]),
-        {"auto.evolve": "true"},
-    )
-    schema = lake.sink().schema("t")
-    assert schema is not None
-    assert {f.name: f.type for f in schema} == {
-        "o": pa.json_(), "s": pa.string(), "p": pa.json_()
-    }  # fmt: skip
-
-
-def test_every_type_of_a_converter_has_a_column(lake: Lake) -> None:
-    now = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.UTC)
-    columns = {
-        "i8": pa.array([1, None], pa.int8()),
-        "u32": pa.array([4_000_000_000, None], pa.uint32()),
-        "f": pa.array([1.5, None], pa.float32()),
-        "d": pa.array([decimal.Decimal("12.34"), None], pa.decimal128(10, 2)),
-        "b": pa.array([True, None]),
-        "s": pa.array(["é", None]),
-        "x": pa.array([b"\x00\xff", None]),
-        "day": pa.array([now.date(), None]),
-        "at": pa.array([now, None], pa.timestamp("ms", "UTC")),
-        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
-        "o": pa.array(
-            [{"a": "x", "n": 1}, None], pa.struct([("a", pa.string()), ("n", pa.int64())])
-        ),
-        "m": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
-        "j": pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_()),
-        "e": pa.array(["a", None]).dictionary_encode(),
-    }
-    put(lake, records(pa.table(columns)))
-    first, empty = sorted(lake.rows(), key=lambda r: r["i8"] is None)
-    milliseconds = now.replace(microsecond=123000)
-    assert first == {
-        "i8": 1,
-        "u32": 4_000_000_000,
-        "f": 1.5,
-        "d": decimal.Decimal("12.34"),
-        "b": True,
-        "s": "é",
-        "x": b"\x00\xff",
-        "day": now.date(),
-        "at": milliseconds,
-        "l": [1, None],
-        "o": {"a": "x", "n": 1},
-        "m": [("k", 1)],
-        "j": '{"deep": [1]}',
-        "e": "a",
-    }
-    assert set(empty.values()) == {None}
 
 
 def test_a_type_that_delta_lacks_becomes_a_wider_one() -> None:

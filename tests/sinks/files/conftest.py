@@ -11,19 +11,17 @@ import duckdb
 import fsspec
 import pytest
 
-from semel.config import ConnectorConfig, read
-from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.files.ledger import LedgerState
 from semel.sinks.files.sink import FilesSink
 from semel.storage import places
 from semel_lab.embedded.hdfs import Hdfs
+from tests.sinks.target import Place
 
-FIRST = TopicPartition("t", 0)
 
-
-class Folder:
+class Folder(Place):
     """One place that sinks write to."""
+
+    kind = FilesSink
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -38,18 +36,6 @@ class Folder:
             "path": self.where,
             **{k: str(v) for k, v in (keys or {}).items() if v is not None},
         }
-
-    def made(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> FilesSink:
-        """A sink that has reached nothing yet."""
-        raw = self.config(name, keys)
-        return FilesSink(read(ConnectorConfig, raw))
-
-    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> FilesSink:
-        """A sink that has entered its first position."""
-        made = self.made(name, keys)
-        made.prepare(["t"])
-        made.start(firsts({FIRST: 0}))
-        return made
 
     def state(self, name: str = "c") -> LedgerState:
         return self.made(name)._ledger.newest()
@@ -118,12 +104,3 @@ def place(request: pytest.FixtureRequest) -> Folder:
     """Each of them."""
     found: Folder = request.getfixturevalue(request.param)
     return found
-
-
-def refused(sink: FilesSink, records: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.stage(Commit([records]))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

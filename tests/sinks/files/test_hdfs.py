@@ -31,18 +31,13 @@ from semel_lab.embedded.hdfs import Hdfs
 from tests.engine.harness import some, wait_until
 from tests.faults import KINDS, Faults, before
 from tests.patience import PATIENCE
-from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, records
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import FIRST, advance, records, values
 
 pytestmark = pytest.mark.integration
 
 T = TypeVar("T")
 ENTRY, LANDING = "renameoptions=NONE", "renameoptions=OVERWRITE"
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
 def ids(place: Folder) -> list[int]:
@@ -236,9 +231,8 @@ def passed(call: Callable[[], T], why: set[str]) -> T:
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    "reached", some(["sink.before_commit", "sink.after_commit"], {"sink.before_commit"})
-)
+@pytest.mark.long
+@pytest.mark.parametrize("reached", ["sink.before_commit", "sink.after_commit"])
 def test_a_name_node_that_is_killed_in_the_middle_of_a_commit(
     reached: str, directory: Folder, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

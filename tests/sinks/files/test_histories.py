@@ -18,8 +18,8 @@ from semel.sinks.files import ledger as ledger_module
 from semel.sinks.files import sink as sink_module
 from semel.sinks.files.sink import FilesSink
 from semel.sinks.staging import Staged
-from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, records
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import FIRST, advance, records
 
 PLACES = ["sink.after_positions", "sink.before_commit", "sink.after_commit"]
 SLEEP = "sleep"  # before the entry, while the other one commits

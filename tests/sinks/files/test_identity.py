@@ -7,16 +7,9 @@ from dataclasses import replace
 import pytest
 
 from semel.core.errors import ConfigError, LedgerConflict
-from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
-from semel.sinks.files.sink import FilesSink
+from semel.core.ledger import RECREATED, Hole, Outcome, Rebase
 from tests.sinks.files.conftest import Folder
-from tests.sinks.files.test_s3 import values
-from tests.sinks.target import advance
-
-
-def held(sink: FilesSink) -> LedgerEntry:
-    (entry,) = sink.entries()
-    return replace(entry, updated_at="")
+from tests.sinks.target import advance, held, values
 
 
 def test_an_entry_keeps_its_log_and_the_epoch_of_its_last_record(folder: Folder) -> None:

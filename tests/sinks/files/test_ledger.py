@@ -25,13 +25,8 @@ from semel.sinks.files import ledger as module
 from semel.sinks.files import sink as sink_module
 from semel.storage.places import LocalStore
 from tests.engine.harness import some
-from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, records
-
-
-def values(first: int, until: int, topic: str = "t") -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets, topic=topic)])
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import FIRST, advance, values
 
 
 def letter(offset: int) -> DeadLetter:

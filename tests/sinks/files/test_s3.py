@@ -10,12 +10,11 @@ import pytest
 from semel.config import ConnectorConfig, read
 from semel.core.errors import ConfigError, LedgerConflict, ServiceError
 from semel.core.ledger import Outcome, firsts
-from semel.core.records import Commit
 from semel.sinks.files import snapshot as snapshots
 from semel.sinks.files.sink import FilesSink
 from tests.s3 import Bucket, server
-from tests.sinks.files.conftest import FIRST, Folder
-from tests.sinks.target import advance, records
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import FIRST, advance, values
 
 
 class Lake(Folder):
@@ -44,11 +43,6 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def lake(endpoint: str) -> Lake:
     return Lake(endpoint)
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
 def test_a_bucket_that_is_not_there_is_named(lake: Lake) -> None:

@@ -29,8 +29,9 @@ from semel.sinks.files.config import FilesConfig
 from semel.tasks.pipeline import Pipeline
 from semel_lab.drill.stores import store_of
 from tests.engine.harness import some
-from tests.sinks.files.conftest import Folder, refused
-from tests.sinks.target import advance, changes, records
+from tests.polled import polled
+from tests.sinks.files.conftest import Folder
+from tests.sinks.target import advance, changes, records, refused
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -887,11 +888,5 @@ def test_texts_that_look_like_times_stay_as_they_are(folder: Folder, kind: str) 
     }
     pipeline = Pipeline(read(ConnectorConfig, raw), sink, target=sink.schema)
     values = [json.dumps({"at": text}).encode() for text in texts]
-    table = {
-        "key": pa.nulls(2, pa.binary()),
-        "value": pa.array(values, pa.binary()),
-        "partition": pa.array([0, 0], pa.int32()),
-        "offset": pa.array([0, 1], pa.int64()),
-    }
-    (records_,) = pipeline.convert("t", pa.table(table)).parts
+    (records_,) = pipeline.convert("t", polled(values)).parts
     assert records_.rows.column("at").to_pylist() == texts

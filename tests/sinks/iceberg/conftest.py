@@ -13,21 +13,19 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from semel.config import ConnectorConfig, read
-from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.iceberg.catalog import connect
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some
 from tests.faults import Faults
 from tests.hivemetastore import PATIENT, HiveMetastore
 from tests.s3 import Bucket, glue
+from tests.sinks.target import Place
 
-FIRST = TopicPartition("t", 0)
 
-
-class Warehouse:
+class Warehouse(Place):
     """One catalog, in SQLite and with files in a directory unless it is told another one."""
+
+    kind = IcebergSink
 
     def __init__(
         self, path: Path, properties: Mapping[str, str] | None = None, namespace: str = "db"
@@ -55,17 +53,6 @@ class Warehouse:
             **{k: None if v is None else str(v) for k, v in (keys or {}).items()},
         }
         return {k: v for k, v in config.items() if v is not None}
-
-    def sink(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> IcebergSink:
-        """A sink that has entered its first position."""
-        made = self.unprepared(name, keys)
-        made.prepare(["t"])
-        made.start(firsts({FIRST: 0}))
-        return made
-
-    def unprepared(self, name: str = "c", keys: Mapping[str, Any] | None = None) -> IcebergSink:
-        raw = self.config(name, keys)
-        return IcebergSink(read(ConnectorConfig, raw))
 
     @property
     def catalog(self) -> Catalog:
@@ -133,12 +120,3 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
     if request.param == "rest":
         return rest_warehouse(tmp_path, request.getfixturevalue("faulty_rest"))
     return glue_warehouse(tmp_path, request.getfixturevalue("faulty_aws"))
-
-
-def refused(sink: IcebergSink, records: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.stage(Commit([records]))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

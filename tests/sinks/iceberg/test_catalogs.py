@@ -20,14 +20,9 @@ from tests.engine.harness import some
 from tests.faults import KINDS, Fault, Faults
 from tests.sinks.iceberg.conftest import Warehouse, glue_warehouse
 from tests.sinks.iceberg.test_crashes import MODES
-from tests.sinks.target import advance, records
+from tests.sinks.target import advance, values
 
 Remote = tuple[Warehouse, Faults]
-
-
-def values(first: int, until: int, **more: Any) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i, **more} for i in offsets], offsets=offsets)])
 
 
 def ids(warehouse: Warehouse) -> list[int]:
@@ -114,6 +109,7 @@ def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
     assert ids(warehouse) == list(range(20))
 
 
+@pytest.mark.long
 def test_glue_refuses_what_pyiceberg_has_not_seen(
     faulty_aws: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,10 @@ import pytest
 from semel.core import failpoints
 from semel.core.errors import LedgerConflict
 from semel.core.ledger import Outcome
-from semel.core.records import Commit
 from tests.engine.harness import some, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.iceberg.conftest import Warehouse
-from tests.sinks.target import advance, records
+from tests.sinks.target import advance, values
 
 _FORKS = multiprocessing.get_context("forkserver")
 MODES: dict[str, dict[str, Any]] = {
@@ -27,11 +26,6 @@ MODES: dict[str, dict[str, Any]] = {
     },
 }
 PLACES = [p for p in failpoints.PLACES if p.startswith("sink.")]
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
 
 
 def write(warehouse: Warehouse, points: Path, keys: dict[str, Any]) -> None:

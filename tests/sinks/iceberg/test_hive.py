@@ -17,10 +17,10 @@ from semel_lab.embedded.proxy import Proxy
 from tests.engine.harness import some
 from tests.hivemetastore import HiveMetastore
 from tests.patience import PATIENCE
-from tests.sinks.iceberg.conftest import FIRST, Warehouse, hive_warehouse
+from tests.sinks.iceberg.conftest import Warehouse, hive_warehouse
 from tests.sinks.iceberg.test_catalogs import committed, ids
-from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun, values
-from tests.sinks.target import advance, records
+from tests.sinks.iceberg.test_crashes import MODES, assert_fenced_when_it_wakes_up, begun
+from tests.sinks.target import FIRST, advance, records, values
 
 PLACE = "hive.before_alter"
 
@@ -36,7 +36,8 @@ def without_locks(warehouse: Warehouse) -> None:
         change.set_properties({LOCKS: "false"})
 
 
-@pytest.mark.parametrize("mode", some(MODES, {"append"}))
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
 def test_killed_under_a_lock_the_next_one_waits_until_it_has_ended(
     mode: str, metastore: Warehouse
 ) -> None:

@@ -13,7 +13,6 @@ from semel.core.ledger import (
     RETENTION,
     TRUNCATED,
     Hole,
-    LedgerEntry,
     LogId,
     Outcome,
     Rebase,
@@ -21,17 +20,12 @@ from semel.core.ledger import (
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.sinks.iceberg.conftest import Warehouse
-from tests.sinks.iceberg.test_ledger import ids, values
+from tests.sinks.iceberg.test_ledger import ids
 from tests.sinks.iceberg.test_routing import BOTH, ROUTED, killed_between
 from tests.sinks.otherlogs import FORMER, PRESENT
-from tests.sinks.target import advance
+from tests.sinks.target import advance, held, values
 
 DEAD = {"errors.tolerance": "all", "errors.deadletterqueue.table": "db.dead"}
-
-
-def held(sink: IcebergSink) -> LedgerEntry:
-    (entry,) = sink.entries()
-    return replace(entry, updated_at="")
 
 
 def letter(offset: int, value: bytes) -> DeadLetter:

@@ -22,13 +22,8 @@ from semel.core.ledger import Outcome, TopicPartition, firsts
 from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg import sink as module
 from semel.sinks.staging import CommitConflict, Staged
-from tests.sinks.iceberg.conftest import FIRST, Warehouse
-from tests.sinks.target import advance, records
-
-
-def values(first: int, until: int) -> Commit:
-    offsets = range(first, until)
-    return Commit([records([{"id": i} for i in offsets], offsets=offsets)])
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.target import FIRST, advance, values
 
 
 def ids(warehouse: Warehouse) -> list[int]:
@@ -84,24 +79,6 @@ def test_pyiceberg_rebases_appends_by_itself(warehouse: Warehouse) -> None:
     except CommitFailedException:
         pytest.fail("PyIceberg has changed: look again at semel.sinks.iceberg.table._Once")
     assert len(warehouse.rows()) == 12
-
-
-def test_a_writer_that_wins_between_judgement_and_commit_is_noticed(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink, other = warehouse.sink(), warehouse.sink()
-    sink.commit([advance(0, 10)], values(0, 10))
-    raced = []
-
-    def race(place: str) -> None:
-        if place == "sink.before_commit" and not raced:
-            raced.append(place)
-            other.commit([advance(10, 20)], values(10, 20))
-
-    monkeypatch.setattr(module, "hit", race)
-    assert sink.commit([advance(10, 20)], values(10, 20)) is Outcome.REPLAYED
-    assert raced
-    assert ids(warehouse) == list(range(20))
 
 
 def test_other_writers_of_the_table_do_not_disturb(
@@ -170,17 +147,17 @@ def test_each_connector_and_topic_has_an_entry_of_its_own(warehouse: Warehouse) 
     }
     assert found == {"a": {"t-0": 10, "u.v-3": 9}, "a:b": {"t-0": 5}}
     first.set_positions(None)
-    assert warehouse.unprepared("a", keys).entries() == []
+    assert warehouse.made("a", keys).entries() == []
     assert len(warehouse.sink("a:b", keys).entries()) == 1
 
 
 def test_first_positions_are_stored_before_the_first_row(warehouse: Warehouse) -> None:
     """With auto.offset.reset=latest nothing is passed over by a crash before the first commit."""
-    sink = warehouse.unprepared()
+    sink = warehouse.made()
     sink.prepare(["t"])
     assert sink.start(firsts({FIRST: 100})) == {FIRST: 100}
     assert sink.schema("t") is None
-    later = warehouse.unprepared()
+    later = warehouse.made()
     later.prepare(["t"])
     assert later.start(firsts({FIRST: 500})) == {FIRST: 100}
     assert later.commit([advance(100, 110)], values(100, 110)) is Outcome.APPLIED

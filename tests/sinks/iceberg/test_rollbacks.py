@@ -15,9 +15,9 @@ from semel.core.records import Commit, DeadLetter
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import Staged
 from tests.sinks.iceberg import test_routing as routing
-from tests.sinks.iceberg.conftest import FIRST, Warehouse
-from tests.sinks.iceberg.test_ledger import ids, values
-from tests.sinks.target import advance
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.iceberg.test_ledger import ids
+from tests.sinks.target import FIRST, advance, values
 
 UPSERT = {"iceberg.tables.upsert-mode-enabled": "true", "pk.fields": "id"}
 
@@ -79,9 +79,9 @@ def test_a_table_that_was_rolled_back_is_refused_with_the_facts_and_the_ways_out
     with pytest.raises(RolledBack, match=facts):
         sink.commit([advance(20, 30)], values(20, 30))
     with pytest.raises(RolledBack, match=facts):
-        warehouse.unprepared().prepare(["t"])
+        warehouse.made().prepare(["t"])
     with pytest.raises(RolledBack, match=facts):
-        warehouse.unprepared().start(firsts({TopicPartition("t", 1): 0}))
+        warehouse.made().start(firsts({TopicPartition("t", 1): 0}))
     assert len(ids(warehouse)) == 10
 
 
@@ -106,7 +106,7 @@ def test_a_rollback_that_is_undone_leaves_nothing_to_refuse(warehouse: Warehouse
     sink, first, last = filled(warehouse)
     roll_back(warehouse, first)
     roll_back(warehouse, last)
-    warehouse.unprepared().prepare(["t"])
+    warehouse.made().prepare(["t"])
     assert sink.commit([advance(20, 30)], values(20, 30)) is Outcome.APPLIED
     assert ids(warehouse) == list(range(30))
 
@@ -116,7 +116,7 @@ def test_positions_that_are_set_by_hand_are_right_for_the_table_as_it_is(
 ) -> None:
     _, first, _ = filled(warehouse)
     roll_back(warehouse, first)
-    warehouse.unprepared().set_positions(firsts({FIRST: 10}))
+    warehouse.made().set_positions(firsts({FIRST: 10}))
     assert warehouse.sink().commit([advance(10, 20)], values(10, 20)) is Outcome.APPLIED
     assert ids(warehouse) == list(range(20))
 
@@ -126,9 +126,9 @@ def test_positions_of_a_table_that_was_rolled_back_are_set_together(warehouse: W
     sink.start(firsts({TopicPartition("t", 1): 0}))
     roll_back(warehouse, first)
     with pytest.raises(ConfigError, match="Every position must be set: name t-1 too"):
-        warehouse.unprepared().set_positions(firsts({FIRST: 10}))
-    warehouse.unprepared().set_positions(firsts({FIRST: 10, TopicPartition("t", 1): 0}))
-    warehouse.unprepared().prepare(["t"])
+        warehouse.made().set_positions(firsts({FIRST: 10}))
+    warehouse.made().set_positions(firsts({FIRST: 10, TopicPartition("t", 1): 0}))
+    warehouse.made().prepare(["t"])
 
 
 def test_a_table_that_was_rolled_back_can_be_read_anew_from_the_start(
@@ -136,7 +136,7 @@ def test_a_table_that_was_rolled_back_can_be_read_anew_from_the_start(
 ) -> None:
     _, first, _ = filled(warehouse)
     roll_back(warehouse, first)
-    warehouse.unprepared().set_positions(None)
+    warehouse.made().set_positions(None)
     left = [p for p in warehouse.table().properties if p.startswith("semel")]
     assert left == ["semel-reset:c:t:0"]  # what the audit must know
     assert warehouse.sink().commit([advance(0, 20)], values(0, 20)) is Outcome.APPLIED
@@ -151,7 +151,7 @@ def test_upserts_notice_a_rollback(warehouse: Warehouse) -> None:
 
 def test_compaction_expiry_and_rows_of_others_stop_nobody(warehouse: Warehouse) -> None:
     sink, _, _ = filled(warehouse)
-    for run, other in enumerate((sink, warehouse.unprepared())):
+    for run, other in enumerate((sink, warehouse.made())):
         append(warehouse, 100 + run)
         compact(warehouse)
         expire(warehouse.table())
@@ -185,7 +185,7 @@ def test_what_an_idle_run_has_seen_outlives_the_snapshots_that_showed_it(
         without_history(warehouse)
         sink.entries()
         without_history(warehouse)
-    warehouse.unprepared().prepare(["t"])
+    warehouse.made().prepare(["t"])
 
 
 def test_files_of_the_last_commit_tell_that_it_is_there(warehouse: Warehouse) -> None:
@@ -194,7 +194,7 @@ def test_files_of_the_last_commit_tell_that_it_is_there(warehouse: Warehouse) ->
     append(warehouse, 101)
     expire(warehouse.table())
     without_history(warehouse)
-    warehouse.unprepared().prepare(["t"])
+    warehouse.made().prepare(["t"])
 
 
 def test_what_nothing_tells_any_more_is_not_guessed(warehouse: Warehouse) -> None:
@@ -203,9 +203,9 @@ def test_what_nothing_tells_any_more_is_not_guessed(warehouse: Warehouse) -> Non
     expire(warehouse.table())
     without_history(warehouse)
     with pytest.raises(RolledBack, match=r"have expired, so nobody can tell.*set FILE t-0=20;"):
-        warehouse.unprepared().prepare(["t"])
-    warehouse.unprepared().set_positions(firsts({FIRST: 20}))
-    warehouse.unprepared().prepare(["t"])
+        warehouse.made().prepare(["t"])
+    warehouse.made().set_positions(firsts({FIRST: 20}))
+    warehouse.made().prepare(["t"])
 
 
 def test_a_branch_is_judged_by_its_own_head(warehouse: Warehouse) -> None:
@@ -213,9 +213,9 @@ def test_a_branch_is_judged_by_its_own_head(warehouse: Warehouse) -> None:
     with warehouse.table().manage_snapshots() as snapshots:
         snapshots.create_branch(first, "older").create_branch(last, "same")
     branch = "iceberg.tables.default-commit-branch"
-    warehouse.unprepared(keys={branch: "same"}).prepare(["t"])
+    warehouse.made(keys={branch: "same"}).prepare(["t"])
     with pytest.raises(RolledBack, match=f"branch older is at snapshot {first}"):
-        warehouse.unprepared(keys={branch: "older"}).prepare(["t"])
+        warehouse.made(keys={branch: "older"}).prepare(["t"])
 
 
 def test_of_several_tables_one_that_was_rolled_back_is_refused(warehouse: Warehouse) -> None:
@@ -227,7 +227,7 @@ def test_of_several_tables_one_that_was_rolled_back_is_refused(warehouse: Wareho
     with pytest.raises(RolledBack, match=r"db\.b.*t-0=40. The connector's other tables"):
         sink.commit([advance(80, 120)], routing.values(80, 120))
     with pytest.raises(RolledBack, match=r"db\.b"):
-        warehouse.unprepared(keys=routing.ROUTED).prepare(["t"])
+        warehouse.made(keys=routing.ROUTED).prepare(["t"])
     assert len(routing.found(warehouse)["db.a"]) == 40
 
 
@@ -251,7 +251,7 @@ def test_tables_that_records_name_are_refused_too(warehouse: Warehouse) -> None:
     with pytest.raises(RolledBack, match=r"db\.b"):
         commit(20)
     with pytest.raises(RolledBack, match=r"db\.b"):
-        warehouse.unprepared(keys=keys).prepare(["t"])
+        warehouse.made(keys=keys).prepare(["t"])
     assert len(warehouse.rows("db.a")) == 10
 
 
@@ -269,7 +269,7 @@ def test_dead_letters_that_were_rolled_back_are_missed(warehouse: Warehouse) -> 
     with pytest.raises(RolledBack, match=r"db\.dead, which holds dead letters"):
         sink.commit_staged([advance(2, 3)], letter(2))
     with pytest.raises(RolledBack, match=r"db\.dead, which holds dead letters"):
-        warehouse.unprepared(keys=keys).prepare(["t"])
-    warehouse.unprepared(keys=keys).set_positions(firsts({FIRST: 2}))
+        warehouse.made(keys=keys).prepare(["t"])
+    warehouse.made(keys=keys).set_positions(firsts({FIRST: 2}))
     other = warehouse.sink(keys=keys)
     assert other.commit_staged([advance(2, 3)], letter(2)) is Outcome.APPLIED

@@ -24,8 +24,8 @@ from semel.sinks.iceberg.dynamic import DynamicTables, _names
 from semel.sinks.iceberg.sink import IcebergSink
 from tests.engine.harness import some
 from tests.patience import PATIENCE
-from tests.sinks.iceberg.conftest import FIRST, Warehouse, refused
-from tests.sinks.target import advance, records
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.target import FIRST, advance, records, refused
 
 _FORKS = multiprocessing.get_context("forkserver")
 BOTH = {"iceberg.tables": "db.a,db.b"}
@@ -144,7 +144,7 @@ def test_a_table_gets_its_own_columns_only(warehouse: Warehouse) -> None:
     )
     assert warehouse.arrow("db.a").column_names == ["id", "kind", "x"]
     assert warehouse.arrow("db.b").column_names == ["id", "kind", "y", "z"]
-    schema = warehouse.unprepared(keys=ROUTED).schema("t")
+    schema = warehouse.made(keys=ROUTED).schema("t")
     assert schema is not None
     assert set(schema.names) == {"id", "kind", "x", "y", "z"}
 
@@ -238,7 +238,7 @@ def test_a_new_partition_of_a_known_topic_is_read_from_its_start_where_a_table_i
 ) -> None:
     warehouse.sink(keys={"iceberg.tables": "db.a"}).commit([advance(0, 5)], values(0, 5))
     keys = {**BOTH, "auto.offset.reset": "latest", "first.position": "reset"}
-    sink = warehouse.unprepared(keys=keys)
+    sink = warehouse.made(keys=keys)
     sink.prepare(["t"])
     connector = read(ConnectorConfig, warehouse.config(keys=keys))
     groups: Any = SimpleNamespace(offsets=lambda *_: ({}, False))
@@ -254,9 +254,9 @@ def test_partitions_whose_tables_differ_are_brought_level_group_by_group(
     second = TopicPartition("t", 1)
     sink.start(firsts({second: 0}))
     sink.commit([advance(0, 8), advance(0, 8, partition=1)], values(0, 8))
-    one = warehouse.unprepared(keys={"iceberg.tables": "db.a"})
+    one = warehouse.made(keys={"iceberg.tables": "db.a"})
     one.commit([advance(8, 12)], values(8, 12))
-    other = warehouse.unprepared(keys={"iceberg.tables": "db.b"})
+    other = warehouse.made(keys={"iceberg.tables": "db.b"})
     other.commit([advance(8, 10, partition=1)], Commit([]))
     sink = warehouse.sink(keys=BOTH)
     assert [e.position for e in sink.entries()] == [8, 8]
@@ -315,7 +315,7 @@ def test_a_column_of_two_tables_is_read_in_a_type_that_keeps_both(
     warehouse.catalog.create_namespace("db")
     for table, kind in (("db.a", one), ("db.b", other)):
         warehouse.catalog.create_table(table, pa.schema([("id", pa.int64()), ("n", kind)]))
-    sink = warehouse.unprepared(keys=BOTH)
+    sink = warehouse.made(keys=BOTH)
     if read is None:
         with pytest.raises(ConfigError, match="different types"):
             sink.prepare(["t"])
@@ -392,7 +392,7 @@ def test_a_table_ahead_of_the_ledger_treats_its_range_as_a_replay(
 def test_a_run_that_was_overtaken_does_not_move_the_ledger_back(warehouse: Warehouse) -> None:
     zombie = warehouse.sink(keys=DYNAMIC)
     zombie.entries()
-    other = warehouse.unprepared(keys=DYNAMIC)
+    other = warehouse.made(keys=DYNAMIC)
     other.commit([advance(0, 2)], to("db.a", "db.b"))
     other.commit([advance(2, 3)], to("db.c", first=2))
     with pytest.raises(LedgerConflict):
@@ -428,12 +428,12 @@ def test_positions_are_set_by_hand_while_the_connector_commits(
     sink = warehouse.sink(keys=DYNAMIC)
     sink.commit([advance(0, 2)], to("db.b", "db.b"))
     if step == "_home.move":  # the other way round: the run commits while positions are set
-        hand = warehouse.unprepared(keys=DYNAMIC)
+        hand = warehouse.made(keys=DYNAMIC)
         interrupted(monkeypatch, hand._tables._home, "move", lambda: run(sink))
         hand.set_positions(wanted and firsts(wanted))
     else:
         where = sink if step == "_land_in" else sink._tables
-        by_hand = warehouse.unprepared(keys=DYNAMIC)
+        by_hand = warehouse.made(keys=DYNAMIC)
         interrupted(
             monkeypatch, where, step, lambda: by_hand.set_positions(wanted and firsts(wanted))
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import uuid
 from typing import Any
 
@@ -21,8 +20,8 @@ from semel.driver.planning import plan
 from semel.sinks import parquet
 from semel.sinks.iceberg.sink import IcebergSink
 from semel.sinks.staging import Staged
-from tests.sinks.iceberg.conftest import Warehouse, refused
-from tests.sinks.target import advance, changes, records
+from tests.sinks.iceberg.conftest import Warehouse
+from tests.sinks.target import advance, changes, records, refused
 
 PROPS = "iceberg.tables.auto-create-props."
 EVOLVE = {"iceberg.tables.evolve-schema-enabled": "true"}
@@ -36,68 +35,6 @@ UPSERT = {
 
 def put(warehouse: Warehouse, batch: Records, keys: dict[str, Any] | None = None) -> None:
     warehouse.sink(keys=keys).write(Commit([batch]))
-
-
-def test_a_column_that_was_made_for_json_takes_any_value_after_a_restart(
-    warehouse: Warehouse,
-) -> None:
-    objects = pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_())
-    put(warehouse, records(pa.table({"o": objects, "s": ["a", "b"]})))
-    put(
-        warehouse,
-        records(pa.table({"o": objects, "s": ["a", "b"], "p": objects}), offsets=[2, 3]),
-        EVOLVE,
-    )
-    schema = warehouse.sink().schema("t")
-    assert schema is not None
-    assert {f.name: f.type for f in schema} == {
-        "o": pa.json_(), "s": pa.string(), "p": pa.json_()
-    }  # fmt: skip
-
-
-def test_every_type_of_a_converter_has_a_column(warehouse: Warehouse) -> None:
-    now = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.UTC)
-    columns = {
-        "i8": pa.array([1, None], pa.int8()),
-        "u32": pa.array([4_000_000_000, None], pa.uint32()),
-        "f": pa.array([1.5, None], pa.float32()),
-        "d": pa.array([decimal.Decimal("12.34"), None], pa.decimal128(10, 2)),
-        "b": pa.array([True, None]),
-        "s": pa.array(["é", None]),
-        "x": pa.array([b"\x00\xff", None]),
-        "day": pa.array([now.date(), None]),
-        "time": pa.array([now.time(), None], pa.time64("us")),
-        "at": pa.array([now, None], pa.timestamp("ms", "UTC")),
-        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
-        "o": pa.array(
-            [{"a": "x", "n": 1}, None], pa.struct([("a", pa.string()), ("n", pa.int64())])
-        ),
-        "m": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
-        "j": pa.array(['{"deep": [1]}', None], pa.string()).cast(pa.json_()),
-        "e": pa.array(["a", None]).dictionary_encode(),
-        "odd name.1": pa.array([1, None]),
-    }
-    put(warehouse, records(pa.table(columns)))
-    first, empty = sorted(warehouse.rows(), key=lambda r: r["i8"] is None)
-    assert first == {
-        "i8": 1,
-        "u32": 4_000_000_000,
-        "f": 1.5,
-        "d": decimal.Decimal("12.34"),
-        "b": True,
-        "s": "é",
-        "x": b"\x00\xff",
-        "day": now.date(),
-        "time": now.time(),
-        "at": now.replace(microsecond=123000),
-        "l": [1, None],
-        "o": {"a": "x", "n": 1},
-        "m": [("k", 1)],
-        "j": '{"deep": [1]}',
-        "e": "a",
-        "odd name.1": 1,
-    }
-    assert set(empty.values()) == {None}
 
 
 def test_columns_are_found_by_their_field_ids(warehouse: Warehouse) -> None:
@@ -510,7 +447,7 @@ def test_an_error_about_an_impossible_catalog_names_its_property(warehouse: Ware
     for kind, uri, message in wrong:
         keys = {"iceberg.catalog.type": kind, "iceberg.catalog.uri": uri}
         with pytest.raises(ConfigError, match=message):
-            warehouse.unprepared(keys=keys).entries()
+            warehouse.made(keys=keys).entries()
 
 
 def test_columns_are_widened_for_values_that_need_it(warehouse: Warehouse) -> None:

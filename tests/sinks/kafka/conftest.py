@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from semel.driver.planning import plan
+from semel.sinks.kafka.sink import KafkaSink
 from semel_lab.embedded import Kafka
-from tests.engine.harness import Running, name
+from tests.engine.conftest import (  # noqa: F401
+    Config,
+    Configure,
+    Start,
+    connector,
+    points,
+    start,
+)
 
-Config = dict[str, str]
-Configure = Callable[..., Config]
-Start = Callable[..., Running]
+MakeSink = Callable[[Mapping[str, Any]], KafkaSink]
 
 
 @pytest.fixture
 def configure(kafka: Kafka) -> Configure:
     """A connector in the session's Kafka; the target is made with it unless told otherwise."""
-
-    def make(topics: str, keys: dict[str, Any] | None = None) -> Config:
-        config = {
-            "name": name(),
-            "connector.class": "kafka",
-            "topics": topics,
-            "topic.rename.format": "${topic}.copy",
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "auto.create": "true",
-            "provenance": "true",
-            "retry.backoff.ms": "200",
-            **(keys or {}),
-        }
-        return {k: v for k, v in config.items() if v is not None}
-
-    return make
+    own = {
+        "connector.class": "kafka",
+        "topic.rename.format": "${topic}.copy",
+        "auto.create": "true",
+        "value.converter.schemas.enable": None,
+    }
+    return connector(kafka, own)
 
 
 @pytest.fixture(scope="session")
@@ -45,22 +43,16 @@ def other_kafka(services_directory: Path) -> Iterator[Kafka]:
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts connectors; those that still run at the test's end are stopped."""
-    started: list[Running] = []
+def sink() -> Iterator[MakeSink]:
+    """The driver's sink of a connector."""
+    made: list[KafkaSink] = []
 
-    def begin(*arguments: Any, **keys: Any) -> Running:
-        started.append(Running(*arguments, **keys))
-        return started[-1]
+    def make(config: Mapping[str, Any]) -> KafkaSink:
+        planned = plan(config)
+        assert isinstance(planned.sink, KafkaSink)
+        made.append(planned.sink)
+        return planned.sink
 
-    yield begin
-    for each in started:
-        each.end()
-
-
-@pytest.fixture
-def points(tmp_path: Path) -> Path:
-    """A directory for failpoints."""
-    path = tmp_path / "failpoints"
-    path.mkdir()
-    return path
+    yield make
+    for each in made:
+        each.close()

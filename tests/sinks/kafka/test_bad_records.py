@@ -86,6 +86,7 @@ def test_an_audit_tells_dead_letters_of_a_former_topic_from_those_of_the_new_one
     assert (found.lost, found.duplicated, found.exact, found.complete) == (0, 0, True, True)
 
 
+@pytest.mark.long
 def test_a_record_that_the_target_refuses_is_a_bad_one(
     kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_record_that_the_target_refuses_is_a_bad_one(
     assert [x.value for x in consume(kafka.bootstrap_servers, dead)] == [values[7], values[31]]
 
 
+@pytest.mark.long
 def test_offsets_are_not_changed_under_a_run(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:

@@ -227,6 +227,7 @@ def test_what_cannot_be_kept_is_refused(
         caught_up(config)
 
 
+@pytest.mark.long
 def test_outside_of_transactions_the_producer_need_not_be_idempotent(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:
@@ -307,6 +308,7 @@ def test_a_recreated_topic_goes_on_in_another_cluster(
     assert ids(config) == list(range(25))
 
 
+@pytest.mark.long
 def test_an_audit_notices_positions_of_partitions_that_are_gone(
     kafka: Kafka, other_kafka: Kafka, topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

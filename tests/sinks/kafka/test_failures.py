@@ -32,11 +32,14 @@ from semel_lab.embedded import Kafka
 from tests import matrix
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import (
+    MANY_COMMITS,
+    SHORT_SESSION,
     LocalJob,
     LocalSpark,
     assert_promise_kept,
     caught_up,
     once_let_go,
+    one_takes_the_place,
     positions,
     records,
     some,
@@ -51,11 +54,6 @@ pytestmark = pytest.mark.integration
 COUNT = 300
 CLUSTERS = ("the same cluster", "another cluster")
 SMALL = {"consumer.override.max.poll.records": 40}
-QUICK = {
-    "consumer.override.max.poll.records": 20,
-    "consumer.override.session.timeout.ms": 1500,
-    "consumer.override.heartbeat.interval.ms": 300,
-}
 PATIENT = {"producer.override.transaction.timeout.ms": 300_000}
 """An open transaction outlasts every wait of a test."""
 LOSES = {"deliver.between", "sink.after_positions", "sink.before_commit"}
@@ -155,7 +153,7 @@ def test_a_task_that_wakes_up_in_its_transaction_after_its_partitions_have_moved
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(400))
-    config = copies(source, {**QUICK, **PATIENT, "tasks.max": "2"})
+    config = copies(source, {**SHORT_SESSION, **PATIENT, "tasks.max": "2"})
     failpoints.arm(points, place, "freeze", skip=3)
     running = start(config, spark=LocalSpark(points))
     # The other task takes all partitions, long before the frozen transaction's time is out.
@@ -369,7 +367,7 @@ def test_a_first_transaction_that_was_never_seen_is_fenced_too(
 ) -> None:
     """The ledger does not show whose turn it was: the frozen task has committed nothing yet."""
     source = topic(partitions=1)
-    config = copies(source, {**QUICK, **PATIENT, "tasks.max": "2"})
+    config = copies(source, {**SHORT_SESSION, **PATIENT, "tasks.max": "2"})
     failpoints.arm(points, "sink.before_commit", "freeze")
     running = start(config, spark=LocalSpark(points))
     running.until(lambda p: len(p.tasks) == 2)
@@ -388,20 +386,11 @@ def test_of_two_runs_one_stops_as_fenced(
 ) -> None:
     source = topic(partitions=2)
     produce(source, records(500))
-    config = copies(
-        source,
-        {
-            "consumer.override.max.poll.records": "20",
-            "consumer.override.heartbeat.interval.ms": "300",
-        },
-    )
+    config = copies(source, MANY_COMMITS)
     first = start(config)
     first.until(lambda p: p.rows > 0)
     second = start(config)
-    wait_until(lambda: not (first.alive and second.alive))
-    loser, winner = (first, second) if not first.alive else (second, first)
-    with pytest.raises(Fenced, match="another run"):
-        loser.wait()
+    winner = one_takes_the_place(first, second)
     produce(source, records(500, start=500))
     winner.until(lambda p: sum(p.positions.values()) >= 1000)
     winner.stop()
@@ -421,6 +410,7 @@ class GatedSpark(LocalSpark):
         super().start(job, task, attempt)
 
 
+@pytest.mark.long
 def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(
     topic: MakeTopic, produce: Produce, configure: Configure, start: Start
 ) -> None:
@@ -428,7 +418,7 @@ def test_two_runs_that_displace_a_task_of_each_other_do_not_both_end(
     is about to start again."""
     source = topic(partitions=2)
     produce(source, records(100))
-    config = configure(source, {**QUICK, "tasks.max": "2"})
+    config = configure(source, {**SHORT_SESSION, "tasks.max": "2"})
     older = start(config, spark=(spark := GatedSpark()))
     older.until(lambda p: sum(p.positions.values()) == 100)
     spark.signal(0, signal.SIGSTOP)
@@ -562,6 +552,7 @@ def test_aborted_records_in_the_source_are_not_copied(
     assert positions(config).popitem()[1] == 31  # past the marker, too
 
 
+@pytest.mark.long
 def test_the_audit_finds_what_is_missing_and_what_is_there_twice(
     topic: MakeTopic, produce: Produce, configure: Configure
 ) -> None:

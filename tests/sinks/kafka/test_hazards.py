@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -26,26 +26,9 @@ from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import records
 from tests.patience import PATIENCE
-from tests.sinks.kafka.conftest import Config, Configure
+from tests.sinks.kafka.conftest import Config, Configure, MakeSink
 
 pytestmark = pytest.mark.integration
-MakeSink = Callable[[Mapping[str, Any]], KafkaSink]
-
-
-@pytest.fixture
-def sink() -> Iterator[MakeSink]:
-    """The driver's sink of a connector."""
-    made: list[KafkaSink] = []
-
-    def make(config: Mapping[str, Any]) -> KafkaSink:
-        planned = plan(config)
-        assert isinstance(planned.sink, KafkaSink)
-        made.append(planned.sink)
-        return planned.sink
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def _ledger(config: Config) -> str:

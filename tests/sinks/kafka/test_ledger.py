@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
@@ -25,14 +23,13 @@ from semel.core.ledger import (
 from semel.driver.planning import plan
 from semel.kafka.cluster import Cluster
 from semel.kafka.groups import Groups
-from semel.sinks.kafka import KafkaSink
 from semel.sinks.ledger_json import entry_of, facts_of
 from semel_lab.embedded import Kafka
 from tests.conftest import MakeTopic, Produce
 from tests.engine.harness import caught_up, records, wait_until
 from tests.patience import PATIENCE
 from tests.sinks.byhand import check_keeps_what_was_read
-from tests.sinks.kafka.conftest import Config, Configure
+from tests.sinks.kafka.conftest import Config, Configure, MakeSink
 from tests.sinks.kafka.copying import assert_each_once, target
 from tests.sinks.otherlogs import check_refuses_another_log
 
@@ -42,23 +39,6 @@ QUICK = {
     "consumer.override.session.timeout.ms": "1500",
     "consumer.override.heartbeat.interval.ms": "300",
 }
-MakeSink = Callable[[Mapping[str, Any]], KafkaSink]
-
-
-@pytest.fixture
-def sink() -> Iterator[MakeSink]:
-    """The driver's sink of a connector."""
-    made: list[KafkaSink] = []
-
-    def make(config: Mapping[str, Any]) -> KafkaSink:
-        planned = plan(config)
-        assert isinstance(planned.sink, KafkaSink)
-        made.append(planned.sink)
-        return planned.sink
-
-    yield make
-    for each in made:
-        each.close()
 
 
 @pytest.fixture
@@ -96,7 +76,8 @@ def _commit(admin: AdminClient, config: Config, offset: int, metadata: str = "")
     admin.alter_consumer_group_offsets(request)[_group(config)].result(PATIENCE)
 
 
-@pytest.mark.parametrize("reset", ["latest", pytest.param("earliest", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("reset", ["latest", "earliest"])
 def test_offsets_that_expire_change_nothing(
     reset: str,
     admin: AdminClient,

@@ -10,7 +10,6 @@ import pytest
 
 from semel.config import ConnectorConfig, read
 from semel.core.ledger import TopicPartition, firsts
-from semel.core.records import Commit, Records, Rejected, RowsRejected
 from semel.sinks.search.sink import SearchSink
 from semel_lab.embedded.opensearch import OpenSearch
 from tests.engine.harness import some
@@ -97,12 +96,3 @@ def either(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     made = Cluster(request.getfixturevalue(request.param))
     yield made
     made.close()
-
-
-def refused(sink: SearchSink, *batches: Records) -> dict[int, Rejected]:
-    """What the sink rejects, by offset."""
-    try:
-        sink.write(Commit(batches))
-    except RowsRejected as rejection:
-        return {r.offset: r for r in rejection.rejected}
-    raise AssertionError("nothing was rejected")

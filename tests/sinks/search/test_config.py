@@ -18,6 +18,7 @@ from semel.sinks.search.config import CLASSES
 from semel.sinks.search.sink import SearchSink
 from semel.tasks.pipeline import Pipeline
 from tests.kafka.secured import java_trust_store
+from tests.polled import polled
 from tests.rest.authority import Authority
 
 BASE = {
@@ -275,15 +276,7 @@ def test_text_that_looks_like_a_time_stays_text_without_a_mapping(ignored: str, 
     connector = read(ConnectorConfig, {**BASE, **keys, "value.converter.schemas.enable": "false"})
     sink = create(connector)
     pipeline = Pipeline(connector, sink, target=lambda _: None)
-    raw = pa.table(
-        {
-            "key": pa.array([b"k"]),
-            "value": pa.array([b'{"at":"2024-01-01T00:00:00+02:00"}']),
-            "partition": pa.array([0], pa.int32()),
-            "offset": pa.array([0]),
-            "timestamp": pa.array([0], pa.timestamp("ms", "UTC")),
-        }
-    )
+    raw = polled([b'{"at":"2024-01-01T00:00:00+02:00"}'], [b"k"])
     (part,) = pipeline.convert("t", raw).parts
     assert pa.types.is_string(part.rows.column("at").type) is kept
     sink.close()

@@ -7,20 +7,14 @@ from dataclasses import replace
 import pytest
 
 from semel.core.errors import LedgerConflict, ServiceError
-from semel.core.ledger import RECREATED, Hole, LedgerEntry, Outcome, Rebase
+from semel.core.ledger import RECREATED, Hole, Outcome, Rebase
 from semel.core.records import Commit
 from semel.sinks.search.ledger import INDEX
-from semel.sinks.search.sink import SearchSink
 from tests.sinks.search.conftest import Cluster
 from tests.sinks.search.test_ledger import deliver, moved, values
-from tests.sinks.target import records
+from tests.sinks.target import held, records
 
 pytestmark = pytest.mark.integration
-
-
-def held(sink: SearchSink) -> LedgerEntry:
-    (entry,) = sink.entries()
-    return replace(entry, updated_at="")
 
 
 def test_an_entry_learns_its_log_and_keeps_epochs(cluster: Cluster) -> None:

@@ -19,8 +19,8 @@ from semel.core.ledger import firsts
 from semel.core.records import METADATA, Commit, DeadLetter, Records
 from semel.driver.planning import plan
 from semel.sinks.search.writing import GENERATION
-from tests.sinks.search.conftest import Cluster, refused
-from tests.sinks.target import advance, changes, metadata, records
+from tests.sinks.search.conftest import Cluster
+from tests.sinks.target import advance, changes, metadata, records, refused
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ import datetime
 
 import pyarrow as pa
 
-from semel.sinks.sql.mysql_rows import lines, values
+from semel.sinks.sql.mysql import lines, values
 
 ROWS = pa.table(
     {

@@ -225,7 +225,8 @@ def test_a_null_in_a_column_with_a_default_means_not_given(make: MakeSink, query
     assert sorted(query("SELECT id, v FROM t")) == [(1, "new"), (2, "x")]
 
 
-@pytest.mark.parametrize("sql_url", some(SYSTEMS, {"mariadb"}), indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize("sql_url", SYSTEMS, indirect=True)
 def test_a_commit_larger_than_a_packet_goes_in_pieces(
     make: MakeSink, query: Query, sql_url: str
 ) -> None:

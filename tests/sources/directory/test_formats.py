@@ -22,6 +22,7 @@ from semel.core.errors import ConfigError, ServiceError
 from semel.sources.directory import csvrows, streams, tables
 from semel.sources.directory.source import DirectorySource
 from tests.sources.directory.conftest import Reading
+from tests.test_answers import deflated_zeros
 
 Make = Callable[..., DirectorySource]
 
@@ -492,7 +493,6 @@ def avro_file(kind: Any, count: int, content: bytes, codec: str = "null") -> byt
 FEW_NULLS = number(2**60) + b"\0"
 NULLS: dict[str, Any] = {"type": "array", "items": "null"}
 DEEP = {"type": "record", "name": "r", "fields": [{"name": "n", "type": ["null", "r"]}]}
-ZEROS = zlib.compress(bytes(700_000_000), 1, wbits=-15)
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,9 @@ ZEROS = zlib.compress(bytes(700_000_000), 1, wbits=-15)
         pytest.param(
             avro_file(DEEP, 1, b"\2" * 100_000 + b"\0"), "nested too deeply", id="a deep record"
         ),
-        pytest.param(avro_file("int", 1, ZEROS, "deflate"), "more than 268435456", id="zeros"),
+        pytest.param(
+            avro_file("int", 1, deflated_zeros(700), "deflate"), "more than 268435456", id="zeros"
+        ),
         pytest.param(
             avro_file("int", 1, number(2**40), "snappy"), "more than 268435456", id="a large claim"
         ),

@@ -16,19 +16,19 @@ from semel.driver.planning import plan_source
 from semel.sources.base import Source, SourceBatch, SourceOffset
 from semel_lab.embedded.mariadb import MariaDB
 from tests.databases import Given, new_sqlserver_database, query
+from tests.engine.harness import some
 
 Execute = Callable[..., None]
 Make = Callable[..., Source]
 
 
-@pytest.fixture(
-    params=(
-        *("postgresql", "sqlite", "duckdb", "mariadb"),
-        pytest.param("sqlserver", marks=pytest.mark.long),
-    )
-)
+DATABASES = ("postgresql", "sqlite", "mariadb", "duckdb", "sqlserver")
+
+
+@pytest.fixture(params=some(DATABASES, DATABASES[:3]))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a new, empty database of each system."""
+    """The URL of a new, empty database of each system. `make test` tries DuckDB, which is slow to
+    begin, where a test asks for it."""
     if request.param == "postgresql":
         yield str(request.getfixturevalue("database"))
     elif request.param == "mariadb":

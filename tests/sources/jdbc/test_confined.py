@@ -9,7 +9,7 @@ import pytest
 from semel.config import read
 from semel.core.errors import SemelError
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.databases import database_of
+from semel.sources.jdbc.database import database_of
 from semel.sources.jdbc.queries import Unreadable
 from tests.sources.jdbc.conftest import executed
 

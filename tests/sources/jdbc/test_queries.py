@@ -11,8 +11,7 @@ import pytest
 from semel.config import read
 from semel.core.errors import ConfigError
 from semel.sources.jdbc.config import JdbcSourceConfig
-from semel.sources.jdbc.database import Column, TableId
-from semel.sources.jdbc.databases import database_of
+from semel.sources.jdbc.database import Column, TableId, database_of
 from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Query, Unreadable, floor, shape
 from semel.sources.jdbc.values import INSTANT, numeric_type, unbounded_type

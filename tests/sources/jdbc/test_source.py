@@ -24,7 +24,7 @@ from semel.sources.jdbc.offsets import Position
 from semel.sources.jdbc.queries import Query, shape
 from semel_lab.embedded import Postgres
 from tests.engine.harness import some
-from tests.sources.jdbc.conftest import Execute, Make, executed, rows, taken, values
+from tests.sources.jdbc.conftest import DATABASES, Execute, Make, executed, rows, taken, values
 
 pytestmark = pytest.mark.integration
 
@@ -43,6 +43,7 @@ def ids(found: Sequence[dict[str, Any]]) -> list[int]:
     return [row["id"] for row in found]
 
 
+@pytest.mark.parametrize("url", some(DATABASES, DATABASES[:4]), indirect=True)
 def test_incrementing_reads_new_rows_once_in_their_order(make: Make, execute: Execute) -> None:
     execute(ORDERS, insert((2, "b", EARLY), (1, "a", EARLY)))
     source = make(mode="incrementing", incrementing_column_name="id", table_whitelist="orders")

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from semel.audit import holes
+from semel.audit.auditor import check_not_recreated
 from semel.audit.follow.look import (
     Look,
     Spans,
@@ -21,6 +22,7 @@ from semel.audit.follow.look import (
     values_of,
 )
 from semel.audit.follow.progress import (
+    FollowState,
     Missing,
     PartitionProgress,
     begun,
@@ -30,14 +32,12 @@ from semel.audit.follow.progress import (
 )
 from semel.audit.follow.report import Judged
 from semel.audit.follow.settling import SHARE, Settling
-from semel.audit.follow.state import FollowState
 from semel.audit.holes import by_number
 from semel.audit.named import target_of
 from semel.audit.offsets import NONE, Seen
 from semel.audit.referee import Findings, judge
 from semel.audit.replacing import Replacing
 from semel.audit.report import PartitionAudit
-from semel.audit.run import check_not_recreated
 from semel.audit.values import ValuesFound
 from semel.audit.workspace import Workspace
 from semel.core.delivery import Mechanism

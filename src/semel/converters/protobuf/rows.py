@@ -1,8 +1,9 @@
-"""Protobuf messages one at a time: those that the column reader marks as unsure, and recursive
-types."""
+"""Protobuf messages one at a time, to Arrow and JSON: those that the column reader marks as unsure,
+and recursive types."""
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import struct
@@ -12,7 +13,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from semel.converters.protobuf.known_values import FIRST_SECOND, LAST_SECOND
-from semel.converters.protobuf.objects import arrow, plain
 from semel.converters.protobuf.schema import (
     BYTES,
     END_GROUP,
@@ -30,7 +30,7 @@ from semel.converters.protobuf.schema import (
     Scalar,
     Wrapped,
 )
-from semel.converters.python_values import compact
+from semel.converters.python_values import Json, compact, mask, offsets, shown
 from semel.core.quoting import named
 
 _DEEPEST = 100
@@ -79,7 +79,7 @@ class Reader:
                 inner = node.named[node.name]
                 found = self._message(inner, data)
                 try:
-                    return compact(plain(inner, found))
+                    return compact(_plain(inner, found))
                 except ValueError as error:  # a time that is none, or too far away
                     self._refuse(str(error))
         raise AssertionError(node)
@@ -371,4 +371,88 @@ def read(node: Node, values: Sequence[bytes]) -> tuple[pa.Array, list[int], dict
             rows.append(row)
         except Damaged as error:
             refused[row] = str(error)
-    return arrow(node, found), rows, refused
+    return _arrow(node, found), rows, refused
+
+
+def _arrow(node: Node, values: Sequence[Any]) -> pa.Array:
+    """The result of a reader, in Arrow. Inside a null, None stands for values of any type."""
+    match node:
+        case Message():
+            columns = [
+                _column(column, [None if v is None else v[n] for v in values])
+                for n, column in enumerate(node.columns)
+            ]
+            return node.finish(_struct(columns, [c.arrow for c in node.columns], values))
+        case Wrapped():
+            return _column(node.value, values)
+        case Map():
+            flat = [each for v in values for each in v or ()]
+            keys, items = (
+                _column(field, [pair[n] for pair in flat])
+                for n, field in enumerate(node.entry.fields)
+            )
+            return pa.MapArray.from_arrays(offsets(values), keys, items, mask=mask(values))
+        case Recursion():
+            return pa.ExtensionArray.from_storage(node.type, pa.array(values, pa.string()))
+    return pa.array(values, node.type)
+
+
+def _column(column: Field | Oneof, values: Sequence[Any]) -> pa.Array:
+    if isinstance(column, Oneof):
+        members = [
+            _column(field, [None if v is None else v[n] for v in values])
+            for n, field in enumerate(column.fields)
+        ]
+        return _struct(members, [f.arrow for f in column.fields], values)
+    if column.repeated and not column.is_map:
+        flat = [each for v in values for each in v or ()]
+        items = _arrow(column.node, flat)
+        lists = pa.ListArray.from_arrays(offsets(values), items, mask=mask(values))
+        return column.finish(lists)
+    return column.finish(_arrow(column.node, values))
+
+
+def _struct(columns: list[pa.Array], fields: list[pa.Field], values: Sequence[Any]) -> pa.Array:
+    if not columns:
+        return pa.array([None if v is None else {} for v in values], pa.struct([]))
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=mask(values))
+
+
+def _plain(node: Node, value: Any) -> Any:
+    """A value as JSON shows it."""
+    if value is None:
+        return None
+    match node:
+        case Message() if node.known is not None and pa.types.is_string(node.type):
+            return _arrow(node, [value])[0].as_py()
+        case Message():
+            return {c.name: _plain_column(c, v) for c, v in zip(node.columns, value, strict=True)}
+        case Wrapped():
+            return _plain(node.value.node, value)
+        case Map():
+            key, item = (f.node for f in node.entry.fields)
+            if isinstance(key, Scalar) and key.kind == "string":
+                return {k: _plain(item, v) for k, v in value}
+            return [[_plain(key, k), _plain(item, v)] for k, v in value]
+        case Recursion():
+            return Json(value)
+        case Known():
+            return shown(pa.array([value], node.type))
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _plain_column(column: Field | Oneof, value: Any) -> Any:
+    if isinstance(column, Oneof):
+        if value is None:
+            return None
+        members = zip(column.fields, value, strict=True)
+        return {f.name: _plain_column(f, v) for f, v in members if v is not None}
+    if column.repeated and not column.is_map:
+        return [_plain_value(column, each) for each in value]
+    return _plain_value(column, value)
+
+
+def _plain_value(field: Field, value: Any) -> Any:
+    if field.known is None or value is None:
+        return _plain(field.node, value)
+    return shown(field.known.of(_arrow(field.node, [value])))

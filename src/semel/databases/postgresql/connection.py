@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -23,7 +26,7 @@ from semel.core.watchdog import Watchdog
 from semel.databases import grants
 from semel.databases.errors import DataRefused, Nature, SchemaChanged
 from semel.databases.names import literal, quote
-from semel.databases.postgresql import driver, silence
+from semel.databases.postgresql import driver
 from semel.databases.postgresql.errors import DENIED, LOCK_TIMEOUT, nature_of
 from semel.databases.postgresql.url import shown, unnamed, user_of
 
@@ -62,6 +65,16 @@ TRUNCATE_FROM = 1000
 quicker and does not touch the catalog, but leaves dead rows. ON COMMIT DELETE ROWS would cost
 0.2 ms for each staging table of the session, used or not."""
 
+_CONNECT = re.compile(r"\bconnect_timeout=(\d+)")
+_SAMPLES = 5
+_PAUSE = 0.2
+
+_MINE = """SELECT pg_backend_pid()::bigint AS pid,
+    (SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS begun"""
+_STATE = """SELECT state, wait_event_type AS kind, wait_event AS event FROM pg_stat_activity
+WHERE pid = {pid} AND backend_start::text = '{begun}' AND datname = current_database()"""
+_COPIED = "SELECT bytes_processed FROM pg_stat_progress_copy WHERE pid = {pid}"
+
 
 class LockTimeout(TransientError):
     """Another session has held a lock for too long."""
@@ -80,9 +93,9 @@ class Connection:
         self, uri: str, idle_timeout_ms: int, connector: str = "", timeout_ms: int = 60_000
     ) -> None:
         uri, name = unnamed(uri)  # connectors of one URL share what the driver knows
-        self._uri = silence.bounded(uri, timeout_ms / 1000)
+        self._uri = bounded(uri, timeout_ms / 1000)
         self._connector = connector
-        self._backend: silence.Backend | None = None
+        self._backend: _Backend | None = None
         self._watchdog = Watchdog(connector, self.where, timeout_ms / 1000, self._end_silence)
         self._session_statements = [
             _SESSION,
@@ -249,7 +262,7 @@ class Connection:
                     connection = database.connect()
             except adbc_driver_manager.Error as error:
                 raise self._connect_error(str(error)) from None
-            self._watchdog.attach(silence.line(self._uri, before))
+            self._watchdog.attach(_line(self._uri, before))
             try:
                 if database.knows(self._begin_session(connection)):
                     return connection
@@ -264,9 +277,9 @@ class Connection:
         with self._watchdog.call(), connection.cursor() as cursor:
             cursor.executemany("; ".join(self._session_statements), None)
         with self._watchdog.call(), connection.cursor() as cursor:
-            cursor.execute(f"{silence.MINE}, {driver.TYPES} AS types")
+            cursor.execute(f"{_MINE}, {driver.TYPES} AS types")
             pid, begun, types = cursor.fetchone()
-        self._backend = silence.Backend(pid, begun)
+        self._backend = _Backend(pid, begun)
         return str(types)
 
     def _end(self, connection: Any) -> None:
@@ -276,7 +289,7 @@ class Connection:
         self._watchdog.detach()
 
     def _end_silence(self) -> str:
-        return silence.end(self._uri, self._backend)
+        return _end_idle(self._uri, self._backend)
 
     def _connect_error(self, text: str) -> SemelError:
         reason = " ".join(text.split("Failed to connect:", maxsplit=1)[-1].split())
@@ -312,3 +325,61 @@ def _reason(text: str) -> str:
     """The driver's message without the statement, which is semel's own."""
     text = re.sub(r"(?s)^(\w+: )?(\[libpq\] )?Failed to \w+ query( '.*')?: ", "", text)
     return text.partition("Query was:")[0].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """The server process of a session."""
+
+    pid: int
+    begun: str
+
+
+def bounded(uri: str, seconds: float) -> str:
+    """The URI with a ``connect_timeout`` of at most this long; libpq takes no less than two."""
+    most = max(2, int(seconds))
+    given = _CONNECT.search(uri)
+    if given is None:
+        return f"{uri}{'&' if '?' in uri else '?'}connect_timeout={most}"
+    return _CONNECT.sub(f"connect_timeout={min(int(given[1][:9]) or most, most)}", uri)
+
+
+def _line(uri: str, before: dict[int, tuple[int, int]]) -> int | None:
+    """The descriptor of the connection that was opened since ``before``, if it is the only one."""
+    ports = {int(port) for port in re.findall(r":(\d+)", urlsplit(uri).netloc)} or {5432}
+    now = watchdog.connections()
+    new = [handle for inode, (handle, port) in now.items() if inode not in before and port in ports]
+    return new[0] if len(new) == 1 else None
+
+
+def _end_idle(uri: str, backend: _Backend | None) -> str:
+    """What the session is doing, according to the server. If it only waits for its client, it is
+    ended together with its locks, and the answer is empty."""
+    if backend is None:
+        return ""
+    connection = driver.connect(bounded(uri, 5))
+    try:
+        copied: list[Any] = []
+        for _ in range(_SAMPLES):
+            found = _rows(connection, _STATE.format(pid=backend.pid, begun=backend.begun))
+            if not found:
+                return ""  # it has ended, or this is another server
+            (state, kind, event), *_ = found
+            if state == "active" and kind != "Client":
+                return f"waits for {kind} {event}" if kind else "a statement is running"
+            copied.append(_rows(connection, _COPIED.format(pid=backend.pid)))
+            if copied[-1] != copied[0]:
+                return "a COPY is in progress"
+            time.sleep(_PAUSE)
+        _rows(connection, f"SELECT pg_terminate_backend({backend.pid})")
+    finally:
+        with suppress(adbc_driver_manager.Error, RuntimeError):
+            connection.close()
+    return ""
+
+
+def _rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows

@@ -21,7 +21,7 @@ from semel.databases.columns import (
     timestamp,
 )
 
-_COPIED = {
+PLAIN = {
     "int2": pa.int16(),
     "int4": pa.int32(),
     "int8": pa.int64(),
@@ -32,16 +32,19 @@ _COPIED = {
     "varchar": pa.string(),
     "bpchar": pa.string(),
     "name": pa.string(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+}
+"""Types whose values are the same in Arrow, both ways."""
+_COPIED = PLAIN | {
     "citext": pa.string(),
     "xml": pa.string(),
     "json": pa.string(),
     "jsonb": pa.json_(),
-    "bytea": pa.binary(),
     "uuid": pa.binary(16),
-    "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
-    "time": pa.time64("us"),
     "interval": pa.duration("us"),
 }
 _CONVERTED = {"json": pa.json_(), "uuid": pa.string(), "interval": pa.string()}
@@ -123,9 +126,15 @@ def _digits(base: str, modifier: int) -> int | None:
     if modifier < 0 or base not in (*_FRACTIONS, "interval", "numeric"):
         return None
     if base == "numeric":
-        return ((modifier - 4) & 0x7FF ^ 0x400) - 0x400  # a number of 11 bits, one for the sign
+        return precision_and_scale(modifier)[1]
     digits = modifier & 0xFFFF
     return digits if digits < _MICROSECONDS else None
+
+
+def precision_and_scale(modifier: int) -> tuple[int, int]:
+    """Of a numeric, by its type's modifier. The scale is a number of 11 bits, one for the sign."""
+    bits = modifier - 4
+    return bits >> 16 & 0xFFFF, (bits & 0x7FF ^ 0x400) - 0x400
 
 
 def _copied(base: str, modifier: int, *, enum: bool) -> pa.DataType | None:
@@ -135,8 +144,8 @@ def _copied(base: str, modifier: int, *, enum: bool) -> pa.DataType | None:
         return None  # the server would drop what is smaller than its fields
     if base != "numeric":
         return _COPIED.get(base)
-    precision, scale = ((modifier - 4) >> 16) & 0xFFFF, (modifier - 4) & 0x7FF
-    if modifier < 0 or precision > 38 or scale > precision:
+    precision, scale = precision_and_scale(modifier)
+    if modifier < 0 or precision > 38 or not 0 <= scale <= precision:
         return _ANY_NUMERIC
     return pa.decimal128(precision, scale)
 

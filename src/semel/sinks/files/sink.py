@@ -49,8 +49,7 @@ with needs("connector.class=files", "files"):
         begun_at,
         folder_of,
     )
-    from semel.sinks.files.schemas import Schemas
-    from semel.sinks.files.stager import Arranger, FilesStager
+    from semel.sinks.files.stager import Arranger, FilesStager, Schemas
     from semel.sinks.files.writer import FileWriter, Naming, Rows, delete
     from semel.storage.places import cannot_create_exclusively, instead_of, open_store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyiceberg.utils.config import Config, merge_config
 
 from semel.core.answers import limit_requests
 from semel.core.errors import ConfigError, Refused, ServiceError, TransientError, misconfigured
-from semel.core.watchdog import waiting
+from semel.core.watchdog import Watchdog, waiting
 from semel.sinks.staging import CommitConflict
 from semel.storage.errors import comes_from, is_of, judged
 
@@ -38,13 +38,13 @@ _STORES = {
 }
 """Packages whose errors are the catalog's or the store's: they may pass."""
 
-
 _MISTAKEN = {
     "ArgumentError": "iceberg.catalog.uri",
     "NoSuchModuleError": "iceberg.catalog.uri",
     "NoRegionError": "iceberg.catalog.client.region",
 }
 """Errors of SQLAlchemy and boto3 that a property's value causes, with that property."""
+_CALL = "semel.call"
 
 
 @contextmanager
@@ -118,9 +118,7 @@ def _load(name: str, properties: Mapping[str, str], timeout: float, connector: s
             if properties["type"] == "rest":
                 return _rest(name, timeout, properties)
             if properties["type"] == "sql":
-                from semel.sinks.iceberg.sql import connect  # it needs SQLAlchemy
-
-                return connect(name, connector, timeout, _merged(name, properties))
+                return _sql(name, connector, timeout, _merged(name, properties))
             return load_catalog(name, **properties)
         except ModuleNotFoundError as missing:
             raise misconfigured(
@@ -155,6 +153,59 @@ def _rest(name: str, timeout: float, properties: Mapping[str, str]) -> Catalog:
             return session
 
     return Patient(name, **_merged(name, properties))
+
+
+def _sql(name: str, connector: str, timeout: float, properties: Any) -> Catalog:
+    """A catalog in a database. Its transactions fail when no byte has come for ``timeout`` seconds,
+    or a few seconds after the connector was asked to stop; PyIceberg's own wait forever.
+
+    Raises:
+        ConfigError: neither the properties nor PyIceberg's own configuration name the database.
+    """
+    from pyiceberg.catalog.sql import SqlCatalog  # it needs SQLAlchemy
+
+    class Watched(SqlCatalog):
+        def _init_catalog(self) -> None:
+            _watch(self.engine, connector, name, timeout)
+            super()._init_catalog()
+
+    if "uri" not in properties:
+        raise misconfigured(
+            "iceberg.catalog.uri",
+            "iceberg.catalog.uri is required with iceberg.catalog.type=sql: the catalog's address",
+        )
+    return Watched(name, **properties)
+
+
+def _watch(engine: Any, connector: str, name: str, timeout: float) -> None:
+    from sqlalchemy import event
+
+    if engine.dialect.name not in ("postgresql", "mysql", "mariadb"):
+        return  # SQLite waits for its own locks only, and has no connection
+
+    @event.listens_for(engine, "do_connect")
+    def bound(_dialect: object, _record: object, _args: object, options: dict[str, Any]) -> None:
+        options.setdefault("connect_timeout", max(2, round(timeout)))
+
+    @event.listens_for(engine, "checkout")
+    def begin(connection: Any, record: Any, _proxy: object) -> None:
+        dog = Watchdog(connector, f"Iceberg catalog {name}", timeout)
+        stack = record.info[_CALL] = ExitStack()
+        stack.callback(dog.detach)
+        dog.attach(getattr(connection, "_sock", None) or _descriptor(connection))
+        stack.enter_context(dog.call())
+
+    @event.listens_for(engine, "checkin")
+    def end(_connection: object, record: Any) -> None:
+        stack = record.info.pop(_CALL, None)
+        if stack is not None:
+            stack.close()
+
+
+def _descriptor(connection: Any) -> int | None:
+    """The socket of a PostgreSQL driver; None if the driver does not expose it."""
+    fileno = getattr(connection, "fileno", None)
+    return None if fileno is None else int(fileno())
 
 
 def _merged(name: str, properties: Mapping[str, str]) -> Any:

@@ -34,7 +34,7 @@ from semel.sinks.iceberg import snapshot
 from semel.sinks.iceberg.catalog import check_commits
 from semel.sinks.iceberg.config import Settings
 from semel.sinks.iceberg.files import FileWriter
-from semel.sinks.iceberg.rollbacks import holds
+from semel.sinks.iceberg.ledger import holds
 from semel.sinks.iceberg.routing import Counts, by_regex
 from semel.sinks.iceberg.schema import EVOLVES
 from semel.sinks.iceberg.table import Table

@@ -54,8 +54,7 @@ from semel.sources.directory.files import (
     told,
 )
 from semel.sources.directory.formats import formats_of
-from semel.sources.directory.found import Found
-from semel.sources.directory.metadata import HEADERS, Metadata
+from semel.sources.directory.found import HEADERS, Found, Metadata
 from semel.sources.directory.places import Places
 from semel.sources.directory.schemas import TIMESTAMP
 from semel.sources.directory.texts import Broken, Chunk

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from semel.config import HIGH, LOW, Type, key
 from semel.core.errors import ConfigError, Problem
 from semel.core.patterns import compiled
 from semel.databases.login import Login, password_key, user_key
-from semel.sources.jdbc.checks import a_time_zone, no_provider, not_relaxed
-from semel.sources.jdbc.mapping import NAME, NAMES, by_table, names_one, names_some, only
 
 CLASSES = (
     "io.confluent.connect.jdbc.JdbcSourceConnector",
@@ -23,6 +23,124 @@ CLASSES = (
 BULK, INCREMENTING, TIMESTAMP = "bulk", "incrementing", "timestamp"
 BOTH = "timestamp+incrementing"
 RANGE_ROWS = 500_000
+
+IGNORED = {
+    "batch.max.rows": "batches are bounded by their bytes",
+    "dialect.name": "the dialect follows from connection.url",
+    "connection.attempts": "see max.retries",
+    "connection.backoff.ms": "see retry.backoff.ms",
+    "transaction.isolation.mode": "each query reads one snapshot of the database",
+    "quote.sql.identifiers": "names of tables and columns are always quoted; columns are also "
+    "found where only the case differs",
+    "sql.quote.identifiers": "names of tables and columns are always quoted; columns are also "
+    "found where only the case differs",
+    "max.buffer.size": "batches are bounded by their bytes",
+    "poll.linger.ms": "batches are committed as they are read",
+    "query.retry.attempts": "see max.retries",
+    "table.monitoring.startup.polling.limit.ms": "tables are listed before reading begins",
+    "date.calendar.system": "dates and times are of the proleptic Gregorian calendar",
+    "table.names.qualify": "tables are always queried by their full names",
+}
+"""Keys of Confluent's and Aiven's connectors that have no effect here, with the reason."""
+
+_NAME = re.compile(r"(.+):([^:\[\]|]+)")
+_NAMES = re.compile(r"(.+):\[([^\[\]]+)\]")
+"""Entries of ``incrementing.column.mapping`` and ``timestamp.columns.mapping``."""
+
+WHY: Mapping[str, str] = {
+    INCREMENTING: "rows and the last number are committed in one Kafka transaction; numbers must "
+    "grow in the order in which rows are committed",
+    BOTH: "rows and the last time and number are committed in one Kafka "
+    "transaction; rows must be committed within timestamp.delay.interval.ms of their time",
+    TIMESTAMP: "all rows that have the same time are committed in one Kafka transaction, with that "
+    "time; rows must be committed within timestamp.delay.interval.ms of their time",
+    BULK: "all rows of a query are committed in one Kafka transaction, with its time",
+}
+"""By mode, why a delivery is exactly-once."""
+
+_LATE = (
+    "rows that commit more than {delay} ms (timestamp.delay.interval.ms) after their time, which "
+    "nothing can tell; deletes; changes between two queries"
+)
+NOT_READ: Mapping[str, str] = {
+    INCREMENTING: "rows that commit after one with a larger number was read; updates; deletes",
+    BOTH: _LATE,
+    TIMESTAMP: _LATE,
+    BULK: "changes between two queries",
+}
+"""By mode, what it does not read."""
+
+
+def _by_table(given: Sequence[str], form: re.Pattern[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The regular expressions of a mapping, and their columns.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = []
+    for entry in given:
+        match = form.fullmatch(entry.strip())
+        if match is None:
+            example = "shop\\..*:[updated|created]" if form is _NAMES else "shop\\..*:id"
+            raise ValueError(f"must be a list of entries such as {example}; {entry!r} is not one")
+        pattern = match[1].strip()
+        try:
+            compiled(pattern)
+        except ValueError as error:
+            raise ValueError(f"has {pattern!r}, which {error}") from None
+        found.append((pattern, tuple(c.strip() for c in match[2].split("|"))))
+    return found
+
+
+def _names_one(given: Sequence[str]) -> None:
+    """Check a mapping to one column each."""
+    _by_table(given, _NAME)
+
+
+def _names_some(given: Sequence[str]) -> None:
+    """Check a mapping to several columns each."""
+    _by_table(given, _NAMES)
+
+
+def _only(name: str, entries: Sequence[tuple[str, tuple[str, ...]]], table: str) -> tuple[str, ...]:
+    """The columns of the only entry that matches a table.
+
+    Raises:
+        ValueError: none matches, or several do.
+    """
+    found = [columns for pattern, columns in entries if compiled(pattern).fullmatch(table)]
+    if len(found) != 1:
+        raise ValueError(
+            f"matches {len(found)} entries of {name}, and must match one. Correct the regular "
+            "expressions, or leave the table out"
+        )
+    return found[0]
+
+
+def _a_time_zone(name: str) -> None:
+    """Check ``db.timezone``. Raises ValueError."""
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise ValueError("is not the name of a time zone, such as Europe/Berlin") from None
+
+
+def _not_relaxed(relaxed: bool) -> None:
+    """Check ``incrementing.relaxed.monotonic``. Raises ValueError."""
+    if relaxed:
+        raise ValueError(
+            "is not available: rows that become visible out of order cannot be read exactly once. "
+            "Remove it, or use mode=timestamp+incrementing with timestamp.delay.interval.ms"
+        )
+
+
+def _no_provider(name: str) -> None:
+    """Check ``jdbc.credentials.provider.class``. Raises ValueError."""
+    if name and name.rpartition(".")[2] != "DefaultJdbcCredentialsProvider":
+        raise ValueError(
+            "is not available: it is a Java class. Set connection.user and connection.password, "
+            "which may be references such as ${file:path:key}"
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +221,7 @@ class JdbcSourceConfig:
         "incrementing.relaxed.monotonic",
         False,
         "Only false.",
-        validator=not_relaxed,
+        validator=_not_relaxed,
         importance=LOW,
     )
     timestamp_columns: tuple[str, ...] = key(
@@ -116,19 +234,19 @@ class JdbcSourceConfig:
         (),
         "The incrementing column by table, instead of incrementing.column.name: regex:column. Each "
         "table's full name must match one regular expression.",
-        validator=names_one,
+        validator=_names_one,
     )
     timestamp_mapping: tuple[str, ...] = key(
         "timestamp.columns.mapping",
         (),
         "The timestamp columns by table, instead of timestamp.column.name: regex:[column|column].",
-        validator=names_some,
+        validator=_names_some,
     )
     credentials_provider: str = key(
         "jdbc.credentials.provider.class",
         "",
         "Only Confluent's default: user and password are those of the configuration.",
-        validator=no_provider,
+        validator=_no_provider,
         importance=LOW,
         group="Database",
     )
@@ -209,7 +327,7 @@ class JdbcSourceConfig:
         importance=HIGH,
     )
     timezone: str = key(
-        "db.timezone", "UTC", "The time zone of columns that have none.", validator=a_time_zone
+        "db.timezone", "UTC", "The time zone of columns that have none.", validator=_a_time_zone
     )
 
     def __post_init__(self) -> None:
@@ -316,12 +434,12 @@ class JdbcSourceConfig:
         """
         found: dict[str, Any] = {}
         if self.by_number and self.incrementing_mapping:
-            entries = by_table(self.incrementing_mapping, NAME)
-            (column,) = only("incrementing.column.mapping", entries, full_name)
+            entries = _by_table(self.incrementing_mapping, _NAME)
+            (column,) = _only("incrementing.column.mapping", entries, full_name)
             found |= {"incrementing_column": column, "incrementing_mapping": ()}
         if self.by_time and self.timestamp_mapping:
-            entries = by_table(self.timestamp_mapping, NAMES)
-            columns = only("timestamp.columns.mapping", entries, full_name)
+            entries = _by_table(self.timestamp_mapping, _NAMES)
+            columns = _only("timestamp.columns.mapping", entries, full_name)
             found |= {"timestamp_columns": columns, "timestamp_mapping": ()}
         return replace(self, **found) if found else self
 

@@ -7,15 +7,32 @@ snapshot holds every row of an earlier time that was committed when the snapshot
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 
 import pyarrow as pa
 
+from semel.core.errors import ConfigError, Problem
+from semel.core.quoting import named
 from semel.databases.base import Session
 from semel.databases.names import quote
+from semel.sources.jdbc.config import JdbcSourceConfig
+
+_BY_SCHEME = {
+    "postgresql": "postgresql:Postgresql",
+    "postgres": "postgresql:Postgresql",
+    "sqlite": "sqlite:Sqlite",
+    "duckdb": "duckdb:Duckdb",
+    "mysql": "mysql:Mysql",
+    "mariadb": "mysql:Mysql",
+    "sqlserver": "sqlserver:SqlServer",
+    "jtds": "sqlserver:SqlServer",
+}
+"""The module and the class of a database; its driver need not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +165,50 @@ class Database(ABC):
     def close(self) -> None:
         """End the session. May be called twice."""
         self._session.close()
+
+
+def chosen(config: JdbcSourceConfig, connector: str, there: Sequence[TableId]) -> list[TableId]:
+    """The tables that the configuration takes.
+
+    Raises:
+        ConfigError: two of them would go to the same topic.
+    """
+    found = [t for t in there if config.takes(t.name, str(t))]
+    by_topic: dict[str, TableId] = {}
+    for table in found:
+        other = by_topic.setdefault(table.name, table)
+        if other != table:
+            raise ConfigError(
+                f"connector {connector}: tables {named(other)} and {named(table)} would go to the "
+                f"same topic, {config.topic_prefix}{table.name}. Choose one with table.whitelist "
+                "or schema.pattern, and read the other with a connector that has another "
+                "topic.prefix"
+            )
+    return found
+
+
+def absent(config: JdbcSourceConfig, there: Sequence[TableId]) -> list[str]:
+    """The entries of ``table.whitelist`` that name no table."""
+    each = [replace(config, whitelist=(entry,)) for entry in config.whitelist]
+    return [c.whitelist[0] for c in each if not any(c.takes(t.name, str(t)) for t in there)]
+
+
+def database_of(config: JdbcSourceConfig, connector: str) -> Database:
+    """The database of ``connection.url``; reaches nothing.
+
+    Raises:
+        ConfigError: semel does not read from it, or the URL is wrong.
+    """
+    bare = config.connection_url.strip().removeprefix("jdbc:")
+    scheme = re.split(r"\W", bare)[0]
+    module, _, name = _BY_SCHEME.get(scheme, "").partition(":")
+    if not module:  # not the URL itself: it may hold a password
+        raise ConfigError(
+            Problem(
+                "connection.url",
+                f"connection.url=jdbc:{scheme}:... is not a database that semel reads. "
+                "Those are PostgreSQL, MySQL, MariaDB, SQL Server, SQLite and DuckDB",
+            )
+        )
+    made: Database = getattr(import_module(f"{__package__}.{module}"), name)(config, connector)
+    return made

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from semel.sources.base import SourceOffset, SourcePartition
+from semel.sources.jdbc.config import INCREMENTING, TIMESTAMP, JdbcSourceConfig
 from semel.sources.jdbc.database import TableId
 
 _TABLE, _PROTOCOL, _QUERY = "table", "protocol", "query"
@@ -99,6 +100,28 @@ class Position:
         if self.timestamp is None or self.incrementing is None:
             return None
         return Load(None, LONG - 1, self.timestamp, self.incrementing)
+
+    def begun(self, config: JdbcSourceConfig, now: int) -> Position:
+        """Itself. In modes with a time, if it has none, ``timestamp.initial`` if that is set.
+        ``now`` is in microseconds since 1970."""
+        initial, known = config.timestamp_initial, (self.timestamp, self.load)
+        if known != (None, None) or initial is None or not config.by_time:
+            return self
+        return Position(None, now if initial == -1 else initial * 1000)
+
+    def numbered(self, config: JdbcSourceConfig) -> Position:
+        """Itself; in incrementing mode, if no number is known, ``incrementing.initial``."""
+        if config.mode != INCREMENTING or self.incrementing is not None:
+            return self
+        return Position(config.incrementing_initial)
+
+    def lacking(self, config: JdbcSourceConfig) -> str:
+        """What an offset needs in this mode but lacks; empty if nothing."""
+        if config.by_time:
+            known = self.load is not None or self.timestamp is not None
+            return "" if known else TIMESTAMP
+        known = self.incrementing is not None or not config.by_number
+        return "" if known else INCREMENTING
 
     @property
     def offset(self) -> SourceOffset:

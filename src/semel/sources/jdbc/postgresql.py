@@ -15,6 +15,7 @@ from semel.databases import grants
 from semel.databases.errors import SchemaChanged
 from semel.databases.names import literal, quote
 from semel.databases.postgresql.connection import Connection
+from semel.databases.postgresql.types import PLAIN, precision_and_scale
 from semel.databases.postgresql.url import libpq_uri
 from semel.sources.jdbc.batches import fetched_ahead
 from semel.sources.jdbc.config import JdbcSourceConfig
@@ -56,29 +57,11 @@ ORDER BY a.attnum"""
 
 _VIEW = "semel_query"
 
+_ELEMENTS = ("int2", "int4", "int8", "float4", "float8", "text", "varchar")
 _AS_THEY_ARE = {
-    "int2": pa.int16(),
-    "int4": pa.int32(),
-    "int8": pa.int64(),
-    "float4": pa.float32(),
-    "float8": pa.float64(),
-    "bool": pa.bool_(),
-    "text": pa.string(),
-    "varchar": pa.string(),
-    "bpchar": pa.string(),
-    "name": pa.string(),
-    "bytea": pa.binary(),
-    "date": pa.date32(),
-    "time": pa.time64("us"),
-    "timestamp": INSTANT,
-    "timestamptz": INSTANT,
-    "_int2": pa.list_(pa.int16()),
-    "_int4": pa.list_(pa.int32()),
-    "_int8": pa.list_(pa.int64()),
-    "_float4": pa.list_(pa.float32()),
-    "_float8": pa.list_(pa.float64()),
-    "_text": pa.list_(pa.string()),
-    "_varchar": pa.list_(pa.string()),
+    **PLAIN,
+    **dict.fromkeys(("timestamp", "timestamptz"), INSTANT),
+    **{f"_{name}": pa.list_(PLAIN[name]) for name in _ELEMENTS},
 }
 
 
@@ -197,9 +180,7 @@ class Postgresql(Database):
     def _numeric(self, column: Column, modifier: int) -> Column:
         kind = unbounded_type(self._config.numerics)
         if modifier >= 4:
-            precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
-            scale = scale - 2048 if scale > 1023 else scale
-            kind = numeric_type(precision, scale, self._config.numerics)
+            kind = numeric_type(*precision_and_scale(modifier), self._config.numerics)
         name = quote(column.name)
         if pa.types.is_integer(kind):
             other = f"{name} IN ('NaN', 'Infinity', '-Infinity')"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from semel.core.errors import ConfigError, TransientError
 from semel.core.quoting import all_named, named
+from semel.databases.errors import SchemaChanged
 from semel.databases.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
@@ -305,3 +308,22 @@ def floor(microseconds: int, digits: int) -> int:
 def without(columns: Sequence[Column]) -> str:
     """The condition that all these columns are null."""
     return " AND ".join(f"{quote(c.name)} IS NULL" for c in columns)
+
+
+@contextmanager
+def explained(where: str, database: Database) -> Iterator[None]:
+    """Errors in the body say ``where``: the connector, and its table or query.
+
+    Raises:
+        ConfigError: it cannot be read in this mode.
+        TransientError: it was changed, or a stream has ended in the middle.
+    """
+    try:
+        yield
+    except Unreadable as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except SchemaChanged as error:
+        raise TransientError(f"{where}: {error}") from None
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise TransientError(f"{where}: {database.where}: {reason}") from None

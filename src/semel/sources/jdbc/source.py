@@ -27,19 +27,32 @@ from semel.sources.base import (
     Unread,
     source_records,
 )
-from semel.sources.jdbc import batches, offsets, positions, tables
+from semel.sources.jdbc import batches, offsets
 from semel.sources.jdbc.batches import Rows, Together
-from semel.sources.jdbc.config import BOTH, BULK, INCREMENTING, TIMESTAMP, JdbcSourceConfig
-from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.databases import database_of
-from semel.sources.jdbc.errors import explained
-from semel.sources.jdbc.ignored import IGNORED
-from semel.sources.jdbc.modes import NOT_READ, WHY
-from semel.sources.jdbc.nulls import Nulls
-from semel.sources.jdbc.numbering import Numbering
+from semel.sources.jdbc.config import (
+    BOTH,
+    BULK,
+    IGNORED,
+    INCREMENTING,
+    NOT_READ,
+    TIMESTAMP,
+    WHY,
+    JdbcSourceConfig,
+)
+from semel.sources.jdbc.database import Column, Database, TableId, absent, chosen, database_of
 from semel.sources.jdbc.offsets import QUERY, Load, Position
-from semel.sources.jdbc.queries import Query, Shape, Unreadable, floor, selected, shape, source
+from semel.sources.jdbc.queries import (
+    Query,
+    Shape,
+    Unreadable,
+    explained,
+    floor,
+    selected,
+    shape,
+    source,
+)
 from semel.sources.jdbc.ranges import Ranges
+from semel.sources.jdbc.unread import Nulls, Numbering
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +173,7 @@ class JdbcSource(Source):
             raise ConfigError(
                 f"connector {self._name}: source partition {dict(partition)}: it reads {reads}"
             )
-        if lacking := positions.lacking(self._config, self._position(offset)):
+        if lacking := self._position(offset).lacking(self._config):
             raise ConfigError(
                 f"connector {self._name}: source offset {dict(offset)} lacks {lacking}, which "
                 f"mode={self._config.mode} needs to resume"
@@ -179,11 +192,11 @@ class JdbcSource(Source):
         kinds = [k.upper() for k in self._config.table_types]
         with self._database.snapshot():
             there = self._database.tables(kinds)
-        found = tables.chosen(self._config, self._name, there)
-        if absent := tables.absent(self._config, there):
+        found = chosen(self._config, self._name, there)
+        if missing := absent(self._config, there):
             self._warn(
                 "",
-                f"table.whitelist={','.join(absent)}: {self._database.where} has no such table: "
+                f"table.whitelist={','.join(missing)}: {self._database.where} has no such table: "
                 "waiting for it",
             )
         elif not found:
@@ -200,7 +213,7 @@ class JdbcSource(Source):
         """See :class:`~semel.sources.base.Measurable`. There may be fewer rows than numbers."""
         for partition in self.partitions():
             table = self._table(partition)
-            after = positions.after(self._config, self._position(stored(partition))).incrementing
+            after = self._position(stored(partition)).numbered(self._config).incrementing
             assert table is not None  # a query has no unit
             with self._named(table):
                 yield partition, self._numbering.lag(table, self._of(table), after)
@@ -212,7 +225,7 @@ class JdbcSource(Source):
     ) -> Iterator[SourceBatch | None]:
         table = self._table(partition)
         position = self._position(offset)
-        if offset and (lacking := positions.lacking(self._config, position)):
+        if offset and (lacking := position.lacking(self._config)):
             log.warning(
                 "connector %s: the stored source offset %s of %s lacks %s, which mode=%s needs to "
                 "resume: reading from the beginning",
@@ -246,7 +259,7 @@ class JdbcSource(Source):
         from the offset shows what comes after it."""
         config, last = self._config, self._position(offset)
         unknown = config.suffix or config.timestamp_initial == -1
-        if not config.by_time or unknown or positions.lacking(config, last):
+        if not config.by_time or unknown or last.lacking(config):
             return None
         load = last.whole if self._in_ranges or last.load else None
         return self._again(partition, Position(load=load), last)
@@ -349,7 +362,7 @@ class JdbcSource(Source):
             found = shape(config, columns, of_query=table is None)
             if table is not None and not config.validate_non_null:
                 self._nulls.look(table, found)
-            if now and (first := positions.begun(config, position, now)) != position:
+            if now and (first := position.begun(config, now)) != position:
                 position = first
                 yield [], position
             until = None
@@ -364,10 +377,10 @@ class JdbcSource(Source):
                     yield from ranges.read(load)
                     return
                 if config.mode == INCREMENTING:
-                    step = ranges.following(positions.after(config, position).incrementing)
+                    step = ranges.following(position.numbered(config).incrementing)
                     self._goes_on = step is not None and step.goes_on
                     last = step.last if step is not None and step.goes_on else None
-            begin = positions.after(config, position)
+            begin = position.numbered(config)
             query = Query(config, database, table, found, begin, until, last, end)
             nothing = True
             # Closed before the snapshot ends, even if reading stops midway.

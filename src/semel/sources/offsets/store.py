@@ -33,9 +33,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic, Values, partition_of
 from semel.kafka.transactions import PlainProducer, RecordsRefused
 from semel.sources.base import Source, StoredOffset
-from semel.sources.offsets.file import OffsetFile
-from semel.sources.offsets.outside import Outside, Record
-from semel.sources.offsets.table import OffsetTable
+from semel.sources.offsets.outside import OffsetFile, OffsetTable, Outside, Record
 
 _AHEAD = 60_000
 """Milliseconds by which the clocks of two hosts may differ without being noticed."""

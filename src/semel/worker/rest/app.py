@@ -18,8 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from semel.config.characters import check_name, check_value
-from semel.config.definition import text_of
+from semel.config.definition import check_name, check_value, text_of
 from semel.config.rest import RestConfig
 from semel.config.worker import WorkerConfig
 from semel.core.answers import MOST, too_large

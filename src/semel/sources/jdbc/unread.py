@@ -1,19 +1,48 @@
-"""Compares the numbers of a table with the one that was read last."""
+"""Looks for rows that are never read: those that lack a number or a time, and those whose numbers
+began again. Counts the numbers that are left."""
 
 from __future__ import annotations
 
 import logging
 import time
 
+from semel.core.quoting import all_named
 from semel.databases.names import quote
 from semel.sources.jdbc.config import JdbcSourceConfig
 from semel.sources.jdbc.database import Column, Database, TableId
-from semel.sources.jdbc.queries import shape, whole
+from semel.sources.jdbc.queries import Shape, shape, whole, without
 
 log = logging.getLogger(__name__)
 
 _EVERY = 60.0
 """Seconds between two looks at a table."""
+
+
+class Nulls:
+    """Looks for null in the columns that find new rows."""
+
+    def __init__(self, connector: str, database: Database) -> None:
+        self._name = connector
+        self._database = database
+        self._looked_at: set[TableId] = set()
+
+    def look(self, table: TableId, found: Shape) -> None:
+        """Look at a table once. Called in a snapshot."""
+        if table in self._looked_at:
+            return
+        self._looked_at.add(table)
+        for columns in filter(None, ([found.number] if found.number else [], found.times)):
+            if all(c.nullable for c in columns) and self._any(table, without(columns)):
+                names = all_named(c.name for c in columns)
+                log.warning(
+                    "connector %s: table %s: rows with null in %s are not read",
+                    *(self._name, table, names),
+                )
+
+    def _any(self, table: TableId, condition: str) -> bool:
+        there = f"EXISTS (SELECT 1 FROM {table.quoted} WHERE {condition})"
+        sql = f"SELECT CASE WHEN {there} THEN 1 ELSE 0 END AS n"
+        return any(batch.column(0)[0].as_py() for batch in list(self._database.stream(sql)))
 
 
 class Numbering:
