@@ -30,6 +30,7 @@ from semel.audit.report import PartitionAudit
 from semel.audit.values import OnProgress, Values
 from semel.audit.workspace import Workspace
 from semel.core.ledger import (
+    QUERY,
     RESET,
     SET_BACK,
     SKIPPED,
@@ -68,6 +69,8 @@ class Auditor:
         self._wants = planned.sink.capabilities
         self._snapshot = snapshot
         self._entries = {e.topic_partition: e for e in entries}
+        self._made = sum(e.rows_written for e in snapshot.entries if e.topic_partition == QUERY)
+        """The rows that a query has made of the records of all topics."""
         self._compacted = cluster.compacted({e.topic for e in entries})
         self._untraced = dict(snapshot.untraced)
         self._earliest = cluster.earliest(self._entries)
@@ -389,7 +392,7 @@ class Auditor:
                 self.not_judged.append(f"{target or mine[0]}: {why}")
                 continue
             if not self._wants.replaces:
-                written = sum(e.rows_written for e in entries)
+                written = self._made + sum(e.rows_written for e in entries)
                 found[target] = holes.by_number(entries, self._snapshot.holes, rows - written)
                 continue
             if mine[0] in self._snapshot.keys:
@@ -434,7 +437,7 @@ class Auditor:
             return unjudged
         ask = "; provenance=true lets the audit judge it"
         if not converts:
-            return "rows replace each other by key, and a DataFrame transform makes them"
+            return "rows replace each other by key, and a DataFrame transform or a query makes them"
         if self._wants.only_updates:
             return "updates add no rows, so the number of rows shows nothing" + ask
         if len(topics) > 1:

@@ -13,7 +13,7 @@ from semel.audit.report import AuditReport, PartitionAudit, UnplacedField, break
 from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
 from semel.core.errors import NothingToAudit, OffsetOutOfRange
-from semel.core.ledger import LedgerEntry
+from semel.core.ledger import QUERY, LedgerEntry
 from semel.driver.planning import Plan, plan
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -52,7 +52,8 @@ def audit(
     with ExitStack() as stack:
         stack.callback(sink.close)
         topics = cluster.matching(connector)
-        takes_frames = transform is not None and planned.engine == "micro-batch"
+        asks = planned.query is not None
+        takes_frames = (transform is not None and planned.engine == "micro-batch") or asks
         exact = connector.provenance and not takes_frames
         not_judged: list[str] = []
         hidden = {
@@ -79,7 +80,7 @@ def audit(
         elif stage is not None:
             snapshots = [gathered(planned, cluster, pipeline, topics, stage)]
         else:
-            snapshots = protocols.snapshots(sink, topics)
+            snapshots = protocols.snapshots(sink, {*topics, QUERY.topic} if asks else topics)
         parts: list[list[PartitionAudit]] = []
         auditors: list[Auditor] = []
         unplaced: Counts = {}
