@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,10 @@ from semel.core import failpoints
 from semel.core.errors import BadRecord, ConfigError, SemelError
 from semel.driver.planning import plan
 from tests.conftest import MakeTopic, Produce
-from tests.engine.harness import some
-from tests.engine.microbatch.conftest import Config, Go, MakeConfig, Query
+from tests.engine.harness import some, wait_until
+from tests.engine.microbatch.conftest import QUICK_JVM, Config, Go, MakeConfig, Query
 from tests.engine.microbatch.drivers import drive
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
 
@@ -543,3 +547,65 @@ def test_an_update_needs_a_sink_that_replaces_rows(
     config = of(configure(t), tmp_path / "state", t, query_output_mode="update")
     with pytest.raises(SemelError, match="the sink only adds rows"):
         go(config)
+
+
+# Two drivers, each with a Spark of its own
+
+
+def started(config: Config, path: Path, points: Path | None = None) -> subprocess.Popen[str]:
+    path.write_text(json.dumps(config | QUICK_JVM))
+    where = {failpoints.DIRECTORY: str(points)} if points else {}
+    return subprocess.Popen(
+        [sys.executable, "-m", "semel", "run", str(path), "--until-caught-up"],
+        env={**os.environ, **where},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("further", [0, 70])
+def test_a_driver_that_wakes_up_after_another_has_gone_on_writes_nothing(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, tmp_path: Path, further: int
+) -> None:
+    t = topic(1)
+    produce(t, orders(20))
+    config, points = windows(t), tmp_path / "points"
+    points.mkdir()
+    failpoints.arm(points, "task.after_convert", "freeze")
+    first = started(config, tmp_path / "config.json", points)
+    wait_until(lambda: bool(failpoints.fired(points)))
+    produce(t, orders(further, 20))
+    second = started(config, tmp_path / "config.json")
+    told, _ = second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0, told
+    failpoints.thaw(points, first.pid)
+    told, _ = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 4, told
+    assert "Nothing was written" in told
+    assert query(STORED) == per_minute(range(20 + further))
+
+
+@pytest.mark.long
+def test_a_query_runs_from_the_command_line(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    told, _ = started(config, tmp_path / "config.json").communicate(timeout=PATIENCE)
+    assert query(STORED) == per_minute(range(50)), told
+    for command in (["describe"], ["offsets", "show"], ["lag"], ["audit"]):
+        shown = subprocess.run(
+            [sys.executable, "-m", "semel", *command, str(tmp_path / "config.json")],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert shown.returncode in (0, 7), shown.stdout + shown.stderr
+        if command == ["describe"]:
+            assert "RocksDB" in shown.stdout and "exactly-once" in shown.stdout
+        if command == ["offsets", "show"]:
+            assert "(query)" in shown.stdout

@@ -80,6 +80,30 @@ def _finish(stage: Stage, injector: Injector, traffic: Traffic, report: DrillRep
         raise DrillFailed(f"records could not be sent: {traffic.trouble}")
     with injector.settled():
         report.final = stage.audit()
+        if stage.planned.query is not None:
+            _check_recomputed(stage)
+
+
+def _check_recomputed(stage: Stage) -> None:
+    """Compare the rows of a query with those that one batch makes of all records.
+
+    Raises:
+        DrillFailed: they differ.
+    """
+    from semel.spark.session import micro_batch_session, stop
+    from semel_lab.drill.recompute import differences
+
+    spark = micro_batch_session(stage.planned.connector)
+    try:
+        lacking, surplus = differences(stage.planned, spark)
+    finally:
+        stop(spark)
+    if lacking or surplus:
+        raise DrillFailed(
+            f"the target lacks {lacking.total()} rows of a recomputation, such as "
+            f"{next(iter(lacking), None)}, and has {surplus.total()} others, such as "
+            f"{next(iter(surplus), None)}"
+        )
 
 
 def two_drivers(

@@ -164,6 +164,9 @@ class Stage(Processes):
             kept = _without_registry(kept)
             servers |= {f"{w}.schema.registry.url": self.registry.url for w in self._registered}
         quick = _known({**_QUICK, **self.store.keys}, raw)
+        if raw.get("query", "").strip():  # its rows have no origin, and its state a new place
+            quick["provenance"] = "false"
+            quick["checkpoint.location"] = str(self.directory / "checkpoint")
         return {**kept, **quick, **servers, **(self.store.where or {})}
 
     @property

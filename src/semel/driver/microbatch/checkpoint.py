@@ -69,8 +69,7 @@ class Checkpoint:
         """
         try:
             id_ = json.loads(self._read("metadata") or '{"id": ""}')["id"]
-            notes = json.loads(self._read(_NOTES) or "{}")
-            return Found(id_, self._last("offsets"), self._last("commits"), notes)
+            return Found(id_, self._last("offsets"), self._last("commits"), self._notes())
         except (ValueError, KeyError, TypeError) as error:
             raise ServiceError(
                 f"connector {self._connector.name}: checkpoint.location={self.location} holds no "
@@ -85,7 +84,15 @@ class Checkpoint:
 
     def note(self, notes: Mapping[str, Any]) -> None:
         """Keep what semel knows of the query beside its state."""
-        self._write(_NOTES, json.dumps(notes), over=True)
+        if notes != self._notes():
+            self._write(_NOTES, json.dumps(notes), over=True)
+
+    def _notes(self) -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = json.loads(self._read(_NOTES) or "{}")
+            return found
+        except ValueError:  # the process has died while it wrote them
+            return {}
 
     def offsets(self, batch: int) -> dict[TopicPartition, int]:
         """Where a batch ends that has begun. If the query reads a topic several times, how far all

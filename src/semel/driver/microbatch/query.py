@@ -90,7 +90,7 @@ class QueryEngine(MicroBatchEngine):
     def __init__(self, run: Run, spark: Callable[[], SparkSession], query: Query) -> None:
         super().__init__(run, spark, None)
         self._query_of = query
-        self._started = False
+        self._started = self._counted = False
         self._checkpoint: Checkpoint | None = None
 
     def _batches(self, control: Address) -> QueryBatches:
@@ -108,7 +108,7 @@ class QueryEngine(MicroBatchEngine):
     def _query(self, batches: MicroBatches, positions: Mapping[TopicPartition, int]) -> None:
         assert isinstance(batches, QueryBatches) and self._checkpoint is not None
         run, spark = self._run, self._spark()
-        self._failure, commits = "", self._progress.commits
+        self._failure, self._counted, commits = "", False, self._progress.commits
         stored = {e.topic_partition: e for e in run.sink.entries()}
         found = self._checkpoint.found()
         if not batches.knows(found, positions):
@@ -141,10 +141,14 @@ class QueryEngine(MicroBatchEngine):
         self._started = True
         self._judge(commits)
 
+    def _may_pass(self, error: TransientError) -> None:
+        self._counted = True
+        super()._may_pass(error)
+
     def _judge(self, commits: int) -> None:
         """What the end of a query means that no batch has failed with."""
         name, failure = self._run.connector.name, self._failure
-        if self._error is not None or not failure:
+        if self._error is not None or self._counted or not failure:
             return
         if self._unreadable is not None:
             tp, offset = self._unreadable
@@ -266,7 +270,7 @@ class QueryBatches(MicroBatches):
                 to the ledger.
         """
         run = self._run
-        planned = self._planned = self._streams.plan(spark, source)
+        planned = self._planned = self._plan(spark, source, found, stored)
         entry = stored.get(QUERY)
         others = {tp: e for tp, e in stored.items() if tp != QUERY}
         check(run.connector, found, entry, planned.digest, others)
@@ -293,6 +297,25 @@ class QueryBatches(MicroBatches):
             new = replace(entry, cluster_id=id_, topic_id=planned.digest)
             run.sink.rebase([Rebase(entry, new)])
         return planned
+
+    def _plan(
+        self,
+        spark: SparkSession,
+        source: Callable[[SparkSession, str], DataFrame],
+        found: Found,
+        stored: Mapping[TopicPartition, LedgerEntry],
+    ) -> StreamPlan:
+        """The query over the columns that are known. If it asks for others, newer records may have
+        them."""
+        try:
+            return self._streams.plan(spark, source)
+        except ConfigError:
+            version = self._topics.spec.version
+            self._topics.forget_samples(found.notes.get("schemas", ()))
+            self._topics.sample({tp: e.position for tp, e in stored.items() if tp != QUERY})
+            if self._topics.spec.version == version:
+                raise
+        return self._streams.plan(spark, source)
 
     def _check_positions(self, batch: int, stored: Mapping[TopicPartition, LedgerEntry]) -> None:
         """Raises ConfigError: positions are not those that the last batch has reached."""
@@ -399,7 +422,7 @@ class QueryBatches(MicroBatches):
                     self._left_out.add((topic, name))
                     log.warning(
                         "topic %s: records have a field %s that the query was planned without; it "
-                        "is left out. To use it, name it in the query and begin anew",
+                        "is left out",
                         *(named(topic), named(name)),
                     )
 

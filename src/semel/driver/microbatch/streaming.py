@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.config import ConnectorConfig
 from semel.core.errors import ConfigError, Problem, SemelError, misconfigured
 from semel.core.quoting import named
-from semel.core.records import TIMESTAMP
+from semel.core.records import KEY, OFFSET, TIMESTAMP
 from semel.driver.base import Run
 from semel.driver.microbatch.plan import KnownTopics, first_line, raw_columns
 from semel.driver.planning.query import Query
@@ -191,7 +191,14 @@ class Streams:
                 f"connector {run.connector.name}: the query makes two columns named "
                 f"{named(twice[0])}. Give one of them another name",
             )
-        for name in sorted(run.sink.capabilities.key_metadata - microstreams.MADE):
+        wanted = run.sink.capabilities.key_metadata
+        if OFFSET in wanted and KEY not in wanted:
+            raise ConfigError(
+                f"connector {run.connector.name}: the target's key is the place of a record in "
+                "Kafka, and rows of a query have none of their own. Make the key of columns or of "
+                "__connect_key, or set none"
+            )
+        for name in sorted(wanted - microstreams.MADE):
             if name not in columns:
                 raise misconfigured(
                     "query",

@@ -105,7 +105,9 @@ class _StreamDecoder(Decoder):
             known = next((place for place in read if place[0] == partition), (partition, offset))
             own = pc.equal(batch.column("partition"), partition)
             read[known] = read.get(known, 0) + int(pc.sum(own).as_py())
-        return super().decode(batch)
+        made = super().decode(batch)
+        self.side.tombstones.clear()  # a query makes no deletes
+        return made
 
     def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
         records, letters = super()._converted(poll, refused)
