@@ -44,7 +44,7 @@ class SideOutputs:
     """What decoding tasks report to the driver besides rows, through a Spark accumulator."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.accumulator = spark.sparkContext.accumulator([], _Gathered())
+        self.accumulator = spark.sparkContext.accumulator([], Gathered())
 
     def forget(self) -> None:
         self.accumulator.value = []
@@ -59,7 +59,7 @@ class SideOutputs:
         }
 
 
-class _Gathered(accumulators.AccumulatorParam[list[Any]]):
+class Gathered(accumulators.AccumulatorParam[list[Any]]):
     """Concatenates the lists that tasks add."""
 
     def zero(self, value: list[Any]) -> list[Any]:

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark import accumulators
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.config import under
@@ -61,8 +60,8 @@ from semel.driver.microbatch.engine import (
     range_options,
 )
 from semel.driver.microbatch.job import MicroBatches
-from semel.driver.microbatch.plan import wants_headers
-from semel.driver.microbatch.streaming import StreamPlan, Streams
+from semel.driver.microbatch.plan import Gathered, wants_headers
+from semel.driver.microbatch.streaming import Source, StreamPlan, Streams
 from semel.driver.planning.query import Query
 from semel.tasks import ranges
 from semel.tasks.batch import Batch, count_failed
@@ -176,17 +175,6 @@ class QueryEngine(MicroBatchEngine):
             self._may_pass(TransientError(failure))
 
 
-class _Told(accumulators.AccumulatorParam[list[Any]]):
-    """Concatenates the lists that tasks add."""
-
-    def zero(self, value: list[Any]) -> list[Any]:
-        return []
-
-    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
-        value1.extend(value2)
-        return value1
-
-
 class QueryBatches(MicroBatches):
     """Plans the query of a run, and commits its batches."""
 
@@ -202,7 +190,7 @@ class QueryBatches(MicroBatches):
         super().__init__(run, _frames_only, progress, control)
         self._spark = spark
         self._checkpoint = checkpoint
-        self._told = spark.sparkContext.accumulator([], _Told())
+        self._told = spark.sparkContext.accumulator([], Gathered())
         self._query = query
         self._streams = Streams(run, query, self._topics, self._told)
         self._planned: StreamPlan | None = None
@@ -259,7 +247,7 @@ class QueryBatches(MicroBatches):
     def begin(
         self,
         spark: SparkSession,
-        source: Callable[[SparkSession, str], DataFrame],
+        source: Source,
         found: Found,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
@@ -301,7 +289,7 @@ class QueryBatches(MicroBatches):
     def _plan(
         self,
         spark: SparkSession,
-        source: Callable[[SparkSession, str], DataFrame],
+        source: Source,
         found: Found,
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:

@@ -45,6 +45,9 @@ _INCIDENTAL = re.compile(
 )
 """What differs from one analysis of a plan to the next."""
 
+Source = Callable[[SparkSession, str], DataFrame]
+"""Reads a topic in a session, as Spark's Kafka source gives it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
@@ -85,9 +88,7 @@ class Streams:
         self._topics = topics
         self._report = report
 
-    def plan(
-        self, spark: SparkSession, source: Callable[[SparkSession, str], DataFrame]
-    ) -> StreamPlan:
+    def plan(self, spark: SparkSession, source: Source) -> StreamPlan:
         """The query over what ``source`` reads of each topic.
 
         Raises:

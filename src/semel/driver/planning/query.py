@@ -27,7 +27,8 @@ _KEYS = (
 class Query:
     """A program's function, which takes a streaming DataFrame for each topic, in the order of
     ``topics``, and returns one; or SQL over a view for each topic. It takes the place of a
-    transform."""
+    transform. A configuration with a ``checkpoint.location`` alone has neither: the query is in a
+    program."""
 
     function: Callable[..., Any] | None = None
     sql: str = ""
@@ -39,7 +40,9 @@ class Query:
     @property
     def name(self) -> str:
         """What to call it: the SQL, or the name of the function."""
-        return " ".join(self.sql.split()) or getattr(self.function, "__qualname__", "a function")
+        if self.function is None:
+            return " ".join(self.sql.split()) or "in a program"
+        return str(getattr(self.function, "__qualname__", "a function"))
 
 
 def with_query(
@@ -69,7 +72,8 @@ def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type)
         ConfigError: there are two, or a transform besides.
     """
     sql = raw.get("query", "").strip()
-    if not sql and not isinstance(transform, Query):
+    has_state = bool(raw.get("checkpoint.location", "").strip()) and transform is None
+    if not (sql or has_state or isinstance(transform, Query)):
         return None
     if sql and transform is not None:
         given = "query=" if isinstance(transform, Query) else "transform="

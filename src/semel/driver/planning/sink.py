@@ -150,7 +150,16 @@ class Plan(BasePlan):
         return "by keys or counts; provenance=true makes it exact to the record"
 
     def check_runnable(self, transform: Callable[..., Any] | None) -> None:
-        """Raises ConfigError: the sink commits on the driver, and the engine in tasks."""
+        """Raises ConfigError: the sink commits on the driver, and the engine in tasks; or the query
+        is missing."""
+        query = self.query
+        if query is not None and not query.sql and query.function is None:
+            raise misconfigured(
+                "query",
+                f"connector {self.connector.name}: checkpoint.location="
+                f"{self.connector.checkpoint_location} is for a query, and there is none. Set "
+                "query, or run it from a program, with semel.run(..., query=...)",
+            )
         lake = isinstance(self.sink, StagingSink)
         if self.engine == "micro-batch" and lake and transform is None and self.query is None:
             connector = self.connector
