@@ -10,8 +10,9 @@ from typing import Any
 
 from semel.config import load
 from semel.core.delivery import Mechanism
+from semel.core.failpoints import PLACES
 from semel_lab.drill.faults import Injector
-from semel_lab.drill.plan import Fault, Kind, plan
+from semel_lab.drill.plan import PLACES_OF_QUERIES, Fault, Kind, plan
 from semel_lab.drill.processes import RECORDS_PER_FAULT, DrillFailed, inject_all, located, workplace
 from semel_lab.drill.report import DrillReport, FaultResult, Observer
 from semel_lab.drill.stage import BUILT_IN, Stage
@@ -52,8 +53,11 @@ def drill(
         with traffic_of(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
             store, promised = stage.store, stage.planned.guarantee
+            asks = stage.planned.query is not None
+            common = PLACES_OF_QUERIES if asks else PLACES
+            kinds_, brokers = stage.kinds, store.brokers
             report.results = inject_all(
-                plan(faults, seed, promised, stage.kinds, store.places, brokers=store.brokers),
+                plan(faults, seed, promised, kinds_, store.places, brokers=brokers, common=common),
                 seed,
                 lambda fault: _one(stage, injector, fault),
                 allow=traffic.allow,
