@@ -204,6 +204,21 @@ def test_a_changed_query_stops_and_goes_on_if_told_to(
         go(config)
 
 
+@pytest.mark.long
+def test_a_changed_query_may_name_a_field_that_has_come_later(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(5))
+    config = configure(t, checkpoint_location=str(tmp_path / "state"), auto_evolve="true")
+    go(config | {"query": f"SELECT id FROM `{t}`"})
+    produce(t, [json.dumps(order(n) | {"tip": n}) for n in range(5, 10)])
+    go(config | {"query": f"SELECT id, tip FROM `{t}`", "query.changed": "continue"})
+    assert query("SELECT id, tip FROM t ORDER BY id") == [
+        (n, n if n > 4 else None) for n in range(10)
+    ]
+
+
 def test_a_lost_ledger_is_told(
     topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
 ) -> None:

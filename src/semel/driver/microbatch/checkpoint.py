@@ -26,6 +26,10 @@ from semel.core.ledger import LedgerEntry, TopicPartition
 Offsets = Mapping[TopicPartition, int]
 
 _NOTES = "semel.json"
+_ANEW = (
+    "To begin anew, with the first records that Kafka has, empty the target, run semel offsets "
+    "reset with the connector's file, and set checkpoint.location to a new directory"
+)
 _NONE = "-"
 """What Spark writes for a source that has no offsets yet."""
 
@@ -162,7 +166,6 @@ def check(
     connector: ConnectorConfig,
     found: Found,
     entry: LedgerEntry | None,
-    digest: str,
     others: Mapping[TopicPartition, LedgerEntry],
 ) -> None:
     """Compare a checkpoint with the ledger's entry of the query, and with those of its topics.
@@ -172,10 +175,6 @@ def check(
     """
     place = f"checkpoint.location={connector.checkpoint_location}"
     title, name = f"connector {connector.name}: ", connector.name
-    anew = (
-        "To begin anew, with the first records that Kafka has, empty the target, run semel "
-        "offsets reset with the connector's file, and set checkpoint.location to a new directory"
-    )
     owner = found.notes.get("connector", name)
     if found.id and owner != name:
         raise ConfigError(
@@ -194,7 +193,7 @@ def check(
             raise ConfigError(
                 f"{title}the ledger is at {others[read[0]].position} for {read[0]}: this connector "
                 "has read records before without the query, so its state would lack them. Choose "
-                f"another name. {anew}"
+                f"another name. {_ANEW}"
             )
         return
     ran = entry.position - 1
@@ -204,35 +203,42 @@ def check(
         raise ConfigError(
             f"{title}{place} is empty, but the ledger has the rows of query {entry.cluster_id} up "
             f"to batch {ran}: its state is lost. Restore the directory, or correct "
-            f"checkpoint.location if it was moved. {anew}"
+            f"checkpoint.location if it was moved. {_ANEW}"
         )
     if entry.cluster_id and entry.cluster_id != found.id and (ran >= 0 or found.begun >= 0):
         raise ConfigError(
             f"{title}{place} is the checkpoint of query {found.id}, but the ledger has the rows of "
             f"query {entry.cluster_id}, up to batch {ran}. Was the directory emptied, or does "
             "another connector of this name run elsewhere? Set checkpoint.location to the "
-            f"directory of query {entry.cluster_id}. {anew}"
+            f"directory of query {entry.cluster_id}. {_ANEW}"
         )
     if found.next > entry.position:
         raise ConfigError(
             f"{title}{place} has finished batch {found.done}, but the ledger only has the rows up "
             f"to batch {ran}: the checkpoint is newer. Was the store restored from a backup, "
             f"without the checkpoint? The rows of batches {entry.position} to {found.done} are "
-            f"missing. Restore both from the same moment. {anew}"
+            f"missing. Restore both from the same moment. {_ANEW}"
         )
     if found.next < ran or (found.next == ran and found.begun < ran):
         raise ConfigError(
             f"{title}{place} has finished batch {found.done}, but the ledger has the rows up to "
             f"batch {ran}: the checkpoint is older. Was it restored from a backup? Its state "
-            f"lacks what batches {found.next} to {ran} have read. Restore the newer one. {anew}"
+            f"lacks what batches {found.next} to {ran} have read. Restore the newer one. {_ANEW}"
         )
-    known = found.notes.get("digest", digest)
-    changed = entry.topic_id not in ("", digest)
-    if changed and entry.position > 0 and connector.query_changed == "stop":
-        before = found.notes.get("query", "") if known != digest else ""
-        raise ConfigError(
-            f"{title}the query has changed since batch {ran}"
-            + (f". It was: {before}. " if before else ": its plan is another one. ")
-            + "The state and the rows are those of the former query. Change it back, or set "
-            f"query.changed=continue to go on with the state as it is. {anew}"
-        )
+
+
+def check_unchanged(
+    connector: ConnectorConfig, found: Found, entry: LedgerEntry | None, digest: str
+) -> None:
+    """Raises ConfigError: the query is another one than that which has made the state."""
+    if entry is None or not entry.position or entry.topic_id in ("", digest):
+        return
+    if connector.query_changed == "continue":
+        return
+    before = found.notes.get("query", "") if found.notes.get("digest", digest) != digest else ""
+    raise ConfigError(
+        f"connector {connector.name}: the query has changed since batch {entry.position - 1}"
+        + (f". It was: {before}. " if before else ": its plan is another one. ")
+        + "The state and the rows are those of the former query. Change it back, or set "
+        f"query.changed=continue to go on with the state as it is. {_ANEW}"
+    )

@@ -15,7 +15,7 @@ import base64
 import logging
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -53,7 +53,7 @@ from semel.core.records import (
 )
 from semel.driver.base import Progress, Run, Stopped
 from semel.driver.microbatch import streaming
-from semel.driver.microbatch.checkpoint import Checkpoint, Found, check
+from semel.driver.microbatch.checkpoint import Checkpoint, Found, check, check_unchanged
 from semel.driver.microbatch.engine import (
     MicroBatchEngine,
     kafka_options,
@@ -75,6 +75,8 @@ from semel.tasks.retry import Retries
 
 log = logging.getLogger(__name__)
 
+_NEWEST = 500
+"""Offsets at the end of a partition that show the fields of its values."""
 _LOOK = 2.0
 """Seconds after which a topic without records is looked at again."""
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"
@@ -110,6 +112,8 @@ class QueryEngine(MicroBatchEngine):
         self._failure, self._counted, commits = "", False, self._progress.commits
         stored = {e.topic_partition: e for e in run.sink.entries()}
         found = self._checkpoint.found()
+        others = {tp: e for tp, e in stored.items() if tp != QUERY}
+        check(run.connector, found, stored.get(QUERY), others)
         if not batches.knows(found, positions):
             return
         options = kafka_options(run.connector, positions, headers=wants_headers(run))
@@ -147,7 +151,7 @@ class QueryEngine(MicroBatchEngine):
     def _judge(self, commits: int) -> None:
         """What the end of a query means that no batch has failed with."""
         name, failure = self._run.connector.name, self._failure
-        if self._error is not None or self._counted or not failure:
+        if self._error is not None or self._counted or not failure or self._run.stop.is_set():
             return
         if self._unreadable is not None:
             tp, offset = self._unreadable
@@ -217,7 +221,7 @@ class QueryBatches(MicroBatches):
             }
         )
         while not run.stop.is_set() and not self._interrupted:
-            self._topics.sample(positions)
+            self._topics.sample(self._newest(positions))
             unknown = [t for t in run.connector.topics if self._topics.schema(t) is None]
             if not unknown:
                 return True
@@ -240,6 +244,12 @@ class QueryBatches(MicroBatches):
             self._topics.forget_samples(unknown)
         return False
 
+    def _newest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the newest records of partitions begin: they have the fields that queries name."""
+        cluster = self._run.cluster
+        first, ends = cluster.earliest(partitions), cluster.latest(partitions)
+        return {tp: max(first[tp], ends[tp] - _NEWEST) for tp in partitions}
+
     @property
     def _interrupted(self) -> bool:
         return self._run.paused.is_set() or not self._run.run_control.restarts.empty()
@@ -260,10 +270,9 @@ class QueryBatches(MicroBatches):
         run = self._run
         planned = self._planned = self._plan(spark, source, found, stored)
         entry = stored.get(QUERY)
-        others = {tp: e for tp, e in stored.items() if tp != QUERY}
-        check(run.connector, found, entry, planned.digest, others)
+        check_unchanged(run.connector, found, entry, planned.digest)
         if entry is not None and entry.position:
-            self._check_positions(entry.position - 1, others)
+            self._check_positions(entry.position - 1, stored)
         self._make_target(planned)
         id_ = found.id or self._checkpoint.begin()
         self._log_id = LogId(id_, planned.digest)
@@ -294,13 +303,15 @@ class QueryBatches(MicroBatches):
         stored: Mapping[TopicPartition, LedgerEntry],
     ) -> StreamPlan:
         """The query over the columns that are known. If it asks for others, newer records may have
-        them."""
+        them, or older ones."""
         try:
             return self._streams.plan(spark, source)
         except ConfigError:
             version = self._topics.spec.version
-            self._topics.forget_samples(found.notes.get("schemas", ()))
-            self._topics.sample({tp: e.position for tp, e in stored.items() if tp != QUERY})
+            partitions = [tp for tp in stored if tp != QUERY]
+            for starts in (self._newest(partitions), self._run.cluster.earliest(partitions)):
+                self._topics.forget_samples(self._connector.topics)
+                self._topics.sample(starts)
             if self._topics.spec.version == version:
                 raise
         return self._streams.plan(spark, source)
