@@ -124,6 +124,7 @@ def test_a_process_that_dies_between_the_commits_leaves_state_and_rows_equal(
     assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
 
 
+@pytest.mark.long
 def test_a_second_death_at_the_same_place_changes_nothing_either(
     topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
     spark: SparkSession, tmp_path: Path,
@@ -164,6 +165,7 @@ def test_a_lost_checkpoint_is_told_and_a_fresh_start_is_the_way_out(
     assert query(STORED) == per_minute(range(50))
 
 
+@pytest.mark.long
 def test_an_older_checkpoint_and_a_newer_one_are_told(
     topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go, tmp_path: Path
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_changed_query_may_name_a_field_that_has_come_later(
     ]
 
 
+@pytest.mark.long
 def test_a_lost_ledger_is_told(
     topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
 ) -> None:
@@ -231,6 +234,7 @@ def test_a_lost_ledger_is_told(
         go(config)
 
 
+@pytest.mark.long
 def test_positions_of_a_query_cannot_be_set_by_hand(
     topic: MakeTopic, produce: Produce, windows: Any, go: Go
 ) -> None:
@@ -284,6 +288,7 @@ def test_bad_records_are_set_aside_once_also_in_a_replay(
     assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
 
 
+@pytest.mark.long
 def test_a_bad_record_stops_the_query_before_its_batch(
     topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
 ) -> None:
@@ -306,6 +311,7 @@ def per_country(orders: DataFrame) -> DataFrame:
     return orders.groupBy("country").agg(F.count("*").alias("orders"))
 
 
+@pytest.mark.long
 def test_a_python_query_and_one_in_sql_are_the_same(
     topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
 ) -> None:
@@ -516,6 +522,7 @@ def test_delta_lake_takes_a_query_and_knows_replays(
 # Refusals
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sql", "says"),
     [
@@ -538,6 +545,7 @@ def test_sql_that_is_no_query_over_the_topics_is_refused(
         go(windows(t) | {"query": sql.format(t=t)})
 
 
+@pytest.mark.long
 def test_a_topic_without_records_needs_declared_columns(
     topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
 ) -> None:
