@@ -57,7 +57,7 @@ from semel.kafka.consumer import consumer_config
 from semel.kafka.damage import Damage, examine, intact, parse_java_error
 from semel.kafka.reader import after_last_record
 from semel.spark.gateway import require_token_of_jvm
-from semel.spark.jars import SPARK_KAFKA
+from semel.spark.jars import SOURCE, SPARK_KAFKA
 from semel.spark.job_errors import CRASHED, first_error, not_shipped, spark_gone
 from semel.tasks import ranges
 from semel.tasks.control import Address, Lines
@@ -70,7 +70,6 @@ _CANCELLED = 20.0
 """Seconds that a batch gets to end, and again after it is cancelled."""
 _LOOK = 0.2
 """Seconds after which a paused run checks whether it may continue."""
-_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _NOT_SPARKS = (
     "bootstrap.servers",
     "auto.offset.reset",
@@ -365,7 +364,7 @@ def require_source(spark: SparkSession) -> None:
             "engine=micro-batch needs a classic Spark session: Spark Connect does not show which "
             "offsets a batch holds"
         )
-    if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(_SOURCE):
+    if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(SOURCE):
         packages = ",".join(SPARK_KAFKA.coordinates)
         raise ConfigError(
             "this Spark session has no Kafka source, which engine=micro-batch needs, and jars "
