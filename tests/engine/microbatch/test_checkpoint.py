@@ -77,3 +77,5 @@ def test_a_connector_that_has_read_without_the_query_cannot_begin_one() -> None:
 def test_a_changed_query_goes_on_if_told_to() -> None:
     go_on = connector(**{"checkpoint.location": "file:/state", "query.changed": "continue"})
     check_unchanged(go_on, Found("q", 4, 4, NOTES), entry(5, digest="e"), "d")
+    with pytest.raises(ConfigError, match="Run the former query once"):
+        check_unchanged(go_on, Found("q", 4, 3, NOTES), entry(5, digest="e"), "d")

@@ -233,11 +233,17 @@ def check_unchanged(
     """Raises ConfigError: the query is another one than that which has made the state."""
     if entry is None or not entry.position or entry.topic_id in ("", digest):
         return
+    title, last = f"connector {connector.name}: ", entry.position - 1
+    if connector.query_changed == "continue" and found.next < entry.position:
+        raise ConfigError(
+            f"{title}query.changed=continue: batch {last} has to run again for its state, with the "
+            "query that has made its rows. Run the former query once, and change it then"
+        )
     if connector.query_changed == "continue":
         return
     before = found.notes.get("query", "") if found.notes.get("digest", digest) != digest else ""
     raise ConfigError(
-        f"connector {connector.name}: the query has changed since batch {entry.position - 1}"
+        f"{title}the query has changed since batch {last}"
         + (f". It was: {before}. " if before else ": its plan is another one. ")
         + "The state and the rows are those of the former query. Change it back, or set "
         f"query.changed=continue to go on with the state as it is. {_ANEW}"
