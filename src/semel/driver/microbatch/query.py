@@ -158,8 +158,9 @@ class QueryEngine(MicroBatchEngine):
             self._error = BadRecord(
                 f"connector {name}: the record at {tp} offset {offset} cannot be read from Kafka: "
                 f"{failure}. A query cannot pass it over: Spark has noted that the batch reads it. "
-                "To begin after it, run semel offsets reset with the connector's file, set "
-                "checkpoint.location to a new directory, and read the topic's good records again"
+                "Restore the broker's log; or begin anew after it: empty the target, run semel "
+                f"offsets reset FILE and semel offsets set FILE {tp}={offset + 1}, and set "
+                "checkpoint.location to a new directory"
             )
         elif _TWO_DRIVERS in failure:
             self._error = LedgerConflict(
