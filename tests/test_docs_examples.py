@@ -87,6 +87,11 @@ def test_the_programs_of_the_python_page_show_what_they_say(reader: Newcomer) ->
     assert reader.python(runtime).split()[-1] in ("RUNNING", "UNASSIGNED")
 
 
+def test_the_program_of_the_page_on_streams_shows_what_it_says(reader: Newcomer) -> None:
+    (program,) = blocks(page("streams.md"), "python")
+    assert f"It prints `{reader.python(program).splitlines()[-1]}`" in page("streams.md")
+
+
 def test_the_program_of_the_readme_runs(reader: Newcomer) -> None:
     (program,) = blocks((ROOT / "README.md").read_text(), "python")
     reader.python(program)

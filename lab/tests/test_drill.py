@@ -54,7 +54,7 @@ class TestPlan:
             assert {f.kind for f in plan(len(Kind), seed, TRANSACTIONAL)} == set(Kind)
 
     def test_every_place_that_is_reached_is_struck(self) -> None:
-        faults = plan(200, 3, TRANSACTIONAL)
+        faults = plan(300, 3, TRANSACTIONAL)
         places = {f.place for f in faults if f.kind is Kind.DRIVER_KILL}
         assert places == {*PLACES, ANY_MOMENT} - {"deliver.between"}
 

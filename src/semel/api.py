@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.driver.planning import AnyPlan
+from semel.driver.planning.query import with_query
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
 
@@ -21,6 +22,7 @@ def run(
     config: str | Path | Mapping[str, Any] | AnyPlan,
     transform: Callable[..., Any] | None = None,
     *,
+    query: Callable[..., Any] | None = None,
     spark: SparkSession | None = None,
     until_caught_up: bool = False,
     stop: threading.Event | None = None,
@@ -36,6 +38,9 @@ def run(
             ``__connect_*`` metadata columns; it may change fields and drop rows. On the
             micro-batch engine it takes and returns a :class:`pyspark.sql.DataFrame`. A transform
             annotated with ``DataFrame``, or ``engine=micro-batch``, selects that engine.
+        query: asks something of the topics over time, instead of a transform: takes a streaming
+            :class:`pyspark.sql.DataFrame` for each topic, in the order of ``topics``, and returns
+            one. See docs/streams.md.
         spark: the session to run in; the active one, or a new one made from the ``spark.*`` keys.
         until_caught_up: end when everything that Kafka held at the start is committed; a source
             connector ends when there is nothing left to read.
@@ -52,7 +57,7 @@ def run(
     with Runtime(spark) as runtime:
         connector = runtime.start(
             config,
-            transform,
+            with_query(transform, query),
             until_caught_up=until_caught_up,
             observe=observe,
             initial_state=State.STOPPED,

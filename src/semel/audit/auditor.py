@@ -34,6 +34,7 @@ from semel.audit.values import OnProgress, Values, audited
 from semel.audit.workspace import Workspace
 from semel.core.errors import NothingToAudit, OffsetOutOfRange
 from semel.core.ledger import (
+    QUERY,
     RESET,
     SET_BACK,
     SKIPPED,
@@ -75,6 +76,8 @@ class Auditor:
         self._wants = planned.sink.capabilities
         self._snapshot = snapshot
         self._entries = {e.topic_partition: e for e in entries}
+        self._made = sum(e.rows_written for e in snapshot.entries if e.topic_partition == QUERY)
+        """The rows that a query has made of the records of all topics."""
         self._compacted = cluster.compacted({e.topic for e in entries})
         self._untraced = dict(snapshot.untraced)
         self._earliest = cluster.earliest(self._entries)
@@ -396,7 +399,7 @@ class Auditor:
                 self.not_judged.append(f"{target or mine[0]}: {why}")
                 continue
             if not self._wants.replaces:
-                written = sum(e.rows_written for e in entries)
+                written = self._made + sum(e.rows_written for e in entries)
                 found[target] = holes.by_number(entries, self._snapshot.holes, rows - written)
                 continue
             if mine[0] in self._snapshot.keys:
@@ -441,7 +444,7 @@ class Auditor:
             return unjudged
         ask = "; provenance=true lets the audit judge it"
         if not converts:
-            return "rows replace each other by key, and a DataFrame transform makes them"
+            return "rows replace each other by key, and a DataFrame transform or a query makes them"
         if self._wants.only_updates:
             return "updates add no rows, so the number of rows shows nothing" + ask
         if len(topics) > 1:
@@ -477,7 +480,8 @@ def audit(
     with ExitStack() as stack:
         stack.callback(sink.close)
         topics = cluster.matching(connector)
-        takes_frames = transform is not None and planned.engine == "micro-batch"
+        asks = planned.query is not None
+        takes_frames = (transform is not None and planned.engine == "micro-batch") or asks
         exact = connector.provenance and not takes_frames
         not_judged: list[str] = []
         hidden = {
@@ -504,7 +508,7 @@ def audit(
         elif stage is not None:
             snapshots = [gathered(planned, cluster, pipeline, topics, stage)]
         else:
-            snapshots = protocols.snapshots(sink, topics)
+            snapshots = protocols.snapshots(sink, {*topics, QUERY.topic} if asks else topics)
         parts: list[list[PartitionAudit]] = []
         auditors: list[Auditor] = []
         unplaced: Counts = {}

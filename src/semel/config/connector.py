@@ -8,6 +8,7 @@ from semel.config.common import STRING, CommonConfig, DeadLetterConfig
 from semel.config.definition import HIGH, LOW, Type, key
 from semel.core.delivery import Delivery, Mechanism
 from semel.core.errors import ConfigError, Problem
+from semel.core.ledger import QUERY
 from semel.core.patterns import check, compiled
 
 _MOST_RECORDS = 1_000_000
@@ -180,6 +181,48 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         "Micro-batch and bounded: interval between two batches; bounded: 10 seconds unless set.",
     )
 
+    query: str = key(
+        "query",
+        "",
+        "Micro-batch: a query over time, in Spark's SQL, with a view for each topic. Its rows are "
+        "the results.",
+        importance=HIGH,
+        group="Query",
+    )
+    checkpoint_location: str = key(
+        "checkpoint.location",
+        "",
+        "The directory, of any file system that Spark can write, that keeps the state of a query.",
+        importance=HIGH,
+    )
+    output_mode: str = key(
+        "query.output.mode",
+        "auto",
+        "append (each row once, when it is final), update (a row again whenever it has changed; "
+        "the sink must replace rows by key), or auto: update where sink and query allow it.",
+        choices=("auto", "append", "update"),
+    )
+    event_time: tuple[str, ...] = key(
+        "event.time.field",
+        (),
+        "The field that says when something happened, or topic:field pairs. Default: the timestamp "
+        "that Kafka has, in __connect_timestamp.",
+    )
+    watermark: tuple[str, ...] = key(
+        "watermark",
+        ("10 minutes",),
+        "How much later than others records may come: a query forgets state that is older. An "
+        "interval, or topic:interval pairs.",
+    )
+    query_changed: str = key(
+        "query.changed",
+        "stop",
+        "When a query is no longer the one that has made the state: stop, or continue with the "
+        "state as it is, as far as Spark can read it.",
+        choices=("stop", "continue"),
+        importance=LOW,
+    )
+
     def reads(self, topic: str) -> bool:
         """Whether a topic is among those that it reads."""
         if self.topics:
@@ -216,6 +259,11 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
             )
         if problems:
             raise ConfigError(*problems)
+
+    @property
+    def ledger_topics(self) -> set[str]:
+        """The topics that a ledger may have entries of, as far as they are configured."""
+        return {*self.topics, *([QUERY.topic] if self.checkpoint_location else [])}
 
     @property
     def task_memory(self) -> int:

@@ -49,6 +49,12 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+QUERY = TopicPartition("(query)", 0)
+"""Stands for a query over streams in its connector's ledger. The position is the number of the next
+batch, and the log is the checkpoint with the query's state: its id, and a digest of the query. No
+topic of Kafka can have this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """The offsets ``[from_offset, until_offset)`` of one topic-partition; never empty.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig, Type, whole
 from semel.config.definition import LARGEST
 from semel.core.errors import ConfigError, SemelError
-from semel.core.ledger import UNKNOWN_LOG, Hole, LedgerEntry, TopicPartition, first, firsts
+from semel.core.ledger import QUERY, UNKNOWN_LOG, Hole, LedgerEntry, TopicPartition, first, firsts
 from semel.core.quoting import named
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -187,6 +187,7 @@ class LedgerPositions(Offsets):
     def set(
         self, wanted: Sequence[Wanted], by: str, *, force: bool = False, hint: str = ""
     ) -> Sequence[Wanted]:
+        self._check_movable()
         positions = {_of(p): o[_OFFSET] for p, o in wanted if o is not None}
         positions |= self._first([_of(p) for p, o in wanted if o is None])
         for tp in positions:
@@ -197,6 +198,17 @@ class LedgerPositions(Offsets):
         if not self._sink.capabilities.ledger_in_group:
             self._copy(positions)
         return [(_partition(tp), {_OFFSET: at}) for tp, at in positions.items()]
+
+    def _check_movable(self) -> None:
+        """Raises ConfigError: the ledger has a query, whose state holds what was read."""
+        for e in self._sink.entries():
+            if e.topic_partition == QUERY:
+                raise ConfigError(
+                    f"connector {self._connector.name}: its query has run {e.position} batches, "
+                    "and its state holds what they have read: no position can be set without it. "
+                    "To begin anew, empty the target, reset all offsets (semel offsets reset), and "
+                    "set checkpoint.location to a new directory"
+                )
 
     def reset(self, by: str) -> None:
         """Forget all positions, and their copies in the consumer group.
@@ -229,7 +241,13 @@ class LedgerPositions(Offsets):
     def begins(self) -> str:
         entries = self._sink.entries()
         if entries:
-            return _said("its ledger", (f"{e.topic_partition} at {e.position}" for e in entries))
+            told = (
+                f"{e.topic_partition} at {e.position}"
+                if e.topic_partition != QUERY
+                else f"batch {e.position} of query {e.cluster_id}"
+                for e in entries
+            )
+            return _said("its ledger", told)
         connector = self._connector
         reset = f"auto.offset.reset={connector.offset_reset}"
         topics = Cluster(self.client).matching(connector)
@@ -298,7 +316,9 @@ class LedgerPositions(Offsets):
         return str(_of(partition)), str((offset or {}).get(_OFFSET))
 
     def _positions(self) -> dict[TopicPartition, int]:
-        return {e.topic_partition: e.position for e in self._sink.entries()}
+        """Those of Kafka's partitions."""
+        entries = {e.topic_partition: e for e in self._sink.entries()}
+        return {tp: e.position for tp, e in entries.items() if tp != QUERY}
 
     def _first(self, wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where ``auto.offset.reset`` would start these partitions now.

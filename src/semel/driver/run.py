@@ -368,6 +368,10 @@ def _run_engine(
 
             return SourceEngine(_prepared_source(planned, run_control), spark).run()
         run = _prepared(planned, run_control)
+        if planned.query is not None:
+            from semel.driver.microbatch.query import QueryEngine
+
+            return QueryEngine(run, spark, planned.query).run()
         if planned.engine == "micro-batch":
             from semel.driver.microbatch.engine import MicroBatchEngine
 

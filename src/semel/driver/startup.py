@@ -21,6 +21,7 @@ from semel.core.errors import (
 )
 from semel.core.ledger import (
     MOVED,
+    QUERY,
     TAKEN_OVER,
     Hole,
     LedgerEntry,
@@ -151,7 +152,8 @@ def first_positions(
         connector, sink, cluster, groups, mine
     ):
         entries = sink.entries()
-    check_targets(connector, sink, entries, topics, lenient=lenient)
+    asked = [QUERY.topic] if QUERY in known else []
+    check_targets(connector, sink, entries, {*topics, *asked}, lenient=lenient)
     present = set(ranges.partitions(topics))
     missing = present - known
     if not missing:

@@ -108,6 +108,9 @@ SPARK_KAFKA = JarSet(
     ),
 )
 
+SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+"""Spark's Kafka source."""
+
 
 def resolve(jar_set: JarSet, fetched: Callable[[Pin], None] = lambda _: None) -> list[Path]:
     """The paths of a jar set's files, downloaded if need be.

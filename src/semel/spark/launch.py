@@ -108,7 +108,8 @@ def _begin(raw: Mapping[str, str], *, for_any: bool) -> Jvm | None:
     if any(refers(value) for value in given.values()):  # they are resolved by the plan
         return None
     kind = raw.get("engine", "").strip().lower()
-    if kind == "micro-batch" or not given.get("spark.master", "local").startswith("local"):
+    reads = kind == "micro-batch" or "checkpoint.location" in raw  # as queries have
+    if reads or not given.get("spark.master", "local").startswith("local"):
         return None
     settings = {
         MEMORY: heap(2) if for_any else HEAP,

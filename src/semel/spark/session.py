@@ -25,7 +25,7 @@ from semel.sinks import MODULE, sink_class
 from semel.sources import is_source, source_class
 from semel.spark.archives import in_background
 from semel.spark.gateway import MEMORY, OPTIONS, Jvm, spark_archive
-from semel.spark.jars import SPARK_KAFKA, resolve
+from semel.spark.jars import SOURCE, SPARK_KAFKA, resolve
 from semel.spark.launch import HEAP, heap, java_options
 
 if typing.TYPE_CHECKING:
@@ -277,9 +277,20 @@ def context_of(made: Any) -> SparkContext:
 
 def session_of(made: Any, connector: CommonConfig) -> SparkSession:
     """The session, or one in a context that other connectors run in, too."""
-    if isinstance(made, SparkContext):
-        return micro_batch_session(connector)
-    return made  # type: ignore[no-any-return]
+    session: Any = micro_batch_session(connector) if isinstance(made, SparkContext) else made
+    _load_source(session)
+    return session  # type: ignore[no-any-return]
+
+
+def _load_source(session: Any) -> None:
+    """Let a Spark that was started without its Kafka source load it now, as a worker's may have
+    been. What the calling thread starts can load it then."""
+    jvm = getattr(session, "_jvm", None)
+    if jvm is None or jvm.org.apache.spark.util.Utils.classIsLoadable(SOURCE):
+        return
+    with suppress(ServiceError):  # the engine says what is missing
+        for path in resolve(SPARK_KAFKA):
+            session.sql(f"ADD JAR '{path}'")
 
 
 def has_ended(made: Any) -> bool:

@@ -21,7 +21,7 @@ from semel.core.context import (
     BY,
     RUN,
 )
-from semel.core.ledger import TopicPartition
+from semel.core.ledger import QUERY, TopicPartition
 from semel.kafka.clients import client_config
 from semel.kafka.groups import Groups
 from semel.sinks.base import Sink
@@ -72,8 +72,8 @@ def _started(run: str) -> str:
 
 
 def copies(mark: str, positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
-    """Positions as a consumer commits them."""
-    return [KafkaPartition(*tp, at, mark) for tp, at in positions.items()]
+    """Positions as a consumer commits them; a query's is not one of Kafka's."""
+    return [KafkaPartition(*tp, at, mark) for tp, at in positions.items() if tp != QUERY]
 
 
 def is_copy(metadata: str) -> bool:

@@ -77,7 +77,9 @@ def _borrowed() -> SparkSession:
 
 
 def _main(config: str, transform: str) -> None:
-    semel.run(json.loads(config), TRANSFORMS[transform], spark=_borrowed(), until_caught_up=True)
+    semel.run(
+        json.loads(config), TRANSFORMS.get(transform), spark=_borrowed(), until_caught_up=True
+    )
     os._exit(0)  # the session is not this process's to stop
 
 

@@ -118,4 +118,5 @@ _INJECT: dict[Kind, Callable[[Injector, Fault], float]] = {
     Kind.TOPIC_RECREATED: Injector._topic_recreated,
     Kind.LOG_TRUNCATED: Injector._log_truncated,
     Kind.BATCH_DAMAGED: Injector._batch_damaged,
+    Kind.CHECKPOINT_LOST: Injector._checkpoint_lost,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from semel.core.errors import BadRecord, OffsetOutOfRange, SemelError
+from semel.core.errors import BadRecord, ConfigError, OffsetOutOfRange, SemelError
 from semel.core.ledger import TopicPartition
 from semel.kafka.answers import answer_of
 from semel.kafka.groups import Groups
@@ -141,6 +142,16 @@ class Hazards(Recovery):
         for batch in damaged:
             logs.flip(batch)
         stage.kafka.start()
+        return self._starts()
+
+    def _checkpoint_lost(self, _fault: Fault) -> float:
+        self._down()
+        place = self._stage.checkpoint
+        away = place.with_name(f"{place.name}-away")
+        place.rename(away)
+        self._refuses("its state is lost", status=ConfigError.exit_code)
+        shutil.rmtree(place, ignore_errors=True)
+        away.rename(place)
         return self._starts()
 
     # Steps of the faults

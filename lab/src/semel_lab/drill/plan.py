@@ -41,6 +41,7 @@ class Kind(Enum):
     TOPIC_RECREATED = "topic-recreated"
     LOG_TRUNCATED = "log-truncated"
     BATCH_DAMAGED = "batch-damaged"
+    CHECKPOINT_LOST = "checkpoint-lost"
     FILE_ROTATED = "file-rotated"
     FILE_CUT = "file-cut"
     FILE_REPLACED = "file-replaced"
@@ -78,6 +79,7 @@ MEANING = {
     Kind.TOPIC_RECREATED: "a topic is deleted and created again, and gets more records than before",
     Kind.LOG_TRUNCATED: "an unclean election cuts off records that were read",
     Kind.BATCH_DAMAGED: "one bit of an unread batch flips on the broker's disk",
+    Kind.CHECKPOINT_LOST: "the directory with a query's state is away while the connector is down",
     Kind.FILE_ROTATED: "the file that is read is renamed, and another one takes its name",
     Kind.FILE_CUT: "the file that is read is cut to nothing, and grows again",
     Kind.FILE_REPLACED: "a new file takes the name of one that was read",
@@ -98,6 +100,21 @@ OF_CLUSTERS = (
     Kind.ROLLING_RESTART,
 )
 """The faults of ``semel drill --cluster``."""
+
+OF_QUERIES = (
+    Kind.DRIVER_KILL,
+    Kind.ERROR,
+    Kind.STORE_RESTART,
+    Kind.STORE_KILL,
+    Kind.BROKER_RESTART,
+    Kind.BROKER_KILL,
+    Kind.STORE_AWAY,
+    Kind.SECOND_DRIVER,
+    Kind.PARTITIONS_ADDED,
+    Kind.CHECKPOINT_LOST,
+)
+"""The faults of connectors with a query over streams, whose driver commits."""
+PLACES_OF_QUERIES = tuple(p for p in PLACES if p not in ("task.after_poll", "deliver.between"))
 
 ANY_MOMENT = "any moment"
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from semel.config import load
 from semel.core.delivery import Mechanism
+from semel.core.failpoints import PLACES
 from semel_lab.drill.faults import Injector
-from semel_lab.drill.plan import Fault, Kind, plan
+from semel_lab.drill.plan import PLACES_OF_QUERIES, Fault, Kind, plan
 from semel_lab.drill.processes import RECORDS_PER_FAULT, DrillFailed, inject_all, located, workplace
 from semel_lab.drill.report import DrillReport, FaultResult, Observer
 from semel_lab.drill.stage import BUILT_IN, Stage
@@ -52,8 +53,11 @@ def drill(
         with traffic_of(stage, seed) as traffic:
             injector = Injector(stage, traffic, seed)
             store, promised = stage.store, stage.planned.guarantee
+            asks = stage.planned.query is not None
+            common = PLACES_OF_QUERIES if asks else PLACES
+            kinds_, brokers = stage.kinds, store.brokers
             report.results = inject_all(
-                plan(faults, seed, promised, stage.kinds, store.places, brokers=store.brokers),
+                plan(faults, seed, promised, kinds_, store.places, brokers=brokers, common=common),
                 seed,
                 lambda fault: _one(stage, injector, fault),
                 allow=traffic.allow,
@@ -80,6 +84,30 @@ def _finish(stage: Stage, injector: Injector, traffic: Traffic, report: DrillRep
         raise DrillFailed(f"records could not be sent: {traffic.trouble}")
     with injector.settled():
         report.final = stage.audit()
+        if stage.planned.query is not None:
+            _check_recomputed(stage)
+
+
+def _check_recomputed(stage: Stage) -> None:
+    """Compare the rows of a query with those that one batch makes of all records.
+
+    Raises:
+        DrillFailed: they differ.
+    """
+    from semel.spark.session import micro_batch_session, stop
+    from semel_lab.drill.recompute import differences
+
+    spark = micro_batch_session(stage.planned.connector)
+    try:
+        lacking, surplus = differences(stage.planned, spark)
+    finally:
+        stop(spark)
+    if lacking or surplus:
+        raise DrillFailed(
+            f"the target lacks {lacking.total()} rows of a recomputation, such as "
+            f"{next(iter(lacking), None)}, and has {surplus.total()} others, such as "
+            f"{next(iter(surplus), None)}"
+        )
 
 
 def two_drivers(

@@ -24,7 +24,7 @@ from semel.kafka.cluster import Cluster
 from semel_lab.drill import own
 from semel_lab.drill.disk import Disk
 from semel_lab.drill.lakes import Lake
-from semel_lab.drill.plan import Kind
+from semel_lab.drill.plan import OF_QUERIES, Kind
 from semel_lab.drill.processes import BROKERS, QUICK, Processes, without_place
 from semel_lab.drill.stores import SESSION, store_of
 from semel_lab.embedded import Kafka
@@ -47,6 +47,8 @@ BUILT_IN = {
 """The connector of a drill without a file: inserts without a key, which show every duplicate."""
 
 PARTITIONS = 4
+_OWN = (Kind.CHECKPOINT_LOST,)
+"""Faults of a query's own, whatever its store."""
 
 _QUICK = {
     **QUICK,
@@ -97,9 +99,12 @@ class Stage(Processes):
         registered = [where for where in _CONVERTERS if _is_registered(raw, where)]
         self.registry = SchemaRegistry(directory / "registry") if registered else None
         self._registered = registered
+        self.checkpoint = directory / "checkpoint"
         self.kinds = self.store.possible(kinds, raw.get("name", ""))
         self.raw = self._adapted(raw)
         self.planned = plan(self.raw)
+        if self.planned.query is not None:
+            self.kinds = [k for k in kinds if k in OF_QUERIES and k in {*self.kinds, *_OWN}]
         connector = self.planned.connector
         self.client = client_config(connector, "admin")
         """The configuration of Kafka admin clients."""
@@ -164,6 +169,9 @@ class Stage(Processes):
             kept = _without_registry(kept)
             servers |= {f"{w}.schema.registry.url": self.registry.url for w in self._registered}
         quick = _known({**_QUICK, **self.store.keys}, raw)
+        if raw.get("query", "").strip():  # its rows have no origin, and its state a new place
+            quick["provenance"] = "false"
+            quick["checkpoint.location"] = str(self.checkpoint)
         return {**kept, **quick, **servers, **(self.store.where or {})}
 
     @property

@@ -91,7 +91,9 @@ def follow(
             f"connector {connector.name}: --follow --values needs provenance=true and a store that "
             "shows its rows. Leave --values out, or run semel audit --values without --follow"
         )
-    takes_frames = transform is not None and planned.engine == "micro-batch"
+    takes_frames = planned.query is not None or (
+        transform is not None and planned.engine == "micro-batch"
+    )
     taken = None if takes_frames else transform
     pipeline = Pipeline(audited(connector), sink, target=sink.schema, transform=taken)
     cluster = Cluster(client_config(connector, "admin"))

@@ -13,10 +13,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import (
@@ -29,6 +29,7 @@ from pyspark.errors import (
 )
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.config import ConnectorConfig, under
 from semel.core.context import CONNECTOR
@@ -56,10 +57,10 @@ from semel.kafka.consumer import consumer_config
 from semel.kafka.damage import Damage, examine, intact, parse_java_error
 from semel.kafka.reader import after_last_record
 from semel.spark.gateway import require_token_of_jvm
-from semel.spark.jars import SPARK_KAFKA
+from semel.spark.jars import SOURCE, SPARK_KAFKA
 from semel.spark.job_errors import CRASHED, first_error, not_shipped, spark_gone
 from semel.tasks import ranges
-from semel.tasks.control import Lines
+from semel.tasks.control import Address, Lines
 from semel.tasks.retry import LONGEST, Backoff, Retries
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,6 @@ _CANCELLED = 20.0
 """Seconds that a batch gets to end, and again after it is cancelled."""
 _LOOK = 0.2
 """Seconds after which a paused run checks whether it may continue."""
-_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _NOT_SPARKS = (
     "bootstrap.servers",
     "auto.offset.reset",
@@ -83,6 +83,9 @@ _NOT_SPARKS = (
 
 class MicroBatchEngine:
     """One run of a connector."""
+
+    made_by: ClassVar[str] = "the transform"
+    """What makes rows, for messages."""
 
     def __init__(
         self, run: Run, spark: Callable[[], SparkSession], transform: FrameTransform | None
@@ -113,7 +116,7 @@ class MicroBatchEngine:
         require_source(self._spark())
         require_token_of_jvm()
         control = self._lines.address(self._spark().sparkContext)
-        batches = MicroBatches(self._run, self._transform, self._progress, control)
+        batches = self._batches(control)
         try:
             batches.log_start()
             self._supervise(batches, targets)
@@ -125,6 +128,9 @@ class MicroBatchEngine:
             batches.close()
             self._lines.close()
         return self._progress
+
+    def _batches(self, control: Address) -> MicroBatches:
+        return MicroBatches(self._run, self._transform, self._progress, control)
 
     def _supervise(self, batches: MicroBatches, targets: Mapping[TopicPartition, int]) -> None:
         """Run queries, one after the other, until no further one is needed."""
@@ -157,7 +163,7 @@ class MicroBatchEngine:
             else:
                 questions.succeeded()
                 answered = True
-                if self._run.over(self._progress, targets):
+                if self._over(targets):
                     return
                 batches.enter(entries.values())
                 self._query(batches, {tp: e.position for tp, e in entries.items()})
@@ -178,6 +184,10 @@ class MicroBatchEngine:
             )
             self._progress.restarts += 1
             self._run.stop.wait(pause)
+
+    def _over(self, targets: Mapping[TopicPartition, int]) -> bool:
+        """Whether no query needs to be started."""
+        return self._run.over(self._progress, targets)
 
     def _entries(self) -> dict[TopicPartition, LedgerEntry]:
         """The ledger's positions of all partitions that exist now."""
@@ -214,16 +224,7 @@ class MicroBatchEngine:
 
     def _part(self, wanted: OffsetRange) -> DataFrame:
         """The records of one range, as a streaming query would give them."""
-        tp = wanted.topic_partition
-        options = kafka_options(self._run.connector, {}, headers=wants_headers(self._run))
-        chosen = {
-            "assign": {tp.topic: [tp.partition]},
-            "startingOffsets": {tp.topic: {tp.partition: wanted.from_offset}},
-            "endingOffsets": {tp.topic: {tp.partition: wanted.until_offset}},
-        }
-        options |= {name: json.dumps(value) for name, value in chosen.items()}
-        for name in ("subscribe", "subscribePattern", "maxOffsetsPerTrigger"):
-            options.pop(name, None)
+        options = range_options(self._run, [wanted])
         return self._spark().read.format("kafka").options(**options).load()
 
     # The query
@@ -242,17 +243,20 @@ class MicroBatchEngine:
                 reader.load()
                 .writeStream.queryName(f"semel-{run.connector.name}-{time.time_ns()}")
                 .option("checkpointLocation", f"file://{checkpoint}")
-                .foreachBatch(lambda batch, _id: self._process(batches, batch))
+                .foreachBatch(
+                    lambda batch, _id: self._process(batches, lambda: batches.process(batch))
+                )
             )
-            if run.until_caught_up:
-                writer = writer.trigger(availableNow=True)
-            else:
-                writer = writer.trigger(processingTime=run.connector.processing_time)
-            self._watch(writer.start())
+            self._watch(self._triggered(writer).start())
         except AnalysisException as error:
-            raise ConfigError(f"connector {run.connector.name}: {_reason(error)}") from None
+            raise ConfigError(f"connector {run.connector.name}: {reason(error)}") from None
         finally:
             shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def _triggered(self, writer: DataStreamWriter) -> DataStreamWriter:
+        if self._run.until_caught_up:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=self._run.connector.processing_time)
 
     def _watch(self, query: StreamingQuery) -> None:
         try:
@@ -265,7 +269,7 @@ class MicroBatchEngine:
                     self._in_hand.release()  # the batch in hand has ended, and no other begins
                     query.stop()
         except StreamingQueryException as error:
-            self._failure = self._failure or _reason(error)
+            self._failure = self._failure or reason(error)
         except (Py4JNetworkError, ConnectionError) as error:
             raise (spark_gone(self._run.connector, error) or error) from None
         self._run.observe(self._progress)
@@ -293,7 +297,7 @@ class MicroBatchEngine:
                 )
         self._in_hand.release()
 
-    def _process(self, batches: MicroBatches, batch: DataFrame) -> None:
+    def _process(self, batches: MicroBatches, process: Callable[[], None]) -> None:
         """Called by Spark, in a thread of its own. What is raised here ends the query."""
         CONNECTOR.set(self._run.connector.name)
         with self._in_hand:
@@ -301,7 +305,7 @@ class MicroBatchEngine:
             if asked or self._error is not None or batches.size.outgrown:
                 raise Stopped
             try:
-                batches.process(batch)
+                process()
                 self._retries.succeeded()
             except TransientError as error:
                 self._may_pass(error)
@@ -315,7 +319,7 @@ class MicroBatchEngine:
             except Stopped:
                 raise
             except Exception as error:
-                self._failure = _reason(error)
+                self._failure = reason(error)
                 self._unreadable = parse_java_error(str(error))
                 if self._unreadable is not None:
                     raise
@@ -342,9 +346,9 @@ class MicroBatchEngine:
         if not isinstance(error, (PythonException, ArithmeticException, SparkRuntimeException)):
             return None
         return BadRecord(
-            f"connector {self._run.connector.name}: the transform fails on a record of this "
-            f"batch: {_reason(error)}. What was committed before stays; correct the transform, or "
-            "filter such records out before"
+            f"connector {self._run.connector.name}: {self.made_by} fails on a record of this "
+            f"batch: {reason(error)}. What was committed before stays; correct it, or filter "
+            "such records out before"
         )
 
 
@@ -360,7 +364,7 @@ def require_source(spark: SparkSession) -> None:
             "engine=micro-batch needs a classic Spark session: Spark Connect does not show which "
             "offsets a batch holds"
         )
-    if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(_SOURCE):
+    if not session._jvm.org.apache.spark.util.Utils.classIsLoadable(SOURCE):
         packages = ",".join(SPARK_KAFKA.coordinates)
         raise ConfigError(
             "this Spark session has no Kafka source, which engine=micro-batch needs, and jars "
@@ -399,6 +403,23 @@ def kafka_options(
     }
 
 
+def range_options(run: Run, ranges: Sequence[OffsetRange]) -> dict[str, str]:
+    """The options of Spark's Kafka source to read just these ranges."""
+    options = kafka_options(run.connector, {}, headers=wants_headers(run))
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[int, int]] = {}
+    ends: dict[str, dict[int, int]] = {}
+    for r in ranges:
+        assigned.setdefault(r.topic, []).append(r.partition)
+        starts.setdefault(r.topic, {})[r.partition] = r.from_offset
+        ends.setdefault(r.topic, {})[r.partition] = r.until_offset
+    chosen = {"assign": assigned, "startingOffsets": starts, "endingOffsets": ends}
+    options |= {name: json.dumps(value) for name, value in chosen.items()}
+    for name in ("subscribe", "subscribePattern", "maxOffsetsPerTrigger"):
+        options.pop(name, None)
+    return options
+
+
 def _meets(
     connector: ConnectorConfig, tp: TopicPartition, start: int, end: int
 ) -> tuple[int, Damage | None]:
@@ -407,7 +428,7 @@ def _meets(
     return met, examine(connector.name, consumer_config(connector, 0), tp, met)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """The line that says what happened: the last one of a Python error, or the first one of
     Spark's."""
     if CRASHED in str(error):

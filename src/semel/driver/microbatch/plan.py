@@ -44,7 +44,7 @@ class SideOutputs:
     """What decoding tasks report to the driver besides rows, through a Spark accumulator."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.accumulator = spark.sparkContext.accumulator([], _Gathered())
+        self.accumulator = spark.sparkContext.accumulator([], Gathered())
 
     def forget(self) -> None:
         self.accumulator.value = []
@@ -59,7 +59,7 @@ class SideOutputs:
         }
 
 
-class _Gathered(accumulators.AccumulatorParam[list[Any]]):
+class Gathered(accumulators.AccumulatorParam[list[Any]]):
     """Concatenates the lists that tasks add."""
 
     def zero(self, value: list[Any]) -> list[Any]:
@@ -381,6 +381,12 @@ class KnownTopics:
         """Make worker processes recreate what they keep for the run."""
         self.spec = replace(self.spec, run=new_run())
 
+    def know(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Take the columns that topics have had so far; these are not sampled."""
+        for topic, schema in schemas.items():
+            self.learn(topic, schema)
+            self._sampled.add(topic)
+
     def schema(self, topic: str) -> pa.Schema | None:
         """The known columns of a topic's decoded rows."""
         return self._schemas.get(topic)
@@ -415,10 +421,15 @@ class KnownTopics:
             self._logs.add([stored.get(e.topic_partition, e) for e in entries])
             self._partitions |= {e.topic_partition for e in entries}
         pinned = self._logs.pin(ranges)
-        self._sample(starts)
+        self.sample(starts)
         return pinned
 
-    def _sample(self, starts: Mapping[TopicPartition, int]) -> None:
+    def forget_samples(self, topics: Iterable[str]) -> None:
+        """Let topics be sampled again."""
+        self._sampled -= set(topics)
+
+    def sample(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Look at the first records of topics that have not been looked at yet."""
         run = self._run
         unseen = {tp: at for tp, at in starts.items() if tp.topic not in self._sampled}
         if not unseen:

@@ -9,6 +9,7 @@ from typing import Any
 from semel.config import load, with_brokers
 from semel.core.errors import misconfigured
 from semel.driver.planning import source as sources
+from semel.driver.planning.query import with_query
 from semel.driver.planning.sink import Plan, plan_sink
 from semel.driver.planning.source import SourcePlan, source_of
 from semel.sources import is_source
@@ -33,25 +34,26 @@ def plan_any(
     source: Given,
     transform: Callable[..., Any] | None = None,
     *,
+    query: Callable[..., Any] | None = None,
     elsewhere: bool = False,
     resolves: bool = True,
     **overrides: str,
 ) -> AnyPlan:
     """The plan of a sink connector or of a source connector, whichever it is.
 
-    Args are those of :func:`plan`.
+    Args are those of :func:`plan`, and ``query``, which is that of :func:`semel.run`.
 
     Raises:
         ConfigError: names each field, its value and what to set.
     """
-    raw = _loaded(source, overrides)
+    raw, transform = _loaded(source, overrides), with_query(transform, query)
     if not is_source(raw.get("connector.class", "").strip()):
         return plan_sink(raw, transform, elsewhere=elsewhere, resolves=resolves)
     if transform is not None:
         raise misconfigured(
             "connector.class",
-            f"connector {raw.get('name', '')}: transform= is for sink connectors; this one is a "
-            f"source ({raw['connector.class']}). Remove it",
+            f"connector {raw.get('name', '')}: transform= and query= are for sink connectors; this "
+            f"one is a source ({raw['connector.class']}). Remove it",
             raw["connector.class"],
         )
     return sources.plan_source(raw, elsewhere=elsewhere, resolves=resolves)

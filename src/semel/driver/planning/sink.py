@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel import converters, transforms
@@ -27,6 +28,14 @@ from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
 from semel.driver.planning.base import BasePlan, refusal
+from semel.driver.planning.query import (
+    LOCAL,
+    Query,
+    check_query,
+    engine_of_query,
+    query_of,
+    without_query,
+)
 from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
@@ -72,12 +81,14 @@ class Plan(BasePlan):
 
     connector: ConnectorConfig
     sink: Sink
+    query: Query | None = None
 
     is_source = False
 
     @property
     def is_local(self) -> bool:
-        return self.sink.local
+        place = self.connector.checkpoint_location if self.query else ""
+        return self.sink.local or place.startswith(LOCAL)
 
     def facts(self) -> dict[str, Any]:
         connector, guarantee = self.connector, self.guarantee
@@ -92,9 +103,28 @@ class Plan(BasePlan):
             "unknown fields": _UNKNOWN[connector.fields_unknown],
             "audit": self._audited(),
             "engine": self.engine,
+            **self._query_facts(),
             "tasks": connector.tasks_max,
             "warnings": self.warnings or ["none"],
         }
+
+    def _query_facts(self) -> dict[str, str]:
+        if self.query is None:
+            return {}
+        mode, fields = self.connector.output_mode, ", ".join(self.connector.event_time)
+        if mode == "auto":
+            mode = "update, where the query allows it" if self._replaces else "append"
+        late = ", ".join(self.connector.watermark)
+        return {
+            "query": self.query.name,
+            "output": mode,
+            "event time": f"{fields or 'the timestamp that Kafka has'}; {late} late at most",
+            "state": f"RocksDB, kept in {self.connector.checkpoint_location}",
+        }
+
+    @property
+    def _replaces(self) -> bool:
+        return self.sink.capabilities.replaces
 
     @property
     def offsets(self) -> Offsets:
@@ -111,6 +141,8 @@ class Plan(BasePlan):
         self.warnings.extend(sample.warnings(self.connector, self.sink))
 
     def _audited(self) -> str:
+        if self.query is not None:
+            return "by records read; a recomputation from the topics checks the rows"
         if self.connector.provenance:
             return "record by record, by the provenance of each row"
         if not self.sink.capabilities.traces:
@@ -118,9 +150,18 @@ class Plan(BasePlan):
         return "by keys or counts; provenance=true makes it exact to the record"
 
     def check_runnable(self, transform: Callable[..., Any] | None) -> None:
-        """Raises ConfigError: the sink commits on the driver, and the engine in tasks."""
+        """Raises ConfigError: the sink commits on the driver, and the engine in tasks; or the query
+        is missing."""
+        query = self.query
+        if query is not None and not query.sql and query.function is None:
+            raise misconfigured(
+                "query",
+                f"connector {self.connector.name}: checkpoint.location="
+                f"{self.connector.checkpoint_location} is for a query, and there is none. Set "
+                "query, or run it from a program, with semel.run(..., query=...)",
+            )
         lake = isinstance(self.sink, StagingSink)
-        if self.engine == "micro-batch" and lake and transform is None:
+        if self.engine == "micro-batch" and lake and transform is None and self.query is None:
             connector = self.connector
             raise ConfigError(
                 f"connector {connector.name}: engine=micro-batch without a transform commits in "
@@ -173,9 +214,12 @@ def _gathered(
             found = sink_class(given, raw)
     if given not in names():  # it may be a source
         problems.unusable |= {"topics", "topics.regex"}
+    query = None
     if found is not None:
         raw = raw.over(found.defaults)
         raw |= found.normalized(raw)
+        with problems.caught(mine):
+            query = query_of(raw, transform, found.section)
     connector = with_assumed(read(ConnectorConfig, raw), found)
     warnings = [*raw.unresolved.values(), *_unknown(raw, found)]
     with problems.caught(mine):
@@ -183,13 +227,15 @@ def _gathered(
     warnings += transforms.warnings_of(raw)
     if chain is not None:
         warnings += unseen(chain, _known(connector))
-    with problems.caught(mine):
-        check_clients(connector, reads=reads)
+    for check in (
+        partial(check_clients, connector, reads=reads),
+        partial(_check_dead_letter_topic, connector),
+        partial(seconds, connector.processing_time),
+        partial(check_query, query, connector),
+    ):
+        with problems.caught(mine):
+            check()
     warnings += _check_converters(connector, problems)
-    with problems.caught(mine):
-        _check_dead_letter_topic(connector)
-    with problems.caught(mine):
-        seconds(connector.processing_time)
     if found is not None:
         with problems.caught(mine):
             sink = found(connector)
@@ -203,9 +249,9 @@ def _gathered(
         with problems.caught(mine):
             _check_provenance(connector, sink)
         with problems.caught(mine):
-            engine = _checked_engine(connector, sink, transform)
+            engine = _checked_engine(connector, sink, transform, query)
             _check_chain(connector, sink, chain, engine)
-            warnings += _without_effect(connector, engine)
+            warnings += _without_effect(connector, engine, query)
             warnings += _dead_letters_elsewhere(connector, sink)
     uses_key = bool((chain and chain.needs_key) or (sink and sink.capabilities.uses_key))
     problems.warnings = warnings_of(connector, uses_key=uses_key) + warnings
@@ -213,7 +259,7 @@ def _gathered(
         if sink is not None:
             sink.close()
         return None
-    return Plan(connector, guarantee, engine, problems.warnings, sink)
+    return Plan(connector, guarantee, engine, problems.warnings, sink, query)
 
 
 def _check_converters(connector: ConnectorConfig, problems: Problems) -> list[str]:
@@ -247,8 +293,13 @@ def _unknown(raw: Mapping[str, str], found: type[Sink] | None) -> list[str]:
 
 
 def _checked_engine(
-    connector: ConnectorConfig, sink: Sink, transform: Callable[..., Any] | None
+    connector: ConnectorConfig,
+    sink: Sink,
+    transform: Callable[..., Any] | None,
+    query: Query | None,
 ) -> str:
+    if query is not None:
+        return engine_of_query(connector, sink)
     engine = _engine(connector, sink, transform)
     if engine not in sink.capabilities.engines:
         others = "micro-batch" if engine == "direct" else "direct"  # which chooses bounded, too
@@ -344,10 +395,11 @@ def _check_times(connector: ConnectorConfig, sink: Sink, chain: Chain) -> None:
             )
 
 
-def _without_effect(connector: ConnectorConfig, engine: str) -> list[str]:
+def _without_effect(connector: ConnectorConfig, engine: str, query: Query | None) -> list[str]:
     """Warnings for keys that the engine does not use, and for dead letters that this configuration
     will not write."""
-    warnings = [
+    warnings = without_query(connector) if query is None else []
+    warnings += [
         f"{name} has no effect on the {engine} engine, only on {' and '.join(sorted(engines))}"
         for name, engines in _OF_ENGINES.items()
         if name in connector.originals and engine not in engines

@@ -64,7 +64,7 @@ class DeltaSink(LakeSink):
         self._tables = Tables(connector, self._config, self._options)
         self._positions = Positions(connector.name, self._tables)
         self._compaction = Compaction(self._config)
-        self._topics = set(connector.topics)
+        self._topics = connector.ledger_topics
         self._is_exclusive = False
         if connector.dead_letter_table:
             where = self._config.location(connector.dead_letter_table)

@@ -27,7 +27,7 @@ from semel.core.delivery import Guarantee
 from semel.core.errors import Failure, LogChanged, SemelError, ServiceError, TransientError
 from semel.core.failpoints import hit
 from semel.core.ledger import OffsetRange, TopicPartition
-from semel.core.records import Rejected, RowsRejected
+from semel.core.records import DeadLetter, Records, Rejected, RowsRejected
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
 from semel.tasks import memory
@@ -96,16 +96,17 @@ class MicroBatchWorker(RunWorker):
 _workers: Workers[MicroBatchWorker] = Workers()
 
 
-def _at_work(spec: MicroSpec) -> AbstractContextManager[MicroBatchWorker]:
+def at_work(spec: MicroSpec) -> AbstractContextManager[MicroBatchWorker]:
     return _workers.at_work(spec, _partition_id(), lambda: MicroBatchWorker(spec))
 
 
-def _context() -> Any:
+def task_context() -> Any:
+    """The context of the Spark task."""
     return TaskContext.get()
 
 
 def _partition_id() -> int:
-    context = _context()
+    context = task_context()
     return context.partitionId() if context else 0
 
 
@@ -118,7 +119,7 @@ def commit_raw(
     """Decode one range and commit it."""
     index = _partition_id()
     range_ = reading.ranges[index]
-    with _at_work(spec) as worker:
+    with at_work(spec) as worker:
         polls = list(_chunks(range_.topic, batches))
         hit("task.after_poll")
         return _answer(index, lambda: _commit_raw(worker, range_, polls, index, reading.pinned))
@@ -172,10 +173,10 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Decode one range for a transform; ``report`` takes what bypasses the transform to the
     driver."""
-    context = _context()
+    context = task_context()
     index = context.partitionId()
-    with _at_work(spec) as worker:
-        decoder = _Decoder(worker, reading, reading.ranges[index].topic)
+    with at_work(spec) as worker:
+        decoder = Decoder(worker, reading, reading.ranges[index].topic)
         for batch in batches:
             try:
                 yield from decoder.decode(batch)
@@ -187,7 +188,9 @@ def decode(
         report.add([(reading.id, index, pickle.dumps(decoder.side))])
 
 
-class _Decoder:
+class Decoder:
+    """Decodes the records of one topic, batch by batch. ``side`` is what bypasses the plan."""
+
     def __init__(self, worker: MicroBatchWorker, reading: Reading, topic: str) -> None:
         assert reading.schema is not None
         self._batcher = worker.batcher
@@ -202,19 +205,26 @@ class _Decoder:
         if side.stop is not None or side.failed is not None:
             return []
         poll = TopicTable(self._topic, pa.Table.from_batches([batch]))
-        (records,), letters, _ = self._batcher.convert(poll, self._refused)
+        records, letters = self._converted(poll, self._refused)
         if letters and not self._tolerates:
             side.stop = min(letters, key=lambda letter: letter.offset)
             poll = poll.only(poll.offsets < side.stop.offset)
-            (records,), letters, _ = self._batcher.convert(poll, left_out(self._refused))
+            records, letters = self._converted(poll, left_out(self._refused))
         side.read += len(poll.offsets)
         side.letters += letters
         if records.tombstones is not None:
             side.tombstones.append(records.tombstones)
         if not records.rows.num_rows:
             return []
-        self._grow(records.rows.schema)
-        return [] if side.grown is not None else frames.carry(records.rows, self._schema)
+        return self._carried(records.rows)
+
+    def _converted(self, poll: TopicTable, refused: Refused) -> tuple[Records, list[DeadLetter]]:
+        (records,), letters, _ = self._batcher.convert(poll, refused)
+        return records, letters
+
+    def _carried(self, rows: pa.Table) -> list[pa.RecordBatch]:
+        self._grow(rows.schema)
+        return [] if self.side.grown is not None else frames.carry(rows, self._schema)
 
     def _grow(self, found: pa.Schema) -> None:
         known = self.side.grown or self._schema
@@ -239,7 +249,7 @@ def commit_rows(
 ) -> pa.RecordBatch:
     """Commit what a transform made of one range."""
     index = _partition_id()
-    with _at_work(spec) as worker:
+    with at_work(spec) as worker:
         parts = [batch for batch in batches if batch.num_rows]
         return _answer(index, lambda: _commit_rows(worker, reading, index, parts))
 
@@ -247,7 +257,7 @@ def commit_rows(
 def _commit_rows(
     worker: MicroBatchWorker, reading: Reading, index: int, parts: Sequence[pa.RecordBatch]
 ) -> Result:
-    side = _passed_on(_side_file(worker.spec.run, _context()))
+    side = _passed_on(_side_file(worker.spec.run, task_context()))
     if side is None:
         return Result("unread", index)
     if side.failed is not None:

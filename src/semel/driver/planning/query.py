@@ -1,0 +1,172 @@
+"""What makes the rows of a query over streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semel.config import ConnectorConfig, Resolved, definitions
+from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.problems import refuse
+
+if TYPE_CHECKING:
+    from semel.sinks.base import Sink
+
+LOCAL = "file:"
+_NAMES = ("table.name.format", "index.name.format")
+"""The keys that name what a topic's records go to."""
+_KEYS = (
+    *("checkpoint.location", "query.output.mode", "event.time.field", "watermark"),
+    "query.changed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A program's function, which takes a streaming DataFrame for each topic, in the order of
+    ``topics``, and returns one; or SQL over a view for each topic. It takes the place of a
+    transform. A configuration with a ``checkpoint.location`` alone has neither: the query is in a
+    program."""
+
+    function: Callable[..., Any] | None = None
+    sql: str = ""
+
+    def __call__(self, *given: Any) -> Any:
+        assert self.function is not None
+        return self.function(*given)
+
+    @property
+    def name(self) -> str:
+        """What to call it: the SQL, or the name of the function."""
+        if self.function is None:
+            return " ".join(self.sql.split()) or "in a program"
+        return str(getattr(self.function, "__qualname__", "a function"))
+
+
+def with_query(
+    transform: Callable[..., Any] | None, query: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    """A program's transform, or its query in the transform's place.
+
+    Raises:
+        ConfigError: there are both, or the query is no function.
+    """
+    if query is None:
+        return transform
+    if transform is not None:
+        raise ConfigError(
+            "transform= and query= exclude each other: both make the rows. Let the query do what "
+            "the transform does"
+        )
+    if not callable(query):
+        raise ConfigError(f"query={query!r} must be a function that takes streaming DataFrames")
+    return query if isinstance(query, Query) else Query(query)
+
+
+def query_of(raw: Resolved, transform: Callable[..., Any] | None, section: type) -> Query | None:
+    """The query over streams, if there is one. ``section`` declares the keys of the sink.
+
+    Raises:
+        ConfigError: there are two, or a transform besides.
+    """
+    sql = raw.get("query", "").strip()
+    has_state = bool(raw.get("checkpoint.location", "").strip()) and transform is None
+    if not (sql or has_state or isinstance(transform, Query)):
+        return None
+    if sql and transform is not None:
+        given = "query=" if isinstance(transform, Query) else "transform="
+        raise misconfigured(
+            "query",
+            f"query={' '.join(sql.split())[:60]} and {given} in the program exclude each other: "
+            "both make the rows. Remove one",
+            sql,
+        )
+    _prepare(raw, section)
+    return transform if isinstance(transform, Query) else Query(sql=sql)
+
+
+def _prepare(raw: Resolved, section: type) -> None:
+    """Give what a query needs the form that all processes understand. The rows of a query come from
+    no topic: they go to the target that is named by the connector."""
+    name, place = raw.get("name", "").strip(), raw.get("checkpoint.location", "").strip()
+    if place and "://" not in place and not place.startswith(LOCAL):
+        raw["checkpoint.location"] = f"{LOCAL}{Path(place).absolute()}"
+    for key in definitions(section):
+        if key.name in _NAMES:
+            given = next((n for n in key.names if n in raw), key.name)
+            raw[given] = raw.get(given, key.default).replace("${topic}", name)
+
+
+def check_query(query: Query | None, connector: ConnectorConfig) -> None:
+    """Raises ConfigError: the query cannot be run with these settings."""
+    if query is not None:
+        refuse(_problems(connector))
+
+
+def _problems(connector: ConnectorConfig) -> Iterator[Problem]:
+    where = f"connector {connector.name}: "
+    if not connector.checkpoint_location:
+        yield Problem(
+            "checkpoint.location",
+            f"{where}checkpoint.location is not set: a query needs a directory that lasts for its "
+            "state. Set it to one that all machines of the cluster reach, such as "
+            f"s3a://bucket/{connector.name}; a local one is enough where Spark is local",
+        )
+    if connector.topics_regex:
+        yield Problem(
+            "topics.regex",
+            f"{where}topics.regex={connector.topics_regex}: a query names its topics. List them "
+            "in topics",
+        )
+    if connector.provenance:
+        yield Problem(
+            "provenance",
+            f"{where}provenance=true: rows of a query are made of many records, so they have no "
+            "origin. Remove provenance",
+        )
+    over = (
+        ("offset.out.of.range", connector.offset_out_of_range, "stop"),
+        ("topic.recreated", connector.topic_recreated, "stop"),
+        ("log.truncated", connector.log_truncated, "stop"),
+    )
+    for key, value, needed in over:
+        if value != needed:
+            yield Problem(
+                key,
+                f"{where}{key}={value}: the state of a query cannot follow a position that moves "
+                f"over records, or back. Set it to {needed}",
+            )
+    if not connector.fail_on_data_loss:
+        yield Problem(
+            "failOnDataLoss",
+            f"{where}failOnDataLoss=false: the state of a query would lack records, and nothing "
+            "would say so. Remove it",
+        )
+
+
+def engine_of_query(connector: ConnectorConfig, sink: Sink) -> str:
+    """Raises ConfigError: the sink does not take what the driver commits."""
+    engine = "micro-batch"
+    if connector.engine == "direct":
+        raise misconfigured(
+            "engine",
+            f"connector {connector.name}: engine=direct looks at each record alone; a query needs "
+            f"engine={engine}. Remove engine",
+        )
+    if engine not in sink.capabilities.engines:
+        raise misconfigured(
+            "connector.class",
+            f"connector {connector.name}: connector.class={connector.connector_class}, as it is "
+            "configured, does not take the rows of a query: its commits belong to tasks that read "
+            "Kafka themselves. Choose a database, Delta Lake, Iceberg or a search engine",
+        )
+    return engine
+
+
+def without_query(connector: ConnectorConfig) -> list[str]:
+    """Warnings for keys that only queries have."""
+    return [
+        f"{name} has no effect without a query" for name in _KEYS if name in connector.originals
+    ]

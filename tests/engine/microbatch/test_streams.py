@@ -1,0 +1,634 @@
+"""Queries over streams: state, offsets and rows agree, whatever dies between their commits."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from semel.audit import audit
+from semel.core import failpoints
+from semel.core.errors import BadRecord, ConfigError, SemelError
+from semel.driver.planning import plan
+from tests.conftest import MakeTopic, Produce
+from tests.engine.harness import some, wait_until
+from tests.engine.microbatch.conftest import QUICK_JVM, Config, Go, MakeConfig, Query
+from tests.engine.microbatch.drivers import drive
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.integration
+
+COUNTRIES = ("de", "fr", "it")
+PER_MINUTE = """
+    SELECT country, window(at, '1 minute').start AS minute, count(*) AS orders, sum(amount) AS total
+    FROM `{topic}` GROUP BY country, window(at, '1 minute')
+"""
+MERGED = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country,minute"}
+BATCHES = {"maxOffsetsPerTrigger": "20"}
+
+
+def order(n: int, second: int | None = None) -> dict[str, Any]:
+    at = datetime.datetime(2026, 1, 1) + datetime.timedelta(seconds=n if second is None else second)
+    return {"id": n, "country": COUNTRIES[n % 3], "amount": n, "at": at.isoformat()}
+
+
+def orders(count: int, start: int = 0) -> list[str]:
+    return [json.dumps(order(n)) for n in range(start, start + count)]
+
+
+def per_minute(numbers: Iterable[int]) -> list[tuple[Any, ...]]:
+    """What a recomputation over all orders gives."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for n in numbers:
+        found.setdefault((COUNTRIES[n % 3], n // 60), []).append(n)
+    return sorted((c, m, len(ns), sum(ns)) for (c, m), ns in found.items())
+
+
+STORED = """SELECT country, (extract(epoch FROM minute - timestamp '2026-01-01') / 60)::int AS m,
+    orders, total::bigint AS total FROM t ORDER BY 1, 2"""
+
+
+def of(config: Mapping[str, str], checkpoint: Path, topic: str, **more: str) -> Config:
+    """The configuration of a query."""
+    return {
+        **config,
+        "query": PER_MINUTE.format(topic=topic),
+        "checkpoint.location": str(checkpoint),
+        "event.time.field": "at",
+        **{k.replace("_", "."): v for k, v in more.items()},
+    }
+
+
+@pytest.fixture
+def windows(configure: MakeConfig, tmp_path: Path) -> Any:
+    def make(topic: str, **more: str) -> Config:
+        return of(configure(topic, **{**MERGED, **BATCHES}), tmp_path / "state", topic, **more)
+
+    return make
+
+
+def test_windows_that_span_batches_have_one_row_each(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+) -> None:
+    t = topic(2)
+    produce(t, orders(70))
+    config = windows(t)
+    first = go(config)
+    assert (first.records, first.failed) == (70, 0)
+    assert first.commits >= 4, "of 20 records"
+    produce(t, orders(70, 70))
+    assert go(config).records == 70
+    assert query(STORED) == per_minute(range(140))
+    entries = plan(config).offsets.listed()
+    own = next(e for e in entries if e["topic"] == "(query)")
+    assert own["position"] >= 8 and own["rows_written"] > 0, "the batches of the query"
+    assert sum(e["records_read"] for e in entries) == 140
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
+PLACES = ("task.after_convert", "sink.after_positions", "sink.before_commit", "sink.after_commit")
+
+
+@pytest.mark.parametrize("place", some([*PLACES, "task.before_publish"], {"sink.after_commit"}))
+@pytest.mark.parametrize("skip", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_a_process_that_dies_between_the_commits_leaves_state_and_rows_equal(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
+    spark: SparkSession, tmp_path: Path, place: str, skip: int,
+) -> None:  # fmt: skip
+    t = topic(2)
+    produce(t, orders(70))
+    config = windows(t)
+    points = tmp_path / "points"
+    points.mkdir()
+    failpoints.arm(points, place, "kill-worker", skip)
+    assert drive(spark, config, "none", points) != 0
+    assert [f[:2] for f in failpoints.fired(points)] == [(place, "kill-worker")]
+    produce(t, orders(70, 70))
+    again = go(config)
+    assert query(STORED) == per_minute(range(140))
+    replayed = place in ("sink.after_commit", "task.before_publish")
+    assert again.deliveries.replays == (1 if replayed else 0)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
+@pytest.mark.long
+def test_a_second_death_at_the_same_place_changes_nothing_either(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
+    spark: SparkSession, tmp_path: Path,
+) -> None:  # fmt: skip
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    points = tmp_path / "points"
+    points.mkdir()
+    for _ in range(2):
+        failpoints.arm(points, "sink.after_commit", "kill-worker")
+        assert drive(spark, config, "none", points) != 0
+    go(config)
+    assert query(STORED) == per_minute(range(50))
+
+
+# Checkpoint and ledger that do not belong together
+
+
+def state(config: Config) -> Path:
+    return Path(config["checkpoint.location"])
+
+
+def test_a_lost_checkpoint_is_told_and_a_fresh_start_is_the_way_out(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    go(config)
+    shutil.rmtree(state(config))
+    with pytest.raises(ConfigError, match=r"is empty, but the ledger has the rows .* up to batch"):
+        go(config)
+    assert not (state(config) / "metadata").exists(), "nothing was begun"
+    query("DELETE FROM t")
+    plan(config).offsets.reset("a test")
+    go(config | {"checkpoint.location": str(tmp_path / "another")})
+    assert query(STORED) == per_minute(range(50))
+
+
+@pytest.mark.long
+def test_an_older_checkpoint_and_a_newer_one_are_told(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    go(config)
+    shutil.copytree(state(config), tmp_path / "older")
+    query("CREATE TABLE older AS SELECT * FROM semel_offsets")
+    produce(t, orders(50, 50))
+    go(config)
+    newer = config["checkpoint.location"]
+    with pytest.raises(ConfigError, match="the checkpoint is older"):
+        go(config | {"checkpoint.location": str(tmp_path / "older")})
+    query("DELETE FROM semel_offsets")
+    query("INSERT INTO semel_offsets SELECT * FROM older")
+    with pytest.raises(ConfigError, match=r"the checkpoint is newer.*are missing"):
+        go(config | {"checkpoint.location": newer})
+
+
+def test_a_changed_query_stops_and_goes_on_if_told_to(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    go(config)
+    changed = config | {"query": config["query"].replace("sum(amount)", "sum(2 * amount)")}
+    with pytest.raises(ConfigError, match=r"the query has changed since batch .*sum\(amount\)"):
+        go(changed)
+    go(config | {"query": f"  {config['query']}  "})  # blanks are no change
+    produce(t, orders(10, 120))
+    go(changed | {"query.changed": "continue"})
+    assert query("SELECT sum(total)::bigint FROM t WHERE minute >= '2026-01-01 00:02'") == [
+        (2 * sum(range(120, 130)),)
+    ]
+    with pytest.raises(ConfigError, match="the query has changed"):
+        go(config)
+
+
+@pytest.mark.long
+def test_a_changed_query_may_name_a_field_that_has_come_later(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(5))
+    config = configure(t, checkpoint_location=str(tmp_path / "state"), auto_evolve="true")
+    go(config | {"query": f"SELECT id FROM `{t}`"})
+    produce(t, [json.dumps(order(n) | {"tip": n}) for n in range(5, 10)])
+    go(config | {"query": f"SELECT id, tip FROM `{t}`", "query.changed": "continue"})
+    assert query("SELECT id, tip FROM t ORDER BY id") == [
+        (n, n if n > 4 else None) for n in range(10)
+    ]
+
+
+@pytest.mark.long
+def test_a_lost_ledger_is_told(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    go(config)
+    plan(config).offsets.reset("a test")
+    with pytest.raises(ConfigError, match="the ledger knows nothing of it"):
+        go(config)
+
+
+@pytest.mark.long
+def test_positions_of_a_query_cannot_be_set_by_hand(
+    topic: MakeTopic, produce: Produce, windows: Any, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    go(config)
+    offsets = plan(config).offsets
+    with pytest.raises(ConfigError, match="its query has run"):
+        offsets.set([offsets.parsed(f"{t}-0=0")], "a test")
+    lag = offsets.lag()
+    assert lag is not None and lag.total == 0 and len(lag.partitions) == 1
+    assert "of query" in offsets.begins()
+
+
+@pytest.mark.long
+def test_two_connectors_cannot_share_a_checkpoint(
+    topic: MakeTopic, produce: Produce, windows: Any, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, orders(20))
+    config = windows(t)
+    go(config)
+    with pytest.raises(ConfigError, match="keeps the state of connector c-"):
+        go(config | {"name": "another", "table.name.format": "another"})
+
+
+# Bad records
+
+
+def test_bad_records_are_set_aside_once_also_in_a_replay(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go,
+    spark: SparkSession, tmp_path: Path,
+) -> None:  # fmt: skip
+    t = topic(1)
+    values = orders(60)
+    values[5], values[30], values[45] = "{", json.dumps({"country": "de", "amount": 1}), "[1"
+    produce(t, values)
+    config = windows(t, errors_tolerance="all", errors_deadletterqueue_table="dead")
+    points = tmp_path / "points"
+    points.mkdir()
+    failpoints.arm(points, "sink.after_commit", "kill-worker")
+    assert drive(spark, config, "none", points) != 0
+    go(config)
+    assert query(STORED) == per_minute(n for n in range(60) if n not in (5, 30, 45))
+    columns = "kafka_offset"
+    dead = query("SELECT * FROM dead")
+    assert len(dead) == 3, (columns, dead)
+    assert any("event.time.field=at is missing" in str(row) for row in dead)
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
+@pytest.mark.long
+def test_a_bad_record_stops_the_query_before_its_batch(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+) -> None:
+    t = topic(1)
+    produce(t, [*orders(25), "{", *orders(5, 25)])
+    config = windows(t)
+    with pytest.raises(
+        BadRecord, match=f"{t}-0 offset 25 .* Batch 1 of the query is not committed"
+    ):
+        go(config)
+    assert query(STORED) == per_minute(range(20)), "the first batch"
+    go(config | {"errors.tolerance": "all"})
+    assert query(STORED) == per_minute(range(30))
+
+
+# What Structured Streaming can do
+
+
+def per_country(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("country").agg(F.count("*").alias("orders"))
+
+
+@pytest.mark.long
+def test_a_python_query_and_one_in_sql_are_the_same(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(30))
+    keyed = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country"}
+    config = configure(t, **keyed, checkpoint_location=str(tmp_path / "state"))
+    go(config, query=per_country)
+    produce(t, orders(30, 30))
+    go(config, query=per_country)
+    assert query("SELECT country, orders FROM t ORDER BY 1") == [(c, 20) for c in COUNTRIES]
+    with pytest.raises(ConfigError, match="the query has changed"):
+        go(config, query=lambda orders: per_country(orders.where("amount > 5")))
+
+
+JOIN = """
+    SELECT o.id, o.country, p.method FROM `{orders}` o JOIN `{payments}` p
+    ON o.id = p.order AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE
+"""
+
+
+@pytest.mark.long
+def test_streams_of_two_topics_join(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    ordered, paid = topic(1), topic(1)
+    produce(ordered, orders(30))
+    produce(paid, [json.dumps({"order": 0, "method": "cash", "at": order(0)["at"]})])
+    config = configure(
+        f"{ordered},{paid}",
+        table_name_format="t",
+        query=JOIN.format(orders=ordered, payments=paid),
+        checkpoint_location=str(tmp_path / "state"),
+        event_time_field="at",
+    )
+    go(config)
+    payments = [{"order": n, "method": "card", "at": order(n)["at"]} for n in range(1, 30)]
+    produce(paid, list(map(json.dumps, payments)))
+    go(config)
+    found = query("SELECT id, country, method FROM t ORDER BY id")
+    assert found == [(n, COUNTRIES[n % 3], "card" if n else "cash") for n in range(30)]
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
+@pytest.mark.long
+def test_a_topic_joins_itself(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(2)
+    produce(t, orders(40))
+    config = configure(
+        t,
+        query=f"""SELECT a.id, b.id AS after FROM `{t}` a JOIN `{t}` b
+            ON b.id = a.id + 1 AND b.at BETWEEN a.at AND a.at + INTERVAL 5 SECONDS""",
+        checkpoint_location=str(tmp_path / "state"),
+        event_time_field="at",
+        maxOffsetsPerTrigger="10",
+    )
+    go(config)
+    assert query("SELECT id, after FROM t ORDER BY id") == [(n, n + 1) for n in range(39)]
+
+
+@pytest.mark.long
+def test_final_rows_come_once_in_append_mode(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(130))
+    config = of(configure(t, **BATCHES), tmp_path / "state", t, watermark="5 seconds")
+    go(config)
+    assert query(STORED) == [r for r in per_minute(range(130)) if r[1] < 2]
+    produce(t, orders(70, 130))
+    go(config)
+    assert query(STORED) == [r for r in per_minute(range(200)) if r[1] < 3]
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
+@pytest.mark.long
+def test_session_windows_close(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    seconds = [0, 3, 5, 60, 62, 300]
+    produce(t, [json.dumps(order(3 * n, s)) for n, s in enumerate(seconds)])
+    config = configure(
+        t,
+        query=f"""SELECT session_window(at, '10 seconds').start AS start, count(*) AS n
+            FROM `{t}` GROUP BY country, session_window(at, '10 seconds')""",
+        checkpoint_location=str(tmp_path / "state"),
+        event_time_field="at",
+        watermark="1 second",
+    )
+    go(config)
+    assert query("SELECT n FROM t ORDER BY start") == [(3,), (2,)]
+
+
+def once(orders: DataFrame) -> DataFrame:
+    return orders.dropDuplicatesWithinWatermark(["id"]).select("id", "country")
+
+
+@pytest.mark.long
+def test_duplicates_within_the_watermark_are_dropped(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, [*orders(20), *orders(10)])
+    state_ = str(tmp_path / "state")
+    config = configure(t, checkpoint_location=state_, event_time_field="at", **BATCHES)
+    go(config, query=once)
+    produce(t, orders(10, 15))
+    go(config, query=once)
+    assert query("SELECT id FROM t ORDER BY id") == [(n,) for n in range(25)]
+
+
+def chained(orders: DataFrame) -> DataFrame:
+    """The busiest second of each minute: an aggregate of an aggregate."""
+    seconds = orders.groupBy(F.window("at", "10 seconds"), "country").count()
+    minutes = seconds.groupBy(F.window(F.window_time("window"), "1 minute"))
+    return minutes.agg(F.max("count").alias("most")).select("window.start", "most")
+
+
+@pytest.mark.long
+def test_stateful_operators_follow_each_other_in_append_mode(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(200))
+    config = configure(
+        t,
+        checkpoint_location=str(tmp_path / "state"),
+        event_time_field="at",
+        watermark="1 second",
+        **BATCHES,
+    )
+    go(config, query=chained)
+    assert query("SELECT most FROM t ORDER BY start") == [(4,), (4,), (4,)]
+
+
+def running(orders: DataFrame) -> DataFrame:
+    import pandas as pd
+    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    class Total(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            total = StructType([StructField("total", LongType())])
+            self._total = handle.getValueState("total", total)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            found = self._total.get()
+            total = found[0] if found else 0
+            total += sum(int(frame["amount"].sum()) for frame in rows)
+            self._total.update((total,))
+            yield pd.DataFrame({"country": [key[0]], "total": [total]})
+
+        def close(self) -> None: ...
+
+    made = StructType([StructField("country", StringType()), StructField("total", LongType())])
+    return orders.groupBy("country").transformWithStateInPandas(
+        statefulProcessor=Total(), outputStructType=made, outputMode="Update", timeMode="None"
+    )
+
+
+@pytest.mark.long
+def test_state_of_ones_own_is_kept(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, query: Query, go: Go, tmp_path: Path
+) -> None:
+    pytest.importorskip("pandas")
+    t = topic(1)
+    produce(t, orders(60))
+    keyed = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "country"}
+    config = configure(t, checkpoint_location=str(tmp_path / "state"), **keyed, **BATCHES)
+    go(config, query=running)
+    produce(t, orders(30, 60))
+    go(config, query=running)
+    totals = [(c, sum(range(i, 90, 3))) for i, c in enumerate(COUNTRIES)]
+    assert query("SELECT country, total FROM t ORDER BY 1") == totals
+
+
+@pytest.mark.long
+def test_delta_lake_takes_a_query_and_knows_replays(
+    topic: MakeTopic, produce: Produce, windows: Any, go: Go, spark: SparkSession, tmp_path: Path
+) -> None:
+    t = topic(2)
+    produce(t, orders(70))
+    lake = tmp_path / "lake"
+    config = windows(t) | {"connector.class": "delta", "delta.table.path": str(lake)}
+    config = {k: v for k, v in config.items() if not k.startswith("connection.")}
+    points = tmp_path / "points"
+    points.mkdir()
+    failpoints.arm(points, "sink.after_commit", "kill-worker", skip=1)
+    assert drive(spark, config, "none", points) != 0
+    produce(t, orders(70, 70))
+    assert go(config).deliveries.replays == 1
+    rows = DeltaTable(str(lake / "t")).to_pyarrow_table().to_pylist()
+    zero = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    found = [
+        (r["country"], int((r["minute"] - zero).total_seconds()) // 60, r["orders"], r["total"])
+        for r in rows
+    ]
+    assert sorted(found) == per_minute(range(140))
+    report = audit(config)
+    assert (report.lost, report.duplicated, report.broken) == (0, 0, False)
+
+
+# Refusals
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("SELECT missing FROM `{t}`", "does not fit its topics"),
+        ("DROP TABLE `{t}`", "must be a SELECT"),
+        ("SELECT transform(id) USING 'cat' AS (x) FROM `{t}`", "must be a SELECT"),
+        ("SELECT reflect('java.lang.System', 'exit', 1) FROM `{t}`", "does not fit its topics"),
+        ("SELECT * FROM csv.`/etc/passwd`", "does not fit its topics"),
+        ("SELECT 1 AS one", "must make a DataFrame of the streams"),
+        ("SELECT id, country AS id FROM `{t}`", "two columns named"),
+        ("SELECT id FROM", "does not fit its topics"),
+    ],
+)
+def test_sql_that_is_no_query_over_the_topics_is_refused(
+    topic: MakeTopic, produce: Produce, windows: Any, go: Go, sql: str, says: str
+) -> None:
+    t = topic(1)
+    produce(t, orders(3))
+    with pytest.raises(ConfigError, match=says):
+        go(windows(t) | {"query": sql.format(t=t)})
+
+
+@pytest.mark.long
+def test_a_topic_without_records_needs_declared_columns(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, go: Go
+) -> None:
+    t = topic(1)
+    config = windows(t)
+    with pytest.raises(ConfigError, match="has no record whose columns"):
+        go(config)
+    declared = config | {
+        "value.converter.schema": "id BIGINT, country STRING, amount BIGINT, at TIMESTAMP"
+    }
+    go(declared)
+    produce(t, orders(10))
+    go(declared)
+    assert query(STORED) == per_minute(range(10))
+
+
+def test_an_update_needs_a_sink_that_replaces_rows(
+    topic: MakeTopic, produce: Produce, configure: MakeConfig, go: Go, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(3))
+    config = of(configure(t), tmp_path / "state", t, query_output_mode="update")
+    with pytest.raises(SemelError, match="the sink only adds rows"):
+        go(config)
+
+
+# Two drivers, each with a Spark of its own
+
+
+def started(config: Config, path: Path, points: Path | None = None) -> subprocess.Popen[str]:
+    path.write_text(json.dumps(config | QUICK_JVM))
+    where = {failpoints.DIRECTORY: str(points)} if points else {}
+    return subprocess.Popen(
+        [sys.executable, "-m", "semel", "run", str(path), "--until-caught-up"],
+        env={**os.environ, **where},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("further", [0, 70])
+def test_a_driver_that_wakes_up_after_another_has_gone_on_writes_nothing(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, tmp_path: Path, further: int
+) -> None:
+    t = topic(1)
+    produce(t, orders(20))
+    config, points = windows(t), tmp_path / "points"
+    points.mkdir()
+    failpoints.arm(points, "task.after_convert", "freeze")
+    first = started(config, tmp_path / "config.json", points)
+    wait_until(lambda: bool(failpoints.fired(points)))
+    produce(t, orders(further, 20))
+    second = started(config, tmp_path / "config.json")
+    told, _ = second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0, told
+    failpoints.thaw(points, first.pid)
+    told, _ = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 4, told
+    assert "Nothing was written" in told
+    assert query(STORED) == per_minute(range(20 + further))
+
+
+@pytest.mark.long
+def test_a_query_runs_from_the_command_line(
+    topic: MakeTopic, produce: Produce, windows: Any, query: Query, tmp_path: Path
+) -> None:
+    t = topic(1)
+    produce(t, orders(50))
+    config = windows(t)
+    told, _ = started(config, tmp_path / "config.json").communicate(timeout=PATIENCE)
+    assert query(STORED) == per_minute(range(50)), told
+    for command in (["describe"], ["offsets", "show"], ["lag"], ["audit"]):
+        shown = subprocess.run(
+            [sys.executable, "-m", "semel", *command, str(tmp_path / "config.json")],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert shown.returncode in (0, 7), shown.stdout + shown.stderr
+        if command == ["describe"]:
+            assert "RocksDB" in shown.stdout and "exactly-once" in shown.stdout
+        if command == ["offsets", "show"]:
+            assert "(query)" in shown.stdout
