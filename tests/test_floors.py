@@ -35,6 +35,7 @@ FLOORS = [
     {"api"},
     {"", "audit"},
     {"worker"},
+    {"proxy"},
     {"cli"},
     {"__main__"},
     {"semel_lab.jars"},
