@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from semel.core.errors import SemelError
 from semel.core.quoting import harmless
 from semel.core.redact import redacted
+from semel.proxy import reads
 from semel.proxy.bodies import written
 from semel.proxy.consumers import Elsewhere, Sessions
 from semel.proxy.errors import Refusal
@@ -22,12 +23,17 @@ from semel.proxy.media import JSON, answer, media_of, negotiated
 from semel.proxy.metrics import Counted, Figures
 from semel.proxy.reading import Readers
 from semel.proxy.v2 import consumers, produce, topics
+from semel.proxy.v3 import acls, clusters, configs, groups, records
+from semel.proxy.v3 import topics as topics_v3
+from semel.proxy.v3.shapes import Shapes
 from semel.worker.rest.sites import add_metrics
 
 STREAMS = re.compile(r"/v3/clusters/[^/]+/topics/[^/]+/records/?")
 """Paths whose bodies have no end."""
 _ADMIN = re.compile(r"/v3/.*(?<!/records)(?<!/records:batch)")
 """Paths of v3 where Confluent answers a malformed body with 400."""
+_V3 = {40401: 40403, 40402: 40403}
+"""Codes that are others in v3."""
 
 
 class Proxy:
@@ -59,6 +65,18 @@ def application(proxy: Proxy, version: str) -> FastAPI:
         consumers.routes(proxy.kafka, proxy.formats, proxy.sessions), dependencies=v2, tags=["v2"]
     )
 
+    app.include_router(reads.routes(proxy.kafka, proxy.formats, proxy.readers), tags=["semel"])
+    shapes = Shapes(proxy.kafka)
+    for router in (
+        clusters.routes(proxy.kafka, shapes),
+        configs.routes(proxy.kafka, shapes),
+        topics_v3.routes(proxy.kafka, shapes),
+        groups.routes(proxy.kafka, shapes),
+        acls.routes(proxy.kafka, shapes),
+        records.routes(proxy.kafka, proxy.formats, proxy.keyed, shapes),
+    ):
+        app.include_router(router, tags=["v3"])
+
     @app.get("/", dependencies=v2, tags=["v2"])
     async def root(request: Request) -> Response:
         return answer(request, {})
@@ -76,9 +94,10 @@ def _errors(app: FastAPI) -> None:
     """Give every error the body of Confluent's: a code and a message."""
 
     def told(request: Request, refused: Refusal) -> Response:
-        is_v2 = not request.url.path.startswith("/v3/")
-        kind = media_of(request).answer if is_v2 else JSON
-        body = {"error_code": refused.code, "message": harmless(str(refused))}
+        is_v3 = request.url.path.startswith("/v3/")
+        kind = JSON if is_v3 else media_of(request).answer
+        code = _V3.get(refused.code, refused.code) if is_v3 else refused.code
+        body = {"error_code": code, "message": harmless(str(refused))}
         return Response(written(body), refused.status, refused.headers, kind)
 
     @app.exception_handler(Refusal)

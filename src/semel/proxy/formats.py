@@ -42,6 +42,7 @@ class Encoder:
     encode: Encode
     schema_id: int | None = None
     subject: str | None = None
+    kind: str = ""
 
     def bytes_of(self, value: Any) -> bytes | None:
         """A key or a value; null stays null.
@@ -82,9 +83,9 @@ class Formats:
             self._registry = registry(keys, "schema.registry")
 
     def encoder(
-        self, embedded: Embedded, topic: str, given: SchemaGiven, *, is_key: bool
+        self, embedded: Embedded | None, topic: str, given: SchemaGiven, *, is_key: bool
     ) -> Encoder:
-        """How to write keys or values.
+        """How to write keys or values. Without a format, the schema tells it.
 
         Raises:
             Refusal: there is no schema, or it cannot be used.
@@ -96,13 +97,15 @@ class Formats:
         if not given.is_there:
             raise schema_missing(is_key=is_key)
         subject = given.subject or f"{topic}-{'key' if is_key else 'value'}"
-        schema = self._schema(TYPES[embedded], subject, given)
+        kind = None if embedded is None else TYPES[embedded]
+        schema = self._schema(kind, subject, given)
         try:
             encode, _ = _codec(schema)
         except (ValueError, RecursionError) as error:
             raise wrong_schema(str(error)) from None
         header = b"\0" + schema.id.to_bytes(4, "big")
-        return Encoder(lambda value: header + encode(value), schema.id, subject)
+        named = next(each.name for each, kind in TYPES.items() if kind == schema.type)
+        return Encoder(lambda value: header + encode(value), schema.id, subject, named)
 
     def decoded(self, embedded: Embedded, value: bytes | None) -> Any:
         """A key or a value as a body has it; null stays null.
@@ -125,14 +128,17 @@ class Formats:
         _, decode = _codec(schema)
         return decode(value[HEADER:])
 
-    def _schema(self, kind: str, subject: str, given: SchemaGiven) -> Schema:
+    def _schema(self, kind: str | None, subject: str, given: SchemaGiven) -> Schema:
+        """Raises Refusal: there is none, or it is of another type."""
+
         def find(known: Registry) -> Schema:
             if given.id is not None:
                 return known.schema(given.id)
             if given.text is not None:
-                _check(kind, given.text)
-                number = known.id_of(subject, kind, given.text, register=True)
-                return Schema(kind, given.text, id=number)
+                written_as = kind or AVRO
+                _check(written_as, given.text)
+                number = known.id_of(subject, written_as, given.text, register=True)
+                return Schema(written_as, given.text, id=number)
             if given.version is not None:
                 return known.version(subject, given.version)
             found = known.latest(subject)
@@ -141,7 +147,7 @@ class Formats:
             return found
 
         found = self._found(find)
-        if found.type != kind:
+        if kind is not None and found.type != kind:
             raise wrong_schema(f"schema {found.id} is of type {found.type}, not {kind}")
         return found
 

@@ -174,7 +174,10 @@ class Kafka:
             Refusal: no answer has come.
         """
         admin = self.admin  # the answer is lost once nothing refers to the client
-        question = asyncio.wrap_future(await self.call(ask, admin))
+        try:
+            question = asyncio.wrap_future(await self.call(ask, admin))
+        except (TypeError, ValueError) as error:
+            raise Refusal(400, str(error), 40002) from None
         done, _ = await asyncio.wait({question}, timeout=within)
         if not done:
             with self._lock:

@@ -158,7 +158,13 @@ class Keyed:
         self._is_prepared = False
 
     async def produce(
-        self, key: Key, topic: str, records: Sequence[Outgoing], tell: Tell, kind: str
+        self,
+        key: Key,
+        topic: str,
+        records: Sequence[Outgoing],
+        tell: Tell,
+        kind: str,
+        status: int = 200,
     ) -> Response:
         """Carry out a request once, and answer it as often as it comes. ``tell`` makes the answer,
         which is of this kind.
@@ -180,7 +186,7 @@ class Keyed:
         self._shards[number].put(job)
         known, replayed = await job.future
         headers = {REPLAYED: "true"} if replayed else None
-        return Response(known.answer, 200, headers, known.kind)
+        return Response(known.answer, status, headers, known.kind)
 
     def _prepare(self) -> None:
         """Raises Refusal: the topic of the keys cannot be used."""

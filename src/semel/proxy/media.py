@@ -45,23 +45,26 @@ def negotiated(request: Request) -> None:
         Refusal: one of them is not v2's.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    sent = _EMBEDDED.fullmatch(kind)
-    if not sent and kind not in ("", JSON, V2, "application/octet-stream"):
+    sent = embedded_of(kind)
+    if sent is None and kind not in ("", JSON, V2, "application/octet-stream"):
         raise unsupported(kind)
     accept = request.headers.get("accept", "")
-    for each in _by_preference(accept):
+    for each in preferred(accept):
         if each in _ANY or each in (JSON, V2):
             answer = JSON if each == JSON else V2
             break
-        if _EMBEDDED.fullmatch(each):
+        if embedded_of(each) is not None:
             answer = each
             break
     else:
         raise not_acceptable(accept)
-    wanted = _EMBEDDED.fullmatch(answer)
-    request.state.media = Media(
-        Embedded(sent[1]) if sent else None, Embedded(wanted[1]) if wanted else None, answer
-    )
+    request.state.media = Media(sent, embedded_of(answer), answer)
+
+
+def embedded_of(kind: str) -> Embedded | None:
+    """The format that a media type names."""
+    found = _EMBEDDED.fullmatch(kind)
+    return Embedded(found[1]) if found else None
 
 
 def media_of(request: Request) -> Media:
@@ -75,7 +78,7 @@ def answer(request: Request, body: Any, status: int = 200) -> Response:
     return Response(written(body), status, media_type=media_of(request).answer)
 
 
-def _by_preference(accept: str) -> list[str]:
+def preferred(accept: str) -> list[str]:
     """The types of an Accept header, the best first."""
     found = []
     for part in accept.split(","):

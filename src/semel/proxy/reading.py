@@ -19,8 +19,8 @@ from semel.proxy.kafka import Kafka
 T = TypeVar("T")
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 _BATCH = 500
-_ENDS_IN = 0.05
-"""Seconds that one look for records may take."""
+_LEAST = 5.0
+"""Seconds that a read takes at least until it knows that nothing is there."""
 
 
 class OutOfRange(Refusal):
@@ -70,42 +70,49 @@ class LogReader:
         """What it reads next."""
 
     def read(
-        self, topic: str, partition: int, offset: int, *, most: int, most_bytes: int, until: float
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        most: int,
+        most_bytes: int,
+        until: float,
+        epoch: int = -1,
     ) -> Slice:
-        """Records from an offset on, as soon as there are some, or at the end of the time.
+        """Records from an offset on, as soon as there are some, or at the end of the time. If the
+        record before was of this leader epoch, a log that was cut since is noticed.
 
         Raises:
             Refusal: they cannot be read.
         """
         if self.at != (topic, partition, offset):
-            self._consumer.assign([KafkaPartition(topic, partition, offset)])
+            place = KafkaPartition(topic, partition, offset, leader_epoch=epoch)
+            self._consumer.assign([place])
         self.at = ("", 0, 0)
         messages: list[Message] = []
         position, size, is_end = offset, 0, False
-        while not is_end and len(messages) < most and size < most_bytes:
-            left = until - time.monotonic()
-            if left <= 0:
+        longest = max(until, time.monotonic() + _LEAST)
+        while len(messages) < most and size < most_bytes:
+            left = (until if is_end else longest) - time.monotonic()
+            if left <= 0 or (is_end and messages):
                 break
-            wanted = 1 if size else min(_BATCH, most)
-            wanted = min(_BATCH, most - len(messages)) if size < most_bytes // 2 else wanted
-            for message in self._consumer.consume(wanted, min(left, _ENDS_IN)):
+            came = self._consumer.consume(1, left)
+            came += self._consumer.consume(min(_BATCH, most - len(messages) - 1), 0)
+            for message in came:
                 error = message.error()
                 if error is None:
                     messages.append(message)
                     size += len(message) + len(message.key() or b"")
-                    position = int(message.offset() or 0) + 1
-                    is_end = False
+                    position, is_end = int(message.offset() or 0) + 1, False
                 elif error.code() == KafkaError._PARTITION_EOF:
                     position, is_end = int(message.offset() or 0), True
                 elif error.code() in SEEK_AGAIN:
                     raise OutOfRange(topic, partition, offset)
                 else:
                     raise of_kafka(error, topic)
-            if is_end and not messages and until - time.monotonic() > 0:
-                is_end = False  # something may come in time
-                continue
         self.at = topic, partition, position
-        return Slice(messages, position, is_end or not messages)
+        return Slice(messages, position, is_end)
 
     def close(self) -> None:
         self._consumer.close()
