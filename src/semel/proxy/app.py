@@ -101,21 +101,21 @@ def _errors(app: FastAPI) -> None:
         return Response(written(body), refused.status, refused.headers, kind)
 
     @app.exception_handler(Refusal)
-    def refused(request: Request, error: Refusal) -> Response:
+    async def refused(request: Request, error: Refusal) -> Response:
         return told(request, error)
 
     @app.exception_handler(Elsewhere)
-    def elsewhere(request: Request, error: Elsewhere) -> Response:
+    async def elsewhere(request: Request, error: Elsewhere) -> Response:
         path = request.scope["raw_path"].decode("ascii")
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{error.url}{path}{query}", 307)
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
         return told(request, Refusal(error.status_code, f"HTTP {error.status_code} {error.detail}"))
 
     @app.exception_handler(RequestValidationError)
-    def unreadable(request: Request, error: RequestValidationError) -> Response:
+    async def unreadable(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
         why = f"{where}: {first['msg']}" if where else str(first["msg"])
@@ -126,9 +126,9 @@ def _errors(app: FastAPI) -> None:
         return told(request, Refusal(422, f"Payload error. {why}", 42206))
 
     @app.exception_handler(SemelError)
-    def failed(request: Request, error: SemelError) -> Response:
+    async def failed(request: Request, error: SemelError) -> Response:
         return told(request, Refusal(500, str(error), 50002))
 
     @app.exception_handler(Exception)
-    def unforeseen(request: Request, error: Exception) -> Response:
+    async def unforeseen(request: Request, error: Exception) -> Response:
         return told(request, Refusal(500, redacted(f"{type(error).__name__}: {error}"), 50002))

@@ -61,6 +61,9 @@ def _check_texts(found: Any) -> None:
         raise ValueError("it has half of a surrogate pair, which is no character") from None
 
 
+_BYTES = "application/octet-stream"
+
+
 class JsonRoute(APIRoute):
     """Reads bodies by :func:`loaded`, whatever the media type calls them."""
 
@@ -74,7 +77,7 @@ class JsonRoute(APIRoute):
                 except ValueError as error:
                     raise Refusal(400, f"The body is not JSON: {error}") from None
                 kind = request.headers.get("content-type", "")
-                if "json" not in kind:  # FastAPI takes bodies of other types for text
+                if kind in ("", _BYTES):  # FastAPI takes bodies of other types for text
                     request.scope["headers"] = [
                         *((n, v) for n, v in request.scope["headers"] if n != b"content-type"),
                         (b"content-type", b"application/json"),

@@ -34,6 +34,7 @@ from semel.proxy.errors import (
     instance_not_found,
     of_kafka,
     too_many,
+    wrong_consumer,
 )
 from semel.proxy.kafka import Kafka
 from semel.proxy.media import Embedded
@@ -148,6 +149,7 @@ class Session:
         for topic, partition in offsets:
             if (topic, partition) not in assigned:
                 raise illegal_state(f"No current assignment for partition {topic}-{partition}")
+        offsets = {place: self._resolved(place, at) for place, at in offsets.items()}
         self._kept = deque(m for m in self._kept if _place(m) not in offsets)
         if self._assigned:  # librdkafka cannot seek before it has begun to fetch
             known = self._positions | dict(offsets)
@@ -159,6 +161,13 @@ class Session:
                 self._seek(KafkaPartition(topic, partition, offset))
         for place, offset in offsets.items():
             self._positions[place] = offset
+
+    def _resolved(self, place: Place, offset: int) -> int:
+        """The offset that the end of a partition is now: it would be a later one at each use."""
+        if offset != END:
+            return offset
+        _, end = self._consumer.get_watermark_offsets(KafkaPartition(*place), _ANSWERS_IN)
+        return int(end)
 
     def _seek(self, place: KafkaPartition) -> None:
         until = time.monotonic() + _SEEKS_FOR
@@ -231,7 +240,9 @@ class Session:
         if offsets is None:
             own = set(self.assignment())
             positions = self._positions.items()
-            offsets = [KafkaPartition(t, p, at) for (t, p), at in positions if (t, p) in own]
+            offsets = [
+                KafkaPartition(t, p, at) for (t, p), at in positions if (t, p) in own and at >= 0
+            ]
         if not offsets:
             return []
         done = self._consumer.commit(offsets=list(offsets), asynchronous=False)
@@ -283,8 +294,10 @@ class Sessions:
             raise already_exists(*name)
         if len(self._sessions) >= self._config.max_consumers:
             raise too_many(f"This proxy has {len(self._sessions)} consumers already")
-        session = Session(given, self._kafka, self._config.url)
-        self._sessions[name] = session
+        try:
+            self._sessions[name] = Session(given, self._kafka, self._config.url)
+        except KafkaException as error:
+            raise wrong_consumer(error.args[0].str()) from None
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._close_idle())
         return instance_url(self._config.url, *name)

@@ -15,6 +15,7 @@ from semel.kafka.errors import (
     MAY_PASS,
     NO_LOGIN,
     NOT_AUTHORIZED,
+    OTHER_GENERATION,
     RECORD_REFUSED,
 )
 
@@ -28,7 +29,6 @@ RETRIABLE = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.NOT_ENOUGH_REPLICAS,
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.REBALANCE_IN_PROGRESS,
 )
 """Another attempt may succeed."""
 _ADMIN_REFUSED = (
@@ -41,6 +41,7 @@ _ADMIN_REFUSED = (
     KafkaError.INVALID_REQUEST,
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.SECURITY_DISABLED,
     KafkaError._INVALID_ARG,
 )
 """What brokers, or the client, say of a request that can never succeed."""
@@ -163,6 +164,10 @@ def of_kafka(error: KafkaException | KafkaError, topic: str = "") -> Refusal:
         return Refusal(413, f"A record is larger than the topic accepts: {text}")
     if code in RECORD_REFUSED:
         return Refusal(422, f"Kafka refuses a record: {text}", 42207)
+    if code == KafkaError.GROUP_ID_NOT_FOUND:
+        return Refusal(404, text)
+    if code in OTHER_GENERATION:
+        return illegal_state(f"the group has rebalanced meanwhile: {text}")
     if code in _ADMIN_REFUSED:
         return Refusal(400, text, 40002)
     if code in RETRIABLE:

@@ -198,7 +198,9 @@ class Keyed:
     def close(self) -> None:
         """End after the transactions in hand."""
         for shard in self._shards.values():
-            shard.close()
+            shard.end()
+        for shard in self._shards.values():
+            shard.join()
 
 
 def prepare(cluster: Cluster, config: ProxyConfig) -> None:
@@ -266,10 +268,13 @@ class _Shard:
         except queue.Full:
             raise too_many("Too many requests with an Idempotency-Key wait") from None
 
-    def close(self) -> None:
+    def end(self) -> None:
         """End, after what waits."""
         with suppress(queue.Full):
             self._jobs.put_nowait(None)
+
+    def join(self) -> None:
+        """Wait for the end."""
         self._thread.join(_ENDS_IN)
 
     def _work(self) -> None:
@@ -353,13 +358,21 @@ class _Shard:
             except Refusal as refused:
                 raise TransientError(str(refused)) from None
             for message in found.messages:
-                key, value = message.key(), message.value()
-                if isinstance(key, bytes) and isinstance(value, bytes):
-                    self._known.pop(key, None)
-                    self._known[key] = Known.of(value, message.timestamp()[1] / 1000)
+                self._learn(message)
             self._position = found.next
             if time.monotonic() > until:
                 raise TransientError(f"{self._place} cannot be read up to its end, {end}")
+
+    def _learn(self, message: Message) -> None:
+        key: Any = message.key()
+        value: Any = message.value()
+        try:
+            known = Known.of(value, message.timestamp()[1] / 1000)
+        except (ValueError, TypeError, LookupError):
+            log.warning("%s, offset %s was not written by a proxy", self._place, message.offset())
+        else:
+            self._known.pop(key, None)
+            self._known[key] = known
 
     def _judged(self, jobs: Sequence[Job]) -> list[Job]:
         """The first request of each unknown key; those of known ones are answered."""

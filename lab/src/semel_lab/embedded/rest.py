@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import sys
 from pathlib import Path
 from typing import ClassVar
 
-from semel_lab.embedded.process import LOOPBACK, listening
+from semel_lab.embedded.process import LOOPBACK, answers
 from semel_lab.embedded.server import Server
 
 
@@ -57,13 +56,4 @@ class RestProxy(Server):
         )
 
     def _answers(self) -> bool:
-        if not listening(self.port):
-            return False
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return answers(self.port, "/health")

@@ -309,8 +309,8 @@ def _instance(kafka: Kafka, group: str, body: Create, new_id: str) -> Instance:
         raise wrong_consumer(f"{min(unknown)[:80]} is not a setting of a consumer")
     name = body.name or body.id or new_id
     for each in (group, name):
-        if not each.isprintable() or len(each) > _LONGEST_NAME:
-            raise wrong_consumer("names have up to 255 printable characters")
+        if not each.isprintable() or "/" in each or len(each) > _LONGEST_NAME:
+            raise wrong_consumer("names have up to 255 printable characters, and no slash")
     least = config.fetch_min_bytes
     return Instance(
         group,

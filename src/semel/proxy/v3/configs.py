@@ -12,7 +12,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     ConfigSource,
 )
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
 from semel.core.quoting import named
@@ -69,93 +69,20 @@ class _Owner:
 def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
     """All paths that end with configs."""
     router = APIRouter(prefix="/v3/clusters/{cluster}", route_class=JsonRoute)
-    _of_topics(router, kafka, shapes)
-    _of_brokers(router, kafka, shapes)
-    _of_cluster(router, kafka, shapes)
-    return router
 
-
-def _of_topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
-    path = "/topics/{topic}/configs"
-
-    async def owner(cluster: str, topic: str) -> _Owner:
+    async def of_topic(cluster: str, topic: str) -> _Owner:
         await shapes.check(cluster)
         check_topic(topic)
         await kafka.partitions(topic)
         return _topic(cluster, topic)
 
-    @router.get("/topics/-/configs")
-    async def all_topics(cluster: str) -> dict[str, Any]:
-        await shapes.check(cluster)
-        topics = (await kafka.metadata()).topics
-        found = []
-        for topic in sorted(topics):
-            found += await _listed(kafka, shapes, _topic(cluster, topic))
-        return shapes.several("TopicConfig", of_cluster(cluster), "topics/-/configs", found)
-
-    @router.get(path)
-    async def listed(cluster: str, topic: str) -> dict[str, Any]:
-        return await _answer(kafka, shapes, await owner(cluster, topic))
-
-    @router.post(f"{path}:alter", status_code=204)
-    async def alter(cluster: str, topic: str, body: Changes) -> Response:
-        return await _changed(kafka, await owner(cluster, topic), body.data, body.validate_only)
-
-    @router.get(f"{path}/{{name}}")
-    async def one(cluster: str, topic: str, name: str) -> dict[str, Any]:
-        return await _one(kafka, shapes, await owner(cluster, topic), name)
-
-    @router.put(f"{path}/{{name}}", status_code=204)
-    async def put(cluster: str, topic: str, name: str, body: Value) -> Response:
-        return await _put(kafka, await owner(cluster, topic), name, body.value)
-
-    @router.delete(f"{path}/{{name}}", status_code=204)
-    async def reset(cluster: str, topic: str, name: str) -> Response:
-        return await _put(kafka, await owner(cluster, topic), name, None)
-
-
-def _of_brokers(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
-    path = "/brokers/{broker}/configs"
-
-    async def owner(cluster: str, broker: int) -> _Owner:
+    async def of_broker(cluster: str, broker: Partition) -> _Owner:
         await shapes.check(cluster)
         if broker not in (await kafka.metadata()).brokers:
             raise Refusal(404, f"Broker {broker} cannot be found.")
         return _broker(cluster, broker)
 
-    @router.get("/brokers/-/configs")
-    async def all_brokers(cluster: str) -> dict[str, Any]:
-        await shapes.check(cluster)
-        found = []
-        for broker in sorted((await kafka.metadata()).brokers):
-            found += await _listed(kafka, shapes, _broker(cluster, broker))
-        return shapes.several("BrokerConfig", of_cluster(cluster), "brokers/-/configs", found)
-
-    @router.get(path)
-    async def listed(cluster: str, broker: Partition) -> dict[str, Any]:
-        return await _answer(kafka, shapes, await owner(cluster, broker))
-
-    @router.post(f"{path}:alter", status_code=204)
-    async def alter(cluster: str, broker: Partition, body: Changes) -> Response:
-        return await _changed(kafka, await owner(cluster, broker), body.data, body.validate_only)
-
-    @router.get(f"{path}/{{name}}")
-    async def one(cluster: str, broker: Partition, name: str) -> dict[str, Any]:
-        return await _one(kafka, shapes, await owner(cluster, broker), name)
-
-    @router.put(f"{path}/{{name}}", status_code=204)
-    async def put(cluster: str, broker: Partition, name: str, body: Value) -> Response:
-        return await _put(kafka, await owner(cluster, broker), name, body.value)
-
-    @router.delete(f"{path}/{{name}}", status_code=204)
-    async def reset(cluster: str, broker: Partition, name: str) -> Response:
-        return await _put(kafka, await owner(cluster, broker), name, None)
-
-
-def _of_cluster(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
-    path = "/broker-configs"
-
-    async def owner(cluster: str) -> _Owner:
+    async def of_all(cluster: str) -> _Owner:
         await shapes.check(cluster)
         broker = min((await kafka.metadata()).brokers)  # each knows the settings of all
         return _Owner(
@@ -167,17 +94,35 @@ def _of_cluster(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
             config_type="BROKER",
         )
 
-    @router.get(path)
-    async def listed(cluster: str) -> dict[str, Any]:
-        return await _answer(kafka, shapes, await owner(cluster))
+    @router.get("/topics/-/configs")
+    async def all_topics(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        owners = [_topic(cluster, topic) for topic in sorted((await kafka.metadata()).topics)]
+        return await together(cluster, "Topic", "topics", owners)
 
-    @router.get(f"{path}/{{name}}")
-    async def one(cluster: str, name: str) -> dict[str, Any]:
-        return await _one(kafka, shapes, await owner(cluster), name)
+    @router.get("/brokers/-/configs")
+    async def all_brokers(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        owners = [_broker(cluster, broker) for broker in sorted((await kafka.metadata()).brokers)]
+        return await together(cluster, "Broker", "brokers", owners)
 
-    @router.post(f"{path}:alter")
-    @router.put(f"{path}/{{name}}")
-    @router.delete(f"{path}/{{name}}")
+    async def together(
+        cluster: str, kind: str, what: str, owners: Sequence[_Owner]
+    ) -> dict[str, Any]:
+        found = []
+        for owner in owners:
+            found += await _listed(kafka, shapes, owner)
+        return shapes.several(f"{kind}Config", of_cluster(cluster), f"{what}/-/configs", found)
+
+    _read(router, kafka, shapes, "/topics/{topic}/configs", Depends(of_topic))
+    _change(router, kafka, "/topics/{topic}/configs", Depends(of_topic))
+    _read(router, kafka, shapes, "/brokers/{broker}/configs", Depends(of_broker))
+    _change(router, kafka, "/brokers/{broker}/configs", Depends(of_broker))
+    _read(router, kafka, shapes, "/broker-configs", Depends(of_all))
+
+    @router.post("/broker-configs:alter")
+    @router.put("/broker-configs/{name}")
+    @router.delete("/broker-configs/{name}")
     async def change(cluster: str) -> Response:
         await shapes.check(cluster)
         raise Refusal(
@@ -185,6 +130,42 @@ def _of_cluster(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
             "librdkafka cannot change the settings of all brokers together: change those of each "
             "broker, or use kafka-configs.sh --entity-default",
         )
+
+    return router
+
+
+def _read(router: APIRouter, kafka: Kafka, shapes: Shapes, path: str, given: Any) -> None:
+    @router.get(path)
+    async def listed(owner: Any = given) -> dict[str, Any]:
+        found = await _listed(kafka, shapes, owner)
+        return shapes.several(owner.kind, owner.where, owner.collection[0], found)
+
+    @router.get(f"{path}/{{name}}")
+    async def one(name: str, owner: Any = given) -> dict[str, Any]:
+        found = await _entries(kafka, owner)
+        if name not in found:
+            raise _not_found(name)
+        return _shown(shapes, owner, found[name])
+
+
+def _change(router: APIRouter, kafka: Kafka, path: str, given: Any) -> None:
+    @router.post(f"{path}:alter", status_code=204)
+    async def alter(body: Changes, owner: Any = given) -> Response:
+        return await _changed(kafka, owner, body.data, body.validate_only)
+
+    @router.put(f"{path}/{{name}}", status_code=204)
+    async def put(name: str, body: Value, owner: Any = given) -> Response:
+        return await set_(name, body.value, owner)
+
+    @router.delete(f"{path}/{{name}}", status_code=204)
+    async def reset(name: str, owner: Any = given) -> Response:
+        return await set_(name, None, owner)
+
+    async def set_(name: str, value: str | None, owner: _Owner) -> Response:
+        if name not in await _entries(kafka, owner):
+            raise _not_found(name)
+        operation: Literal["SET", "DELETE"] = "DELETE" if value is None else "SET"
+        return await _changed(kafka, owner, [Change(name=name, value=value, operation=operation)])
 
 
 def _topic(cluster: str, topic: str) -> _Owner:
@@ -209,21 +190,9 @@ def _broker(cluster: str, broker: int) -> _Owner:
     )
 
 
-async def _answer(kafka: Kafka, shapes: Shapes, owner: _Owner) -> dict[str, Any]:
-    found = await _listed(kafka, shapes, owner)
-    return shapes.several(owner.kind, owner.where, owner.collection[0], found)
-
-
 async def _listed(kafka: Kafka, shapes: Shapes, owner: _Owner) -> list[dict[str, Any]]:
     found = await _entries(kafka, owner)
     return [_shown(shapes, owner, found[name]) for name in sorted(found)]
-
-
-async def _one(kafka: Kafka, shapes: Shapes, owner: _Owner, name: str) -> dict[str, Any]:
-    found = await _entries(kafka, owner)
-    if name not in found:
-        raise _not_found(name)
-    return _shown(shapes, owner, found[name])
 
 
 async def _entries(kafka: Kafka, owner: _Owner) -> dict[str, Any]:
@@ -243,13 +212,6 @@ async def _entries(kafka: Kafka, owner: _Owner) -> dict[str, Any]:
             if synonym.source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value
         }
     return found
-
-
-async def _put(kafka: Kafka, owner: _Owner, name: str, value: str | None) -> Response:
-    if name not in await _entries(kafka, owner):
-        raise _not_found(name)
-    operation: Literal["SET", "DELETE"] = "DELETE" if value is None else "SET"
-    return await _changed(kafka, owner, [Change(name=name, value=value, operation=operation)])
 
 
 async def _changed(
