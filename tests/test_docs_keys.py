@@ -19,6 +19,7 @@ from semel.config import (
     names,
 )
 from semel.config.cluster import ClusterConfig
+from semel.config.proxy import ProxyConfig
 from semel.config.worker import WorkerConfig
 from semel.sinks import sink_class
 from semel.sources import source_class
@@ -49,6 +50,7 @@ SECTIONS: dict[str, tuple[str, type]] = {
     "FileStreamSource": ("sources.md", source_class("FileStreamSource").section),
     "worker": ("worker.md", WorkerConfig),
     "cluster": ("cluster.md", ClusterConfig),
+    "rest": ("kafka-rest.md", ProxyConfig),
     **{
         name: ("converters.md", converters.find(name, where="").section)
         for name in sorted(converters.names())
@@ -98,6 +100,7 @@ _BESIDES = {
     "databases.md": ["postgresql.md"],
     "sources.md": ["configuration.md"],
     "cluster.md": ["worker.md"],
+    "kafka-rest.md": ["worker.md"],
 }
 """Pages that have some of a page's keys."""
 _SHARED = {"connector.class"}

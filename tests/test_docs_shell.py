@@ -15,17 +15,19 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
+from semel.core.errors import ServiceError
 from semel.spark import jars
 from semel_lab.embedded import Kafka
 from semel_lab.embedded.connect import DistributedConnect
 from semel_lab.embedded.process import LOOPBACK, free_port
+from semel_lab.embedded.registry import SchemaRegistry
 from semel_lab.jars import DEBEZIUM_JDBC
 from tests.conftest import wait_gone
 from tests.engine.harness import wait_until
@@ -134,7 +136,7 @@ SEMEL = f"""\
 import re, signal, subprocess, sys, time
 words = sys.argv[1:]
 command = [sys.executable, "-m", "semel", *words]
-serves = words[0] == "worker" and "--check" not in words
+serves = words[0] in ("worker", "rest") and "--check" not in words
 runs = words[0] == "run" and "--until-caught-up" not in words
 if not (serves or runs or {{"--follow", "--watch"}} & {{*words}}):
     sys.exit(subprocess.run(command).returncode)
@@ -278,7 +280,7 @@ def test_pages_whose_commands_run_elsewhere_name_a_test() -> None:
 
 
 RUN = [p for p in PAGES if commands(p.read_text()) and named(p) not in ELSEWHERE]
-ALONE = {"docs/migrate.md", "docs/sources.md"}
+ALONE = {"docs/kafka-rest.md", "docs/migrate.md", "docs/sources.md"}
 """Pages whose readers have something else: tests of their own, below."""
 
 
@@ -310,6 +312,22 @@ def test_the_commands_on_source_offsets_run_as_they_stand(reader: Reader) -> Non
     reader.write("test.txt", "foo\nbar\n")
     reader.shell("semel run with-the-file.json --until-caught-up")
     run_all(reader, text)
+
+
+@pytest.mark.integration
+@pytest.mark.long
+def test_the_commands_of_the_rest_proxy_run_as_they_stand(
+    reader: Reader, registry: SchemaRegistry, kafka: Kafka
+) -> None:
+    text = page("kafka-rest.md")
+    reader.meets("http://localhost:8081", registry.url)
+    reader.meets("localhost:8082", f"{LOOPBACK}:{free_port()}")
+    for suffix in ("-avro", ""):
+        with suppress(ServiceError):
+            kafka.create_topic(reader.here("orders") + suffix, 1)
+    reader.write("rest.properties", blocks(text, "properties")[0])
+    # What a block exports is for the next ones, too.
+    reader.shell("\n".join(commands(text)))
 
 
 @pytest.mark.integration

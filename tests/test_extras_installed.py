@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     **{extra: ("run", f"{extra}.json") for extra in CONFIGS},
     "lab": ("services", "up", "--dir", "services"),
     "metrics": ("run", "plain.json", "--metrics-port", "0", "--until-caught-up"),
+    "rest": ("rest", "worker.properties"),
     "worker": ("worker", "worker.properties"),
 }
 """A command for each extra, which needs it."""
@@ -207,7 +208,7 @@ def test_with_its_extra_a_command_lacks_nothing(
         assert environment.run("-c", flights, folder=folder).returncode == 0
         down = environment.semel("services", "down", "--dir", "services", folder=folder)
         assert down.returncode == 0, down.stderr
-    if extra not in ("metrics", "worker"):  # those look for the brokers that there are not
+    if extra not in ("metrics", "rest", "worker"):  # those look for the brokers that there are not
         assert told.returncode == 0, said
 
 

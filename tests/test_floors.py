@@ -36,6 +36,7 @@ FLOORS = [
     {"api"},
     {"", "audit"},
     {"worker"},
+    {"proxy"},
     {"cli"},
     {"__main__"},
     {"semel_lab.jars"},

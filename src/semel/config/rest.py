@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import logging
 import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from semel.config.definition import LOW, Type, key
@@ -234,18 +236,8 @@ class RestConfig:
         type=Type.INT,
         importance=LOW,
     )
-    topic_tracking: bool = key(
-        "topic.tracking.enable",
-        True,
-        "Whether GET /connectors/{name}/topics answers.",
-        importance=LOW,
-    )
-    topic_tracking_reset: bool = key(
-        "topic.tracking.allow.reset",
-        True,
-        "Whether PUT /connectors/{name}/topics/reset is allowed.",
-        importance=LOW,
-    )
+    changes_logged_at: ClassVar[int] = logging.INFO
+    """The level at which requests that change something are logged."""
     originals: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the user has written."""
 

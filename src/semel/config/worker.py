@@ -125,6 +125,18 @@ class WorkerConfig(RestConfig):
         "Classes that connectors may name as connector, converter, transform or predicate, by the "
         "names that they use; by default any.",
     )
+    topic_tracking: bool = key(
+        "topic.tracking.enable",
+        True,
+        "Whether GET /connectors/{name}/topics answers.",
+        importance=LOW,
+    )
+    topic_tracking_reset: bool = key(
+        "topic.tracking.allow.reset",
+        True,
+        "Whether PUT /connectors/{name}/topics/reset is allowed.",
+        importance=LOW,
+    )
     graceful_timeout_ms: int = key(
         "task.shutdown.graceful.timeout.ms",
         5000,

@@ -10,9 +10,10 @@ from typing import Any
 
 from confluent_kafka import cimpl
 
-from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig, under
+from semel.config import CommonConfig, ConnectorConfig, SourceConnectorConfig, definitions, under
 from semel.config.clients import WORKERS
-from semel.config.worker import SECURITY, WorkerConfig
+from semel.config.proxy import ProxyConfig
+from semel.config.worker import SECURITY, SERVERS, WorkerConfig
 from semel.core.errors import ConfigError, Problem, misconfigured, prefixed
 from semel.kafka import security
 
@@ -162,6 +163,33 @@ def worker_client(worker: WorkerConfig) -> dict[str, Any]:
     admin = under(given, "admin.").items()
     overrides = own | {k: v for k, v in admin if not k.startswith("listeners")}  # REST's
     return _translated(worker.bootstrap_servers, overrides)
+
+
+def proxy_client(proxy: ProxyConfig, kind: str) -> dict[str, Any]:
+    """librdkafka's configuration for a ``consumer``, ``producer`` or ``admin`` client of the REST
+    Proxy: what ``client.*`` says, and then what the keys of its own kind say.
+
+    Raises:
+        ConfigError: a setting that cannot be used.
+    """
+    given = proxy.originals
+    own = {k: v for k, v in given.items() if k.startswith(SECURITY) or k in NETWORK}
+    of_kind = [("client.", name) for name in under(given, "client.")]
+    of_kind += [(f"{kind}.", name) for name in under(given, f"{kind}.")]
+    own |= {name: given[prefix + name] for prefix, name in of_kind}
+    taken = {d.name for d in definitions(type(proxy))}
+    ours = {name for prefix, name in of_kind if prefix + name in taken or name.startswith("listen")}
+    config = _translated(
+        proxy.bootstrap_servers, {k: v for k, v in own.items() if k not in (*ours, SERVERS)}
+    )
+    with_defaults = {IDEMPOTENCE: confirms_all(config), **config} if kind == "producer" else config
+    problems = [
+        Problem(f"{kind}.{_as_given(name)}", f"{kind}.{_as_given(name)}: {reason}")
+        for name, reason in judged(kind, with_defaults)
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return config
 
 
 def _translated(

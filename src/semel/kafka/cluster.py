@@ -45,7 +45,7 @@ _GONE_AFTER, _GONE_TIMES = 3.0, 3
 """How long, in seconds, and how often a broker must deny a partition before it is believed: it may
 learn of a new one later than its clients."""
 
-_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 _METADATA_IN, _CONNECTS_IN = 2.0, 1.0
 """The longest that metadata, and a connection, may take, in seconds."""
 _LEAST = 0.1
@@ -141,7 +141,7 @@ class Cluster:
         if connector.topics_regex:
             fits = compiled(connector.topics_regex).matches(pa.array(list(found), pa.string()))
             chosen = compress(found, fits.to_pylist())
-            return {name: found[name] for name in chosen if name not in _INTERNAL}
+            return {name: found[name] for name in chosen if name not in INTERNAL}
         missing = [t for t in connector.topics if t not in found]
         if missing:
             several = len(missing) > 1

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -49,6 +49,12 @@ RegistryPort = Annotated[
     ),
 ]
 
+WithRest = Annotated[bool, typer.Option("--rest", help="Start Kafka over HTTP, too: semel rest.")]
+RestPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="The REST proxy's port. By default, a free one."),
+]
+
 DEFAULT_DIRECTORY = Path(".semel")
 
 
@@ -64,6 +70,8 @@ def up(
     postgres_port: PostgresPort = None,
     registry: WithRegistry = False,
     registry_port: RegistryPort = None,
+    rest: WithRest = False,
+    rest_port: RestPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the services in the background. They keep the data of an earlier `up`.
@@ -73,18 +81,19 @@ def up(
     clean_up_on_signals()
     with _reporting_errors():
         services = Services(directory)
-        wanted = registry or registry_port is not None
+        wanted: dict[str, Any] = {
+            "registry": registry or registry_port is not None,
+            "registry_port": registry_port,
+            "rest": rest or rest_port is not None,
+            "rest_port": rest_port,
+        }
         if as_json:
-            status = services.up(
-                kafka_port, postgres_port, registry=wanted, registry_port=registry_port
-            )
+            status = services.up(kafka_port, postgres_port, **wanted)
         else:
             told = Console(stderr=True)
             load_kafka(told)
             with told.status("Starting the services"):
-                status = services.up(
-                    kafka_port, postgres_port, registry=wanted, registry_port=registry_port
-                )
+                status = services.up(kafka_port, postgres_port, **wanted)
     _show(status, as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import queue
@@ -232,6 +233,20 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def answers(port: int, path: str) -> bool:
+    """Whether an HTTP server on this machine answers a request with 200."""
+    if not listening(port):
+        return False
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def listening(port: int) -> bool:

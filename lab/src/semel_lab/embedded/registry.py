@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 from pathlib import Path
 from typing import ClassVar
 
 from semel_lab.embedded.java import find_java
-from semel_lab.embedded.process import LOOPBACK, listening
+from semel_lab.embedded.process import LOOPBACK, answers
 from semel_lab.embedded.server import JavaServer
 from semel_lab.jars import APICURIO, unpacked
 
@@ -71,13 +70,4 @@ class SchemaRegistry(JavaServer):
         )
 
     def _answers(self) -> bool:
-        if not listening(self.port):
-            return False
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
-        try:
-            connection.request("GET", "/apis/ccompat/v7/subjects")
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return answers(self.port, "/apis/ccompat/v7/subjects")

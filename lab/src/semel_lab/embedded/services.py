@@ -1,5 +1,5 @@
-"""Kafka, PostgreSQL and, if it is wanted, a schema registry together, with the state that is kept
-between commands."""
+"""Kafka, PostgreSQL and, if they are wanted, a schema registry and a REST proxy together, with the
+state that is kept between commands."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from semel.spark.jars import locked
 from semel_lab.embedded.kafka import Kafka
 from semel_lab.embedded.postgres import Postgres, program_directory
 from semel_lab.embedded.registry import SchemaRegistry
+from semel_lab.embedded.rest import RestProxy
 
-Service = Kafka | Postgres | SchemaRegistry
+Service = Kafka | Postgres | SchemaRegistry | RestProxy
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,18 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class ServicesStatus:
-    """The services of a directory. ``registry`` is None where it was never wanted."""
+    """The services of a directory. ``registry`` and ``rest`` are None where they were never
+    wanted."""
 
     kafka: ServiceStatus
     postgres: ServiceStatus
     registry: ServiceStatus | None = None
+    rest: ServiceStatus | None = None
 
     @property
     def all(self) -> Sequence[ServiceStatus]:
         """The services that exist."""
-        return [s for s in (self.kafka, self.postgres, self.registry) if s is not None]
+        return [s for s in (self.kafka, self.postgres, self.registry, self.rest) if s is not None]
 
     @property
     def running(self) -> bool:
@@ -59,7 +62,8 @@ _CREATES = {"auto.create.topics.enable": "true"}
 
 
 class Services:
-    """Kafka and PostgreSQL in one directory, and a schema registry if it was ever wanted there.
+    """Kafka and PostgreSQL in one directory, with a schema registry and a REST proxy if they were
+    ever wanted there.
 
     ``up`` leaves them running after this process, until ``down``, here or in another process. As
     a context manager, those that it started end with the block, at the latest with this process.
@@ -73,6 +77,7 @@ class Services:
         self._kafka: Kafka | None = None
         self._postgres: Postgres | None = None
         self._registry: SchemaRegistry | None = None
+        self._rest: RestProxy | None = None
         self._started: list[Service] = []
 
     @property
@@ -96,6 +101,19 @@ class Services:
             self._registry = SchemaRegistry(self.directory / "registry", detached=True)
         return self._registry
 
+    @property
+    def rest(self) -> RestProxy | None:
+        """The directory's REST proxy, running or not; None if it was never wanted."""
+        if self._rest is None and (self.directory / "rest").exists():
+            self._rest = self._proxy()
+        return self._rest
+
+    def _proxy(self, port: int | None = None, *, detached: bool = True) -> RestProxy:
+        registry = "" if self.registry is None else self.registry.url
+        servers = self.kafka.bootstrap_servers
+        where = self.directory / "rest"
+        return RestProxy(where, port, kafka=servers, registry=registry, detached=detached)
+
     def up(
         self,
         kafka_port: int | None = None,
@@ -104,11 +122,14 @@ class Services:
         detached: bool = True,
         registry: bool = False,
         registry_port: int | None = None,
+        rest: bool = False,
+        rest_port: int | None = None,
     ) -> ServicesStatus:
         """Starts the services that are not running. Running ones keep their ports.
 
         Args:
             registry: a schema registry is wanted here, from now on.
+            rest: so is a REST proxy.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         with locked(self.directory / "lock"):
@@ -122,6 +143,8 @@ class Services:
                 self._registry = SchemaRegistry(
                     self.directory / "registry", registry_port, detached=detached
                 )
+            if (rest or self.rest is not None) and (self.rest is None or self.rest.pid is None):
+                self._rest = self._proxy(rest_port, detached=detached)
             wanted: list[Service] = [self.kafka, self.postgres]
             wanted += [self.registry] if self.registry is not None else []
             stopped = [each for each in wanted if each.pid is None]
@@ -132,6 +155,9 @@ class Services:
                 with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
                     for starting in [pool.submit(each.start) for each in stopped]:
                         starting.result()
+                if self.rest is not None and self.rest.pid is None:  # it looks for Kafka
+                    stopped.append(self.rest)
+                    self._started.append(self.rest.start())
             except BaseException:
                 for each in stopped:  # all or none; the one that failed is down already
                     each.stop()
@@ -143,6 +169,8 @@ class Services:
         if not self.directory.exists():
             return self.status()
         with locked(self.directory / "lock"):
+            if self.rest is not None:
+                self.rest.stop()
             self.kafka.stop()
             self.postgres.stop()
             if self.registry is not None:
@@ -151,11 +179,12 @@ class Services:
 
     def status(self) -> ServicesStatus:
         """The current state of the services."""
-        registry = self.registry
+        registry, rest = self.registry, self.rest
         return ServicesStatus(
             _status(self.kafka, self.kafka.bootstrap_servers),
             _status(self.postgres, self.postgres.url),
             None if registry is None else _status(registry, registry.url),
+            None if rest is None else _status(rest, rest.url),
         )
 
     def __enter__(self) -> Self:
@@ -169,7 +198,7 @@ class Services:
         trace: TracebackType | None,
     ) -> None:
         with locked(self.directory / "lock"):
-            for each in self._started:
+            for each in reversed(self._started):
                 each.stop()
             self._write_state()
 

@@ -83,6 +83,15 @@ class Registry:
             return None
         return self._with_references(found.schema, int(found.schema_id or 0))
 
+    def version(self, subject: str, number: int) -> Schema:
+        """A version of a subject.
+
+        Raises:
+            UnknownSchema: there is none.
+        """
+        found = self._ask(lambda client: client.get_version(subject, number))
+        return self._with_references(found.schema, int(found.schema_id or 0))
+
     def id_of(self, subject: str, kind: str, text: str, *, register: bool) -> int:
         """The id of a schema in a subject; a new schema is registered if that is wanted.
 

@@ -36,9 +36,13 @@ _PATH_SHOWN = 200
 
 
 class Guard:
-    """Admits only authenticated users; read-only users cannot change anything."""
+    """Admits only authenticated users; read-only users cannot change anything. Changes are logged
+    at this ``level``."""
 
-    def __init__(self, app: ASGIApp, users: Users, anonymous: Sequence[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, users: Users, anonymous: Sequence[str], level: int = logging.INFO
+    ) -> None:
+        self._level = level
         self._app = app
         self._users = users
         self._anonymous = {path.rstrip("/") for path in anonymous}
@@ -59,11 +63,21 @@ class Guard:
             message = f"{user} may only read"
             refusal = JSONResponse({"error_code": 403, "message": message}, 403)
             await refusal(scope, receive, send)
-        elif _only_reads(scope):
+        elif _only_reads(scope) or not log.isEnabledFor(self._level):
             await self._app(scope, receive, send)
         else:
             who = repr(user) if user else "somebody without a login"
-            await self._app(scope, receive, _logging(send, f"{_request(scope)}, by {who}"))
+            await self._app(scope, receive, self._logging(send, f"{_request(scope)}, by {who}"))
+
+    def _logging(self, send: Send, request: str) -> Send:
+        """Logs what became of a request that changes something."""
+
+        async def logged(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                log.log(self._level, "%s: %d", request, message["status"])
+            await send(message)
+
+        return logged
 
     def _user(self, scope: Scope, headers: Headers) -> str | None:
         """The authenticated user. The name in a certificate counts if no users are configured."""
@@ -101,17 +115,6 @@ def _request(scope: Scope) -> str:
     path = scope.get("raw_path", b"").decode("ascii", "replace")
     host, *_ = scope.get("client") or ("?",)
     return f"{scope['method']} {path[:_PATH_SHOWN]} from {host}"
-
-
-def _logging(send: Send, request: str) -> Send:
-    """Logs what became of a request that changes something."""
-
-    async def logged(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            log.info("%s: %d", request, message["status"])
-        await send(message)
-
-    return logged
 
 
 class Hosts:
@@ -166,13 +169,17 @@ def _host_of(origin: str) -> str:
 
 
 class Limit:
-    """Refuses bodies that are too large."""
+    """Refuses bodies that are too large, except for those of ``streams``."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, most: int, streams: re.Pattern[str]) -> None:
         self._app = app
         self._most = most
+        self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streams.fullmatch(scope.get("path", "")):
+            await self._app(scope, receive, send)
+            return
         read = 0
 
         async def counted() -> Message:

@@ -1,4 +1,4 @@
-"""The endpoints in addition to Kafka Connect's: ``/semel`` and ``/metrics``.
+"""The endpoints in addition to Kafka Connect's: ``/semel``.
 
 They tell of a connector what Kafka Connect has no answer for: its log, guarantee, ledger and lag,
 what it waits for, and its audits.
@@ -6,14 +6,11 @@ what it waits for, and its audits.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Response
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from fastapi import FastAPI, Query
 
 from semel.config.providers import Resolved
 from semel.core.redact import plain, redacted
@@ -105,15 +102,6 @@ def add_semel(
     def cancel_audit(name: Name) -> None:
         herder.lead()
         audits.cancel(name)
-
-
-def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
-    """What Prometheus scrapes. Other calls may fill the pool of threads, so it uses another."""
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        text = await asyncio.to_thread(generate_latest, registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _waits(waiting: Waiting | None) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -52,12 +52,16 @@ class Site:
 
 class RestServer:
     """Answers requests from its start until it is closed. Use it in a ``with`` statement.
+    ``at_end`` is awaited once all are answered.
 
     Raises:
         ServiceError: a port is taken, or a host is not this machine's.
     """
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(
+        self, sites: Sequence[Site], at_end: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._at_end = at_end
         self._sockets: list[_Listening] = []
         try:
             for site in sites:
@@ -91,6 +95,8 @@ class RestServer:
     def _serve(self) -> None:
         async def all_of_them() -> None:
             await asyncio.gather(*(server.serve() for server in self._servers))
+            if self._at_end is not None:
+                await self._at_end()
 
         try:
             asyncio.run(all_of_them())
@@ -162,8 +168,8 @@ class _Protocol(H11Protocol):
     def __init__(self, *facts: Any, places: _Listening, **more: Any) -> None:
         super().__init__(*facts, **more)
         self._places = places
-        self._phase: tuple[float | None, object] = (None, None)
-        self._since = 0.0
+        self._phase: tuple[object, ...] = ()
+        self._since, self._part = 0.0, 0
         self._unread, self._unread_since = 0, 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -184,21 +190,30 @@ class _Protocol(H11Protocol):
 
     def look(self, now: float) -> None:
         """End the connection if its client has used up its time."""
-        phase = self.patience, self.cycle  # the last request's cycle tells requests apart
+        patience = self.patience
+        phase = patience, self.cycle, self._part  # the last request's cycle tells requests apart
         if phase != self._phase:
             self._phase, self._since = phase, now
-        elif phase[0] is not None and now - self._since > phase[0]:
-            self._refuse()
+        elif patience is not None and now - self._since > patience:
+            self._refuse(patience)
         unread = self.transport.get_write_buffer_size()
         if not unread or not 0 <= self._unread - unread < _SLOWEST:
             self._unread, self._unread_since = unread, now
         elif now - self._unread_since > _STALLED_IN:
             self.transport.abort()
 
-    def _refuse(self) -> None:
+    def data_received(self, data: bytes) -> None:
+        """See :meth:`asyncio.Protocol.data_received`. A client that is being answered while it
+        sends is given the time anew for each part."""
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
+            self._part += 1
+        super().data_received(data)
+
+    def _refuse(self, patience: float) -> None:
         if self.transport.is_closing():
             return
-        if self._phase[0] != _IDLE and (self.cycle is None or not self.cycle.response_started):
+        if patience != _IDLE and (self.cycle is None or not self.cycle.response_started):
             self.transport.write(_TOO_LATE)
         self.transport.close()
 

@@ -1,0 +1,89 @@
+"""JSON as clients send it, and as it is answered."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from semel.proxy.errors import Refusal
+
+
+def loaded(text: bytes) -> Any:
+    """What a text says, if it is JSON as the standard has it, and another program could read it
+    when it is written again.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    try:
+        found = json.loads(text, parse_float=_float, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if b"\\u" in text:
+        _check_texts(found)
+    return found
+
+
+def written(value: Any) -> bytes:
+    """JSON, as short as it gets.
+
+    Raises:
+        ValueError: it is nested too deeply, or not JSON.
+    """
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        ).encode()
+    except (RecursionError, TypeError) as error:
+        raise ValueError(f"it cannot be written as JSON: {error}") from None
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _check_texts(found: Any) -> None:
+    try:
+        written(found)
+    except UnicodeEncodeError:
+        raise ValueError("it has half of a surrogate pair, which is no character") from None
+
+
+_BYTES = "application/octet-stream"
+
+
+class JsonRoute(APIRoute):
+    """Reads bodies by :func:`loaded`, whatever the media type calls them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            if self.body_field is not None and (body := await request.body()):
+                try:
+                    request._json = loaded(body)
+                except ValueError as error:
+                    raise Refusal(400, f"The body is not JSON: {error}") from None
+                kind = request.headers.get("content-type", "")
+                if kind in ("", _BYTES):  # FastAPI takes bodies of other types for text
+                    request.scope["headers"] = [
+                        *((n, v) for n, v in request.scope["headers"] if n != b"content-type"),
+                        (b"content-type", b"application/json"),
+                    ]
+                    request = Request(request.scope, request.receive)
+                    request._body, request._json = body, loaded(body)
+            return await answer(request)
+
+        return read

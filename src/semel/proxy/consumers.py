@@ -1,0 +1,457 @@
+"""Consumer instances: each is a Kafka consumer that lives between requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.core.patterns import compiled
+from semel.kafka.answers import UNBOUNDED
+from semel.kafka.clients import QUIET
+from semel.kafka.errors import GONE
+from semel.proxy.errors import (
+    Refusal,
+    already_exists,
+    illegal_state,
+    instance_not_found,
+    of_kafka,
+    too_many,
+    wrong_consumer,
+)
+from semel.proxy.kafka import Kafka
+from semel.proxy.media import Embedded
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_BATCH = 500
+_SHORTEST, _LONGEST = 0.002, 0.05
+"""Seconds between two looks whether records have come."""
+_LOOKS_EVERY = 1.0
+_MATCHES_EVERY = 10.0
+"""Seconds between two looks for new topics that a pattern matches."""
+_SEEKS_FOR, _SEEK_PAUSE = 5.0, 0.05
+_ANSWERS_IN = 15.0
+_MARK = "@"
+"""Parts the name of an instance from its proxy's URL in the client.id of a group's members."""
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """How an instance was created."""
+
+    group: str
+    id: str
+    embedded: Embedded
+    auto_offset_reset: str
+    auto_commit: bool
+    fetch_min_bytes: int
+    timeout_ms: int
+
+
+class Session:
+    """One instance. Its methods are called one at a time."""
+
+    def __init__(self, given: Instance, kafka: Kafka, url: str) -> None:
+        self.given = given
+        self._kafka = kafka
+        self._consumer = Consumer(
+            {
+                "enable.auto.commit": given.auto_commit,
+                # What was read is not yet what a client has received.
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": given.auto_offset_reset,
+                "isolation.level": "read_committed",
+                "check.crcs": True,
+                "session.timeout.ms": 30_000,
+                "max.poll.interval.ms": 86_400_000,  # the proxy has its own limit for idle ones
+                "queued.max.messages.kbytes": 16_384,
+                "fetch.message.max.bytes": 1_048_576,
+                "fetch.wait.max.ms": 100,
+                "allow.auto.create.topics": False,
+                "log_level": 0,
+                **kafka.consumer,
+                "group.id": given.group,
+                "client.id": f"{given.id}{_MARK}{url}",
+            },
+            logger=QUIET,
+        )
+        self.lock = asyncio.Lock()
+        self.used = time.monotonic()
+        self.topics: list[str] = []
+        self._pattern: str | None = None
+        self._matched_at = 0.0
+        self._assigned: list[Place] = []
+        self._kept: deque[Message] = deque()
+        self._positions: dict[Place, int] = {}
+
+    def subscribe(self, topics: list[str], pattern: str | None) -> None:
+        """Raises Refusal: it is assigned partitions, or Kafka refuses."""
+        if self._assigned:
+            raise illegal_state("this consumer is assigned partitions, so it cannot subscribe")
+        self._pattern, self._matched_at = pattern, 0.0
+        self.topics = topics
+        if pattern is None:
+            self._consumer.subscribe(topics)
+        else:
+            self._match()
+
+    def unsubscribe(self) -> None:
+        self._consumer.unsubscribe()
+        self._consumer.unassign()
+        self.topics, self._assigned, self._pattern = [], [], None
+        self._forget()
+
+    def assign(self, places: Sequence[Place]) -> None:
+        """Raises Refusal: it is subscribed to topics."""
+        if self.topics or self._pattern is not None:
+            raise illegal_state("this consumer is subscribed to topics, so it cannot be assigned")
+        gone = set(self._assigned) - set(places)
+        known = {p: at for p, at in self._positions.items() if p not in gone}
+        self._forget()
+        self._positions = known
+        starts = [KafkaPartition(t, p, known.get((t, p), _STORED)) for t, p in places]
+        self._consumer.assign(starts)
+        self._assigned = list(places)
+
+    def assignment(self) -> list[Place]:
+        if self._assigned:
+            return self._assigned
+        return [(each.topic, each.partition) for each in self._consumer.assignment()]
+
+    def seek(self, offsets: Mapping[Place, int]) -> None:
+        """Go on from these offsets.
+
+        Raises:
+            Refusal: a partition is not assigned to it.
+        """
+        assigned = self.assignment()
+        for topic, partition in offsets:
+            if (topic, partition) not in assigned:
+                raise illegal_state(f"No current assignment for partition {topic}-{partition}")
+        offsets = {place: self._resolved(place, at) for place, at in offsets.items()}
+        self._kept = deque(m for m in self._kept if _place(m) not in offsets)
+        if self._assigned:  # librdkafka cannot seek before it has begun to fetch
+            known = self._positions | dict(offsets)
+            self._consumer.assign(
+                [KafkaPartition(t, p, known.get((t, p), _STORED)) for t, p in self._assigned]
+            )
+        else:
+            for (topic, partition), offset in offsets.items():
+                self._seek(KafkaPartition(topic, partition, offset))
+        for place, offset in offsets.items():
+            self._positions[place] = offset
+
+    def _resolved(self, place: Place, offset: int) -> int:
+        """The offset that the end of a partition is now: it would be a later one at each use."""
+        if offset != END:
+            return offset
+        _, end = self._consumer.get_watermark_offsets(KafkaPartition(*place), _ANSWERS_IN)
+        return int(end)
+
+    def _seek(self, place: KafkaPartition) -> None:
+        until = time.monotonic() + _SEEKS_FOR
+        while True:
+            try:
+                self._consumer.seek(place)
+                return
+            except KafkaException as error:
+                # A partition that was just assigned is not fetched yet.
+                if error.args[0].code() != KafkaError._STATE or time.monotonic() > until:
+                    raise illegal_state(error.args[0].str()) from None
+                time.sleep(_SEEK_PAUSE)
+
+    def poll(self) -> list[Message]:
+        """What has come, without waiting.
+
+        Raises:
+            Refusal: the consumer has failed.
+        """
+        if self._kept:
+            found = list(self._kept)
+            self._kept.clear()
+            return found
+        if self._pattern is not None and time.monotonic() - self._matched_at > _MATCHES_EVERY:
+            self._match()
+        messages, failed = [], None
+        for message in self._consumer.consume(_BATCH, 0):
+            error = message.error()
+            if error is None:
+                messages.append(message)
+            elif error.code() in GONE and self.topics:
+                log.warning("consumer %s of group %s: %s", self.given.id, self.given.group, error)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                failed = of_kafka(error, message.topic() or "")
+        if failed is not None:
+            self._kept.extend(messages)
+            raise failed
+        return messages
+
+    def _match(self) -> None:
+        """Subscribe to the topics that match by now. librdkafka would match them without a limit
+        of time."""
+        assert self._pattern is not None
+        fits = compiled(self._pattern)
+        known = self._consumer.list_topics(timeout=_ANSWERS_IN).topics
+        topics = sorted(t for t in known if not t.startswith("__") and fits.fullmatch(t))
+        self._matched_at = time.monotonic()
+        if topics != self.topics:
+            self.topics = topics
+            self._consumer.subscribe(topics) if topics else self._consumer.unsubscribe()
+
+    def keep(self, messages: Iterable[Message]) -> None:
+        """Put back what a client has not received, for the next request."""
+        self._kept.extendleft(reversed(list(messages)))
+
+    def passed(self, messages: Iterable[Message]) -> None:
+        """Note what a client is sent."""
+        moved: dict[Place, int] = {}
+        for message in messages:
+            moved[_place(message)] = int(message.offset() or 0) + 1
+        self._positions |= moved
+        if self.given.auto_commit and moved:
+            with suppress(KafkaException):  # it belongs to another member by now
+                self._consumer.store_offsets(
+                    offsets=[KafkaPartition(t, p, at) for (t, p), at in moved.items()]
+                )
+
+    def commit(self, offsets: Sequence[KafkaPartition] | None) -> list[KafkaPartition]:
+        """Commit these offsets, or those of all records that were sent."""
+        if offsets is None:
+            own = set(self.assignment())
+            positions = self._positions.items()
+            offsets = [
+                KafkaPartition(t, p, at) for (t, p), at in positions if (t, p) in own and at >= 0
+            ]
+        if not offsets:
+            return []
+        done = self._consumer.commit(offsets=list(offsets), asynchronous=False)
+        for each in done or ():
+            if each.error is not None:
+                raise of_kafka(each.error)
+        return list(done or ())
+
+    def committed(self, places: Sequence[Place]) -> list[KafkaPartition]:
+        asked = [KafkaPartition(t, p) for t, p in places]
+        found = self._consumer.committed(asked, timeout=_ANSWERS_IN)
+        return [each for each in found if each.offset >= 0]
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._kept.clear()
+        self._consumer.close()
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._positions = {}
+
+
+_STORED = OFFSET_INVALID
+"""Where the group has committed, or else ``auto.offset.reset``."""
+BEGINNING, END = OFFSET_BEGINNING, OFFSET_END
+
+
+class Sessions:
+    """All instances of this proxy. Those that stay idle are closed."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._config = kafka.config
+        self._sessions: dict[tuple[str, str], Session] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def create(self, given: Instance) -> str:
+        """Start an instance. Returns its URL.
+
+        Raises:
+            Refusal: it is there already, or there are too many, or its settings are wrong.
+        """
+        name = given.group, given.id
+        if name in self._sessions:
+            raise already_exists(*name)
+        if len(self._sessions) >= self._config.max_consumers:
+            raise too_many(f"This proxy has {len(self._sessions)} consumers already")
+        try:
+            self._sessions[name] = Session(given, self._kafka, self._config.url)
+        except KafkaException as error:
+            raise wrong_consumer(error.args[0].str()) from None
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._close_idle())
+        return instance_url(self._config.url, *name)
+
+    def new_id(self) -> str:
+        """A name for an instance that was given none. It tells other proxies where it is."""
+        where = self._config.url.encode().hex()
+        return "-".join(
+            filter(None, ["rest-consumer", self._config.proxy_id, uuid.uuid4().hex, where])
+        )
+
+    async def use(self, group: str, instance: str, call: Callable[[Session], T]) -> T:
+        """What a call that blocks finds; one at a time for each instance.
+
+        Raises:
+            Refusal: there is no such instance, or Kafka refuses.
+        """
+        return await self.using(group, instance, lambda session: self._kafka.call(call, session))
+
+    async def using(self, group: str, instance: str, act: Callable[[Session], Awaitable[T]]) -> T:
+        """The same for what awaits."""
+        session = await self._found(group, instance)
+        session.used = time.monotonic()
+        try:
+            async with session.lock:
+                if self._sessions.get((group, instance)) is not session:
+                    raise instance_not_found(group, instance)
+                return await act(session)
+        finally:
+            session.used = time.monotonic()
+
+    async def read(
+        self,
+        group: str,
+        instance: str,
+        *,
+        timeout_ms: int,
+        most_bytes: int,
+        hand_over: Callable[[Session, list[Message]], Awaitable[T]],
+    ) -> T:
+        """Wait for records, and hand them over: what that raises leaves them to the next
+        request."""
+
+        async def act(session: Session) -> T:
+            least = max(session.given.fetch_min_bytes, 1)
+            until = time.monotonic() + timeout_ms / 1000
+            found: list[Message] = []
+            size, pause = 0, _SHORTEST
+            try:
+                while True:
+                    came = await self._kafka.call(session.poll)
+                    for at, message in enumerate(came):
+                        more = _size(message)
+                        if found and size + more > most_bytes:
+                            session.keep(came[at:])
+                            break
+                        found.append(message)
+                        size += more
+                    else:
+                        left = until - time.monotonic()
+                        if size < most_bytes and left > 0 and (came or size < least):
+                            pause = _SHORTEST if came else min(2 * pause, _LONGEST)
+                            await asyncio.sleep(min(pause, left))
+                            continue
+                    break
+                answer = await hand_over(session, found)
+            except BaseException:
+                session.keep(found)
+                raise
+            session.passed(found)
+            return answer
+
+        return await self.using(group, instance, act)
+
+    async def delete(self, group: str, instance: str) -> None:
+        """Raises Refusal: there is no such instance."""
+        await self._found(group, instance)
+        session = self._sessions.pop((group, instance), None)
+        if session is None:
+            raise instance_not_found(group, instance)
+        await self._close(session)
+
+    async def close(self) -> None:
+        """Close all."""
+        if self._watch is not None:
+            self._watch.cancel()
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*map(self._close, sessions), return_exceptions=True)
+
+    async def _close(self, session: Session) -> None:
+        async with session.lock:
+            await self._kafka.call(session.close)
+
+    async def _close_idle(self) -> None:
+        while self._sessions:
+            await asyncio.sleep(_LOOKS_EVERY)
+            oldest = time.monotonic() - self._config.instance_timeout_ms / 1000
+            for name, session in list(self._sessions.items()):
+                if session.used < oldest and not session.lock.locked():
+                    log.info("consumer %s of group %s was idle, and is closed", name[1], name[0])
+                    del self._sessions[name]
+                    with suppress(Refusal):
+                        await self._close(session)
+
+    async def _found(self, group: str, instance: str) -> Session:
+        session = self._sessions.get((group, instance))
+        if session is not None:
+            return session
+        owner = await self._owner(group, instance)
+        if owner:
+            raise Elsewhere(owner)
+        raise instance_not_found(group, instance)
+
+    async def _owner(self, group: str, instance: str) -> str:
+        """The URL of the other proxy that has an instance, as its name says, or the group."""
+        peers = {url.rstrip("/") for url in self._config.peers}
+        if not peers:
+            return ""
+        with suppress(ValueError):
+            url = bytes.fromhex(instance.rpartition("-")[2]).decode()
+            if url in peers:
+                return url
+        with suppress(KafkaException, Refusal):
+            described = await self._kafka.answer(
+                lambda admin: admin.describe_consumer_groups([group], request_timeout=UNBOUNDED)[
+                    group
+                ]
+            )
+            for member in described.members:
+                name, _, url = member.client_id.rpartition(_MARK)
+                if name == instance and url in peers:
+                    return str(url)
+        return ""
+
+
+class Elsewhere(Exception):
+    """Another proxy has the instance."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+
+def instance_url(base: str, group: str, instance: str) -> str:
+    """Where an instance answers."""
+    from urllib.parse import quote
+
+    return f"{base}/consumers/{quote(group, safe='')}/instances/{quote(instance, safe='')}"
+
+
+def _place(message: Message) -> Place:
+    return str(message.topic()), int(message.partition() or 0)
+
+
+def _size(message: Message) -> int:
+    found: Any = len(message)
+    return int(found) + len(message.key() or b"")

@@ -1,0 +1,295 @@
+"""The formats of embedded keys and values: between JSON in a body and bytes in Kafka."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from semel.config import section_of
+from semel.config.extras import require
+from semel.config.proxy import REGISTRY, ProxyConfig
+from semel.converters.avro.parse import parse
+from semel.converters.registry.client import AVRO, JSON, PROTOBUF, Registry, Schema, UnknownSchema
+from semel.converters.registry.config import RegistryKeys, registry
+from semel.converters.registry.framing import HEADER
+from semel.core.errors import ConfigError, ServiceError, Unavailable
+from semel.proxy.bodies import loaded, written
+from semel.proxy.errors import (
+    Refusal,
+    not_convertible,
+    not_registered,
+    schema_missing,
+    wrong_schema,
+)
+from semel.proxy.media import Embedded
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+
+TYPES = {Embedded.AVRO: AVRO, Embedded.JSONSCHEMA: JSON, Embedded.PROTOBUF: PROTOBUF}
+"""What a registry calls the formats that have schemas."""
+_LARGEST_SCHEMA = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """How the keys or values of a request are written, and with which schema."""
+
+    encode: Encode
+    schema_id: int | None = None
+    subject: str | None = None
+    kind: str = ""
+
+    def bytes_of(self, value: Any) -> bytes | None:
+        """A key or a value; null stays null.
+
+        Raises:
+            Refusal: it does not fit.
+        """
+        try:
+            return None if value is None else self.encode(value)
+        except (ValueError, RecursionError) as error:
+            raise not_convertible(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaGiven:
+    """The schema that a request names: its text, or its id, or where to find it in the registry."""
+
+    text: str | None = None
+    id: int | None = None
+    subject: str | None = None
+    version: int | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self != SchemaGiven()
+
+
+class Formats:
+    """Encoders and decoders of one proxy. Those with schemas block: call them in a thread."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self._registry: Registry | None = None
+        if config.registry_url:
+            given = {REGISTRY: ",".join(config.registry_url)}
+            given |= {k: v for k, v in config.originals.items() if k.startswith("schema.registry.")}
+            keys = section_of(RegistryKeys, given, "", otherwise=REGISTRY)
+            require("jsonschema", "rest", {"jsonschema_rs": "jsonschema-rs"}, key=REGISTRY)
+            self._registry = registry(keys, "schema.registry")
+
+    def encoder(
+        self, embedded: Embedded | None, topic: str, given: SchemaGiven, *, is_key: bool
+    ) -> Encoder:
+        """How to write keys or values. Without a format, the schema tells it.
+
+        Raises:
+            Refusal: there is no schema, or it cannot be used.
+        """
+        if embedded is Embedded.BINARY:
+            return Encoder(_of_base64)
+        if embedded is Embedded.JSON:
+            return Encoder(written)
+        if not given.is_there:
+            raise schema_missing(is_key=is_key)
+        subject = given.subject or f"{topic}-{'key' if is_key else 'value'}"
+        kind = None if embedded is None else TYPES[embedded]
+        schema = self._schema(kind, subject, given)
+        try:
+            encode, _ = _codec(schema)
+        except (ValueError, RecursionError) as error:
+            raise wrong_schema(str(error)) from None
+        header = b"\0" + schema.id.to_bytes(4, "big")
+        named = next(each.name for each, kind in TYPES.items() if kind == schema.type)
+        return Encoder(lambda value: header + encode(value), schema.id, subject, named)
+
+    def decoded(self, embedded: Embedded, value: bytes | None) -> Any:
+        """A key or a value as a body has it; null stays null.
+
+        Raises:
+            ValueError: it is not in this format.
+            Refusal: the registry does not answer.
+        """
+        if value is None:
+            return None
+        if embedded is Embedded.BINARY:
+            return base64.b64encode(value).decode()
+        if embedded is Embedded.JSON:
+            return loaded(value)
+        if len(value) < HEADER or value[0]:
+            raise ValueError("it was not written with a schema registry")
+        schema = self._found(lambda known: known.schema(int.from_bytes(value[1:HEADER], "big")))
+        if schema.type != TYPES[embedded]:
+            raise ValueError(f"schema {schema.id} is of type {schema.type}")
+        _, decode = _codec(schema)
+        return decode(value[HEADER:])
+
+    def _schema(self, kind: str | None, subject: str, given: SchemaGiven) -> Schema:
+        """Raises Refusal: there is none, or it is of another type."""
+
+        def find(known: Registry) -> Schema:
+            if given.id is not None:
+                return known.schema(given.id)
+            if given.text is not None:
+                written_as = kind or AVRO
+                _check(written_as, given.text)
+                number = known.id_of(subject, written_as, given.text, register=True)
+                return Schema(written_as, given.text, id=number)
+            if given.version is not None:
+                return known.version(subject, given.version)
+            found = known.latest(subject)
+            if found is None:
+                raise UnknownSchema(f"subject {subject} has no schema")
+            return found
+
+        found = self._found(find)
+        if kind is not None and found.type != kind:
+            raise wrong_schema(f"schema {found.id} is of type {found.type}, not {kind}")
+        return found
+
+    def _found(self, ask: Callable[[Registry], Schema]) -> Schema:
+        if self._registry is None:
+            raise not_registered(f"the proxy has no schema registry: set {REGISTRY}")
+        try:
+            return ask(self._registry)
+        except UnknownSchema as error:
+            raise not_registered(str(error)) from None
+        except Unavailable as error:
+            raise Refusal(503, str(error), 50302) from None
+        except (ConfigError, ServiceError) as error:
+            raise not_registered(str(error)) from None
+
+
+def _check(kind: str, text: str) -> None:
+    """Raises Refusal: a text is no schema, so it is not even registered."""
+    if len(text) > _LARGEST_SCHEMA:
+        raise wrong_schema(f"it has more than {_LARGEST_SCHEMA} characters")
+    try:
+        _codec(Schema(kind, text))
+    except (ValueError, RecursionError) as error:
+        raise wrong_schema(str(error)) from None
+
+
+@lru_cache(maxsize=1000)
+def _codec(schema: Schema) -> tuple[Encode, Decode]:
+    """How values of a schema are written and read. Raises ValueError: it is not a schema."""
+    made = {AVRO: _avro, JSON: _json, PROTOBUF: _protobuf}.get(schema.type)
+    if made is None:
+        raise ValueError(f"schemas of type {schema.type} are not supported")
+    return made(schema)
+
+
+def _avro(schema: Schema) -> tuple[Encode, Decode]:
+    from semel.converters.avro.rows import Damaged
+    from semel.proxy.avro_json import JsonReader, encoded
+
+    node = parse(schema.text, [text for _, text in schema.references], full_names=True)
+
+    def decode(value: bytes) -> Any:
+        try:
+            return JsonReader(value).whole(node)
+        except Damaged as error:
+            raise ValueError(str(error)) from None
+
+    return lambda value: encoded(node, value), decode
+
+
+def _json(schema: Schema) -> tuple[Encode, Decode]:
+    import jsonschema_rs
+
+    def retrieve(uri: str) -> Any:
+        known = dict(schema.references)
+        if uri not in known:
+            raise ValueError(f"it refers to {uri}, which is not among its references")
+        return loaded(known[uri].encode())
+
+    try:
+        validator = jsonschema_rs.validator_for(
+            loaded(schema.text.encode()),
+            retriever=retrieve,
+            pattern_options=jsonschema_rs.RegexOptions(),
+        )
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        raise ValueError(f"not a JSON Schema: {error}") from None
+
+    def encode(value: Any) -> bytes:
+        try:
+            validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            raise ValueError(error.message) from None
+        return written(value)
+
+    return encode, loaded
+
+
+def _protobuf(schema: Schema) -> tuple[Encode, Decode]:
+    from google.protobuf import json_format, message_factory
+    from google.protobuf.message import DecodeError
+
+    from semel.converters.protobuf.compiler import compiled
+
+    file = compiled(schema.text, schema.references)
+    messages = list(file.message_types_by_name.values())
+    if not messages:
+        raise ValueError("it has no message")
+    first = message_factory.GetMessageClass(messages[0])
+
+    def encode(value: Any) -> bytes:
+        try:
+            made = json_format.ParseDict(value, first(), max_recursion_depth=100)
+        except (json_format.ParseError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(str(error)) from None
+        return b"\0" + bytes(made.SerializeToString())
+
+    def decode(value: bytes) -> Any:
+        path, rest = _indexes(value)
+        kind = messages[path[0]] if path[0] < len(messages) else None
+        for index in path[1:]:
+            inner = [] if kind is None else kind.nested_types
+            kind = inner[index] if index < len(inner) else None
+        if kind is None:
+            raise ValueError("it is of a message that its schema does not have")
+        try:
+            found = message_factory.GetMessageClass(kind).FromString(rest)
+            return json_format.MessageToDict(found, preserving_proto_field_name=True)
+        except (DecodeError, json_format.Error, TypeError, RecursionError) as error:
+            raise ValueError(str(error)) from None
+
+    return encode, decode
+
+
+def _indexes(value: bytes) -> tuple[Sequence[int], bytes]:
+    """Which message follows, and the message."""
+    numbers: list[int] = []
+    wanted, at = 1, 0
+    while len(numbers) < wanted:
+        found = shift = 0
+        while True:
+            if at >= len(value) or shift > 28:
+                raise ValueError("its message indexes are damaged")
+            byte = value[at]
+            found |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                break
+        number = (found >> 1) ^ -(found & 1)
+        if number < 0 or number > 100:
+            raise ValueError("its message indexes are damaged")
+        if wanted == 1 and not numbers and number:
+            numbers, wanted = [number], number + 1
+        else:
+            numbers.append(number)
+    return (numbers[1:] or [0]), value[at:]
+
+
+def _of_base64(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError("binary keys and values are base64 strings")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64") from None

@@ -1,0 +1,90 @@
+"""Content negotiation of v2: how records are embedded in requests and answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fastapi import Request, Response
+
+from semel.proxy.bodies import written
+from semel.proxy.errors import not_acceptable, unsupported
+
+JSON = "application/json"
+V2 = "application/vnd.kafka.v2+json"
+_EMBEDDED = re.compile(r"application/vnd\.kafka\.(binary|json|avro|jsonschema|protobuf)\.v2\+json")
+_ANY = ("", "*/*", "application/*")
+
+
+class Embedded(StrEnum):
+    """How keys and values are written in a body."""
+
+    BINARY = "binary"
+    JSON = "json"
+    AVRO = "avro"
+    JSONSCHEMA = "jsonschema"
+    PROTOBUF = "protobuf"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """What a request's headers say. ``sent`` and ``wanted`` are the formats of its records and of
+    those in its answer, if they name one; ``answer`` is the type of the answer."""
+
+    sent: Embedded | None
+    wanted: Embedded | None
+    answer: str
+
+
+def negotiated(request: Request) -> None:
+    """Note the media types of a request in its state.
+
+    Raises:
+        Refusal: one of them is not v2's.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    sent = embedded_of(kind)
+    if sent is None and kind not in ("", JSON, V2, "application/octet-stream"):
+        raise unsupported(kind)
+    accept = request.headers.get("accept", "")
+    for each in preferred(accept):
+        if each in _ANY or each in (JSON, V2):
+            answer = JSON if each == JSON else V2
+            break
+        if embedded_of(each) is not None:
+            answer = each
+            break
+    else:
+        raise not_acceptable(accept)
+    request.state.media = Media(sent, embedded_of(answer), answer)
+
+
+def embedded_of(kind: str) -> Embedded | None:
+    """The format that a media type names."""
+    found = _EMBEDDED.fullmatch(kind)
+    return Embedded(found[1]) if found else None
+
+
+def media_of(request: Request) -> Media:
+    """What :func:`negotiated` has noted."""
+    found: Media = getattr(request.state, "media", Media(None, None, V2))
+    return found
+
+
+def answer(request: Request, body: Any, status: int = 200) -> Response:
+    """An answer of the type that the client accepts."""
+    return Response(written(body), status, media_type=media_of(request).answer)
+
+
+def preferred(accept: str) -> list[str]:
+    """The types of an Accept header, the best first."""
+    found = []
+    for part in accept.split(","):
+        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weight = next((p[2:] for p in parameters if p.startswith("q=")), "1")
+        number = float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0
+        if number > 0:
+            found.append((number, kind))
+    return [kind for _, kind in sorted(found, key=lambda each: -each[0])]

@@ -1,0 +1,166 @@
+"""Reads a partition from any offset, without a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from semel.kafka.clients import QUIET
+from semel.kafka.errors import SEEK_AGAIN
+from semel.proxy.errors import Refusal, of_kafka, too_many
+from semel.proxy.kafka import Kafka
+
+T = TypeVar("T")
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+_BATCH = 500
+_LEAST = 5.0
+"""Seconds that a read takes at least until it knows that nothing is there."""
+
+
+class OutOfRange(Refusal):
+    """A position whose records are gone, or that the log has not reached."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(
+            416,
+            f"{topic}-{partition} has no offset {offset}: its records were deleted, or its log was "
+            "cut. GET .../offsets tells which offsets it has",
+            41601,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Records of a partition, and where the next begin. ``is_end``: nothing more is there yet."""
+
+    messages: list[Message]
+    next: int
+    is_end: bool
+
+
+class LogReader:
+    """One client that reads wherever it is sent, one call at a time."""
+
+    def __init__(self, client: Mapping[str, Any], isolation: str) -> None:
+        self._consumer = Consumer(
+            {
+                "check.crcs": True,
+                "queued.max.messages.kbytes": 8192,
+                "fetch.message.max.bytes": 1_048_576,
+                "fetch.wait.max.ms": 20,  # a fetch that finds nothing marks the end
+                "allow.auto.create.topics": False,
+                "log_level": 0,
+                **client,
+                "group.id": "semel-rest-readers",  # librdkafka wants one; it is never joined
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": isolation,
+            },
+            logger=QUIET,
+        )
+        self.isolation = isolation
+        self.at: tuple[str, int, int] = ("", 0, 0)
+        """What it reads next."""
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        most: int,
+        most_bytes: int,
+        until: float,
+        epoch: int = -1,
+    ) -> Slice:
+        """Records from an offset on, as soon as there are some, or at the end of the time. If the
+        record before was of this leader epoch, a log that was cut since is noticed.
+
+        Raises:
+            Refusal: they cannot be read.
+        """
+        if self.at != (topic, partition, offset):
+            place = KafkaPartition(topic, partition, offset, leader_epoch=epoch)
+            self._consumer.assign([place])
+        self.at = ("", 0, 0)
+        messages: list[Message] = []
+        position, size, is_end = offset, 0, False
+        longest = max(until, time.monotonic() + _LEAST)
+        while len(messages) < most and size < most_bytes:
+            left = (until if is_end else longest) - time.monotonic()
+            if left <= 0 or (is_end and messages):
+                break
+            came = self._consumer.consume(1, left)
+            came += self._consumer.consume(min(_BATCH, most - len(messages) - 1), 0)
+            for message in came:
+                error = message.error()
+                if error is None:
+                    messages.append(message)
+                    size += len(message) + len(message.key() or b"")
+                    position, is_end = int(message.offset() or 0) + 1, False
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    position, is_end = int(message.offset() or 0), True
+                elif error.code() in SEEK_AGAIN:
+                    raise OutOfRange(topic, partition, offset)
+                else:
+                    raise of_kafka(error, topic)
+        self.at = topic, partition, position
+        return Slice(messages, position, is_end)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Readers:
+    """The readers of a proxy. One that stands where a request continues is taken first: it has
+    fetched already."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._idle: list[LogReader] = []
+        self._places = asyncio.Semaphore(kafka.config.max_readers)
+
+    async def use(
+        self,
+        isolation: str,
+        place: tuple[str, int, int],
+        act: Callable[[LogReader], Awaitable[T]],
+    ) -> T:
+        """What is found with a reader.
+
+        Raises:
+            Refusal: none is free in time.
+        """
+        try:
+            await asyncio.wait_for(
+                self._places.acquire(), self._kafka.config.reader_timeout_ms / 1000
+            )
+        except TimeoutError:
+            raise too_many("Too many requests read from partitions") from None
+        try:
+            fit = [r for r in self._idle if r.isolation == isolation]
+            reader = next((r for r in fit if r.at == place), fit[0] if fit else None)
+            if reader is not None:
+                self._idle.remove(reader)
+            else:
+                reader = await self._kafka.call(LogReader, self._kafka.consumer, isolation)
+            try:
+                found = await act(reader)
+            except BaseException:
+                await self._kafka.call(reader.close)
+                raise
+            self._idle.append(reader)
+            return found
+        finally:
+            self._places.release()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,189 @@
+"""Reads without a consumer: the client keeps the position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from confluent_kafka import Message
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from semel.config import whole
+from semel.core.quoting import named
+from semel.proxy.bodies import JsonRoute, written
+from semel.proxy.errors import Refusal, not_acceptable
+from semel.proxy.formats import Formats
+from semel.proxy.kafka import Kafka
+from semel.proxy.media import JSON, Embedded, embedded_of, preferred
+from semel.proxy.paths import Partition
+from semel.proxy.reading import COMMITTED, LogReader, Readers, Slice
+from semel.proxy.records import headers_shown
+from semel.proxy.streams import Streamed
+from semel.proxy.v2.topics import ends
+
+NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
+_INT, _LONG = 2**31 - 1, 2**63 - 1
+_MOST, _MOST_BYTES = 500, 1024 * 1024
+_LOOKS = 1.0
+"""Seconds that a stream waits for records before it looks whether its client is still there."""
+_BEATS = 15.0
+"""Seconds after which a stream says that it is alive."""
+_BEAT = {NDJSON: b"\n", EVENTS: b": \n\n"}
+
+
+def routes(kafka: Kafka, formats: Formats, readers: Readers) -> APIRouter:
+    """The records of a partition."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.get("/topics/{topic}/partitions/{partition}/records")
+    async def records(
+        topic: str,
+        partition: Partition,
+        request: Request,
+        offset: Annotated[str, Query(max_length=32)] = "earliest",
+        isolation: Literal["read_committed", "read_uncommitted"] = COMMITTED,
+        form: Annotated[str | None, Query(alias="format", max_length=32)] = None,
+        leader_epoch: Annotated[int | None, Query(ge=-1, le=_INT)] = None,
+        timeout: Annotated[int, Query(ge=0, le=_INT)] = 0,
+        max_records: Annotated[int, Query(ge=1, le=_INT)] = _MOST,
+        max_bytes: Annotated[int, Query(ge=1, le=_LONG)] = _MOST_BYTES,
+        follow: bool = True,
+        last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+    ) -> Response:
+        await kafka.check_partition(topic, partition)
+        kind, embedded = _wanted(request.headers.get("accept", ""), form)
+        position = await _position(topic, partition, offset, last_event_id)
+        most = min(max_records, kafka.config.max_records)
+        size = min(max_bytes, kafka.config.request_max_bytes)
+        epoch = -1 if leader_epoch is None else leader_epoch
+
+        async def read(position: int, epoch: int, wait: float) -> Slice:
+            async def act(reader: LogReader) -> Slice:
+                return await kafka.call(
+                    reader.read,
+                    *(topic, partition, position),
+                    most=most,
+                    most_bytes=size,
+                    until=time.monotonic() + wait,
+                    epoch=epoch,
+                )
+
+            return await readers.use(isolation, (topic, partition, position), act)
+
+        if kind in _BEAT:
+            first = await read(position, epoch, 0)
+            found = _followed(first, read, kind, embedded, request, follow=follow)
+            return Streamed(found, kind)
+        wait = min(timeout, kafka.config.max_wait_ms) / 1000
+        found_now = await read(position, epoch, wait)
+        body = await kafka.call(_body, formats, embedded, found_now, leader_epoch)
+        return Response(body, media_type=kind)
+
+    async def _position(topic: str, partition: int, offset: str, last: str | None) -> int:
+        if last is not None:
+            return _number("Last-Event-ID", last) + 1
+        if offset not in ("earliest", "latest"):
+            return _number("offset", offset)
+        first, end = await ends(kafka, topic, partition)
+        return first if offset == "earliest" else end
+
+    async def _followed(
+        found: Slice, read: Any, kind: str, embedded: Embedded, request: Request, *, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """Each record as it comes, until the client goes."""
+        beat = time.monotonic()
+        while True:
+            if found.messages:
+                yield await kafka.call(_lines, formats, embedded, kind, found.messages)
+                beat = time.monotonic()
+            elif found.is_end and not follow:
+                return
+            if time.monotonic() - beat > _BEATS:
+                yield _BEAT[kind]
+                beat = time.monotonic()
+            if await request.is_disconnected():
+                return
+            try:
+                found = await read(found.next, -1, _LOOKS if follow else 0)
+            except Refusal as refused:
+                if refused.status != 429:
+                    yield _last(kind, refused)
+                    return
+
+    return router
+
+
+def _number(what: str, text: str) -> int:
+    try:
+        return whole(text, 0, _LONG - 1)
+    except ValueError as error:
+        raise Refusal(400, f"{what}: {named(text)} {error}, earliest or latest") from None
+
+
+def _wanted(accept: str, form: str | None) -> tuple[str, Embedded]:
+    """The type of the answer, and the format of its records.
+
+    Raises:
+        Refusal: it is none.
+    """
+    given = Embedded.BINARY
+    if form is not None:
+        if form.lower() not in Embedded.__members__.values():
+            raise Refusal(400, f"format={named(form)} must be one of {', '.join(Embedded)}")
+        given = Embedded(form.lower())
+    for each in preferred(accept):
+        if each in (NDJSON, EVENTS):
+            return each, given
+        if each in ("", "*/*", "application/*", JSON):
+            return JSON, given
+        embedded = embedded_of(each)
+        if embedded is not None:
+            return each, embedded
+    raise not_acceptable(accept)
+
+
+def _body(formats: Formats, embedded: Embedded, found: Slice, epoch: int | None) -> bytes:
+    last = found.messages[-1].leader_epoch() if found.messages else epoch
+    return written(
+        {
+            "records": [_shown(formats, embedded, each) for each in found.messages],
+            "next_offset": found.next,
+            "leader_epoch": None if last is None or last < 0 else last,
+            "is_end": found.is_end,
+        }
+    )
+
+
+def _lines(formats: Formats, embedded: Embedded, kind: str, messages: list[Message]) -> bytes:
+    lines = []
+    for each in messages:
+        line = written(_shown(formats, embedded, each))
+        if kind == EVENTS:
+            line = b"id: %d\ndata: %s\n" % (each.offset(), line)
+        lines.append(line + b"\n")
+    return b"".join(lines)
+
+
+def _last(kind: str, refused: Refusal) -> bytes:
+    body = written(refused.body)
+    return b"event: error\ndata: " + body + b"\n\n" if kind == EVENTS else body + b"\n"
+
+
+def _shown(formats: Formats, embedded: Embedded, message: Message) -> dict[str, Any]:
+    """A record. What is not in the format is told of with it, so that the client can go on."""
+    found: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": message.timestamp()[1],
+        "headers": headers_shown(message),
+    }
+    for name, value in (("key", message.key()), ("value", message.value())):
+        raw: Any = value
+        try:
+            found[name] = formats.decoded(embedded, raw)
+        except ValueError as error:
+            found[name] = None
+            found["error"] = f"the {name} is not {embedded}: {error}"
+    return found

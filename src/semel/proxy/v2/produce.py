@@ -1,0 +1,138 @@
+"""Produce to a topic, or to one of its partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from semel.proxy.bodies import JsonRoute, written
+from semel.proxy.errors import RETRIABLE, Refusal, of_kafka, wrong_payload
+from semel.proxy.formats import Encoder, Formats, SchemaGiven
+from semel.proxy.kafka import Kafka, Outcome, Outgoing
+from semel.proxy.keyed import Keyed, key_of
+from semel.proxy.media import Embedded, media_of
+from semel.proxy.paths import Partition
+from semel.proxy.records import Body, Header, headers_of
+
+_INT = 2**31 - 1
+_FAILED, _AGAIN = 1, 2
+"""The codes of records that Kafka refuses for good, and of those that may be sent again."""
+
+
+class Record(Body):
+    """A record to produce. Headers and timestamp are additions to v2."""
+
+    key: Any = None
+    value: Any = None
+    partition: int | None = Field(None, ge=0, le=_INT)
+    timestamp: int | None = Field(None, ge=0, le=2**62)
+    headers: list[Header] | None = None
+
+
+class Produce(Body):
+    """Records, and the schemas that they were written with."""
+
+    key_schema: str | None = None
+    key_schema_id: int | None = Field(None, ge=0, le=_INT)
+    value_schema: str | None = None
+    value_schema_id: int | None = Field(None, ge=0, le=_INT)
+    records: list[Record]
+
+
+def routes(kafka: Kafka, formats: Formats, keyed: Keyed) -> APIRouter:
+    """What is posted to topics and partitions."""
+    router = APIRouter(route_class=JsonRoute)
+
+    @router.post("/topics/{topic}")
+    async def to_topic(topic: str, body: Produce, request: Request) -> Response:
+        return await produce(topic, None, body, request)
+
+    @router.post("/topics/{topic}/partitions/{partition}")
+    async def to_partition(
+        topic: str, partition: Partition, body: Produce, request: Request
+    ) -> Response:
+        await kafka.check_partition(topic, partition)
+        return await produce(topic, partition, body, request)
+
+    async def produce(
+        topic: str, partition: int | None, body: Produce, request: Request
+    ) -> Response:
+        most = kafka.config.max_records
+        if not body.records:
+            raise wrong_payload("records is empty")
+        if len(body.records) > most:
+            raise wrong_payload(f"{len(body.records)} records; the limit is {most}")
+        count = await kafka.partitions(topic)
+        for record in body.records:
+            if record.partition is not None and partition is not None:
+                raise wrong_payload("A record names a partition, but the path does already")
+            if (record.partition or 0) >= count:
+                await kafka.check_partition(topic, record.partition or 0)
+        embedded = media_of(request).sent or Embedded.BINARY
+        key, value, records = await kafka.call(_outgoing, formats, embedded, topic, partition, body)
+        ids = {"key_schema_id": key.schema_id, "value_schema_id": value.schema_id}
+
+        def told(outcomes: list[Outcome]) -> bytes:
+            return written({**ids, "offsets": [*map(_offset, outcomes)]})
+
+        once = await key_of(request)
+        kind = media_of(request).answer
+        if once is not None:
+            return await keyed.produce(once, topic, records, told, kind)
+        outcomes = await kafka.produce(topic, records)
+        return Response(told(outcomes), _status(outcomes), media_type=kind)
+
+    return router
+
+
+def _outgoing(
+    formats: Formats, embedded: Embedded, topic: str, partition: int | None, body: Produce
+) -> tuple[Encoder, Encoder, list[Outgoing]]:
+    """Encoders of keys and values, and the records as Kafka takes them. Raises Refusal."""
+    plain = Encoder(lambda _: b"")
+    key = value = plain
+    if any(record.key is not None for record in body.records):
+        given = SchemaGiven(body.key_schema, body.key_schema_id)
+        key = formats.encoder(embedded, topic, given, is_key=True)
+    if any(record.value is not None for record in body.records):
+        given = SchemaGiven(body.value_schema, body.value_schema_id)
+        value = formats.encoder(embedded, topic, given, is_key=False)
+    records = []
+    for index, record in enumerate(body.records):
+        place = partition if partition is not None else record.partition
+        try:
+            records.append(
+                Outgoing(
+                    key.bytes_of(record.key),
+                    value.bytes_of(record.value),
+                    -1 if place is None else place,
+                    record.timestamp or 0,
+                    headers_of(record.headers),
+                )
+            )
+        except Refusal as refused:
+            raise Refusal(refused.status, f"record {index}: {refused}", refused.code) from None
+    return key, value, records
+
+
+def _offset(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, KafkaError):
+        code = _AGAIN if outcome.code() in RETRIABLE else _FAILED
+        error = {"error_code": code, "error": str(of_kafka(outcome))}
+        return {"partition": None, "offset": None, **error}
+    return {
+        "partition": outcome.partition,
+        "offset": outcome.offset,
+        "error_code": None,
+        "error": None,
+    }
+
+
+def _status(outcomes: list[Outcome]) -> int:
+    """Denied records make the answer a denial; others are told one by one."""
+    errors = [of_kafka(each) for each in outcomes if isinstance(each, KafkaError)]
+    denied = [each.status for each in errors if each.status in (401, 403)]
+    return denied[0] if denied else 200

@@ -1,0 +1,191 @@
+"""Access control lists."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+
+from semel.core.quoting import named
+from semel.proxy.bodies import JsonRoute
+from semel.proxy.errors import Refusal, of_kafka
+from semel.proxy.kafka import ANSWERS_IN, Kafka
+from semel.proxy.records import Body
+from semel.proxy.v3.shapes import Shapes, of_cluster
+
+_CLUSTER = "CLUSTER"
+_CLUSTER_NAME = "kafka-cluster"
+_LIBRDKAFKA = {_CLUSTER: "BROKER"}
+_LONGEST = 1000
+
+Text = Annotated[str, Field(max_length=_LONGEST)]
+
+
+class Acl(Body):
+    """One rule."""
+
+    resource_type: Text
+    resource_name: Text = ""
+    pattern_type: Text
+    principal: Text
+    host: Text = "*"
+    operation: Text
+    permission: Text
+
+
+class Acls(Body):
+    """Several rules."""
+
+    data: list[Acl] = Field(max_length=1000)
+
+
+def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
+    """What is under /clusters/{cluster}/acls."""
+    router = APIRouter(prefix="/v3/clusters/{cluster}/acls", route_class=JsonRoute)
+
+    @router.get("")
+    async def search(
+        cluster: str,
+        resource_type: Text = "ANY",
+        resource_name: Text | None = None,
+        pattern_type: Text = "ANY",
+        principal: Text | None = None,
+        host: Text | None = None,
+        operation: Text = "ANY",
+        permission: Text = "ANY",
+    ) -> dict[str, Any]:
+        await shapes.check(cluster)
+        wanted = _filter(
+            *(resource_type, resource_name, pattern_type, principal, host, operation, permission)
+        )
+        found = await _asked(lambda admin: admin.describe_acls(wanted, request_timeout=ANSWERS_IN))
+        each = [_shown(cluster, acl) for acl in found]
+        return shapes.several("Acl", of_cluster(cluster), "acls", each)
+
+    @router.post("", status_code=201)
+    async def create(cluster: str, body: Acl) -> Response:
+        await shapes.check(cluster)
+        await _created([_binding(body)])
+        return Response(status_code=201)
+
+    @router.delete("")
+    async def delete(
+        cluster: str,
+        resource_type: Annotated[Text, Query()],
+        pattern_type: Annotated[Text, Query()],
+        operation: Annotated[Text, Query()],
+        permission: Annotated[Text, Query()],
+        resource_name: Text | None = None,
+        principal: Text | None = None,
+        host: Text | None = None,
+    ) -> dict[str, Any]:
+        await shapes.check(cluster)
+        wanted = _filter(
+            *(resource_type, resource_name, pattern_type, principal, host, operation, permission)
+        )
+        gone = await _asked(
+            lambda admin: admin.delete_acls([wanted], request_timeout=ANSWERS_IN)[wanted]
+        )
+        return {"data": [_shown(cluster, acl) for acl in gone]}
+
+    @router.post(":batch", status_code=201)
+    async def create_all(cluster: str, body: Acls) -> Response:
+        await shapes.check(cluster)
+        await _created([_binding(each) for each in body.data])
+        return Response(status_code=201)
+
+    async def _created(bindings: list[AclBinding]) -> None:
+        for binding in bindings:
+            await _asked(
+                lambda admin, binding=binding: admin.create_acls(
+                    [binding], request_timeout=ANSWERS_IN
+                )[binding]
+            )
+
+    async def _asked(ask: Any) -> Any:
+        try:
+            return await kafka.answer(ask)
+        except KafkaException as error:
+            raise of_kafka(error) from None
+
+    def _shown(cluster: str, acl: AclBinding) -> dict[str, Any]:
+        kind = acl.restype.name
+        facts = {
+            "resource_type": _CLUSTER if kind == _LIBRDKAFKA[_CLUSTER] else kind,
+            "resource_name": acl.name,
+            "pattern_type": acl.resource_pattern_type.name,
+            "principal": acl.principal,
+            "host": acl.host,
+            "operation": acl.operation.name,
+            "permission": acl.permission_type.name,
+        }
+        url = f"{shapes.link(of_cluster(cluster))}/acls?{urlencode(facts)}"
+        return {"kind": "KafkaAcl", "metadata": {"self": url}, "cluster_id": cluster, **facts}
+
+    return router
+
+
+def _binding(body: Acl) -> AclBinding:
+    """Raises Refusal: it is no rule."""
+    facts = _facts(
+        body.resource_type,
+        _CLUSTER_NAME
+        if body.resource_type.upper() == _CLUSTER and not body.resource_name
+        else (body.resource_name),
+        *(body.pattern_type, body.principal, body.host, body.operation, body.permission),
+    )
+    if body.resource_type.upper() == _CLUSTER and facts[1] != _CLUSTER_NAME:
+        raise Refusal(
+            400, f"The only valid name for the CLUSTER resource is {_CLUSTER_NAME}", 40002
+        )
+    try:
+        return AclBinding(*facts)
+    except (ValueError, TypeError) as error:
+        raise Refusal(400, str(error), 40002) from None
+
+
+def _filter(*given: str | None) -> AclBindingFilter:
+    """Raises Refusal: it can match no rule."""
+    try:
+        return AclBindingFilter(*_facts(*given))
+    except (ValueError, TypeError) as error:
+        raise Refusal(400, str(error), 40002) from None
+
+
+def _facts(
+    kind: str | None,
+    name: str | None,
+    pattern: str | None,
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+    permission: str | None,
+) -> tuple[Any, ...]:
+    kind = str(kind).upper()
+    return (
+        _of(ResourceType, "resource_type", _LIBRDKAFKA.get(kind, kind)),
+        name or None,
+        _of(ResourcePatternType, "pattern_type", pattern),
+        principal or None,
+        host or None,
+        _of(AclOperation, "operation", operation),
+        _of(AclPermissionType, "permission", permission),
+    )
+
+
+def _of(kind: Any, what: str, name: str | None) -> Any:
+    found = str(name).upper()
+    if found not in kind.__members__ or found == "UNKNOWN":
+        raise Refusal(400, f"{what}: {named(name)} cannot be used", 400)
+    return kind[found]

@@ -1,0 +1,88 @@
+"""Clusters and brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from semel.proxy.bodies import JsonRoute
+from semel.proxy.errors import Refusal
+from semel.proxy.kafka import Kafka
+from semel.proxy.paths import Partition
+from semel.proxy.v3.shapes import Shapes, broker_part, of_cluster
+from semel.proxy.v3.topics import replica
+
+
+def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
+    """What is under /clusters, and /clusters/{cluster}/brokers."""
+    router = APIRouter(prefix="/v3/clusters", route_class=JsonRoute)
+
+    @router.get("")
+    async def clusters() -> dict[str, Any]:
+        return shapes.several("Cluster", [], "clusters", [_cluster(await kafka.metadata())])
+
+    @router.get("/{cluster}")
+    async def cluster(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        return _cluster(await kafka.metadata())
+
+    @router.get("/{cluster}/brokers")
+    async def brokers(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        found = (await kafka.metadata()).brokers
+        each = [_broker(cluster, found[number]) for number in sorted(found)]
+        return shapes.several("Broker", of_cluster(cluster), "brokers", each)
+
+    @router.get("/{cluster}/brokers/{broker}")
+    async def broker(cluster: str, broker: Partition) -> dict[str, Any]:
+        await shapes.check(cluster)
+        return _broker(cluster, await _found(broker))
+
+    @router.get("/{cluster}/brokers/{broker}/partition-replicas")
+    async def replicas(cluster: str, broker: Partition) -> dict[str, Any]:
+        await shapes.check(cluster)
+        await _found(broker)
+        metadata = await kafka.metadata()
+        found = [
+            replica(shapes, cluster, topic, partition, broker)
+            for topic, described in sorted(metadata.topics.items())
+            for _, partition in sorted(described.partitions.items())
+            if broker in partition.replicas
+        ]
+        where = of_cluster(cluster, broker_part(broker))
+        return shapes.several("Replica", where, "partition-replicas", found)
+
+    async def _found(broker: int) -> Any:
+        known = (await kafka.metadata()).brokers
+        if broker not in known:
+            raise Refusal(404, f"Broker {broker} cannot be found.")
+        return known[broker]
+
+    def _cluster(metadata: Any) -> dict[str, Any]:
+        name = str(metadata.cluster_id or "")
+        where = of_cluster(name)
+        ends = ("acls", "brokers", "broker-configs", "consumer-groups", "topics")
+        return shapes.one(
+            "Cluster",
+            where,
+            cluster_id=name,
+            controller=shapes.related([*where, broker_part(metadata.controller_id)]),
+            **{end.replace("-", "_"): shapes.related(where, end) for end in ends},
+            partition_reassignments=shapes.related(where, "topics/-/partitions/-/reassignment"),
+        )
+
+    def _broker(cluster: str, found: Any) -> dict[str, Any]:
+        where = of_cluster(cluster, broker_part(found.id))
+        return shapes.one(
+            "Broker",
+            where,
+            cluster_id=cluster,
+            broker_id=found.id,
+            host=found.host,
+            port=found.port,
+            configs=shapes.related(where, "configs"),
+            partition_replicas=shapes.related(where, "partition-replicas"),
+        )
+
+    return router

@@ -1,0 +1,376 @@
+"""Produce: one record, a stream of them, or a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import KafkaError
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, ValidationError
+from starlette.requests import ClientDisconnect
+
+from semel.core.quoting import named
+from semel.proxy.bodies import JsonRoute, loaded, written
+from semel.proxy.errors import (
+    Refusal,
+    not_convertible,
+    of_kafka,
+    unsupported,
+    wrong_batch,
+    wrong_payload,
+)
+from semel.proxy.formats import Encoder, Formats, SchemaGiven
+from semel.proxy.kafka import Kafka, Outcome, Outgoing, Sent
+from semel.proxy.keyed import HEADER, Keyed, key_of
+from semel.proxy.media import JSON, Embedded
+from semel.proxy.records import Body, Header, headers_of
+from semel.proxy.streams import Splitter, Streamed
+from semel.proxy.v3.shapes import Shapes
+
+_INT, _LONGEST = 2**31 - 1, 1000
+_STRING = "STRING"
+_TYPES = {each.name: each for each in Embedded}
+_STRATEGIES = ("TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME")
+_ID = re.compile(r"[0-9a-zA-Z-_]{1,80}")
+_END = b"\r\n"
+_IN_FLIGHT = 500
+"""The records of a stream that wait for Kafka. Then no more are read from the client."""
+
+
+class Data(Body):
+    """A key or a value, and how it is written."""
+
+    type: str | None = Field(None, max_length=20)
+    subject: str | None = Field(None, max_length=_LONGEST)
+    subject_name_strategy: str | None = Field(None, max_length=_LONGEST)
+    schema_id: int | None = Field(None, ge=0, le=_INT)
+    schema_version: int | None = Field(None, ge=1, le=_INT)
+    schema_text: str | None = Field(None, alias="schema")
+    data: Any = None
+
+
+class Record(Body):
+    """A record to produce."""
+
+    partition_id: int | None = Field(None, ge=0, le=_INT)
+    headers: list[Header] | None = None
+    key: Data | None = None
+    value: Data | None = None
+    timestamp: str | None = Field(None, max_length=64)
+
+
+class Entry(Record):
+    """A record of a batch."""
+
+    id: str
+
+
+class Batch(Body):
+    """Records that are produced together."""
+
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A record as Kafka takes it, and what is told of its key and its value."""
+
+    record: Outgoing
+    facts: dict[str, Any]
+
+
+class _Producing:
+    """Turns bodies into records, and produces them."""
+
+    def __init__(self, kafka: Kafka, formats: Formats) -> None:
+        self._kafka = kafka
+        self._formats = formats
+
+    async def results(
+        self, request: Request, splitter: Splitter, cluster: str, topic: str
+    ) -> AsyncIterator[bytes]:
+        """The result of each record, in order, as it comes."""
+        waiting: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue(_IN_FLIGHT)
+
+        async def read() -> None:
+            try:
+                async for part in request.stream():
+                    for each in splitter.feed(part):
+                        await waiting.put(await self._begun(cluster, topic, each))
+                splitter.finish()
+            except ClientDisconnect:
+                pass
+            except OverflowError as error:
+                await waiting.put(_line(Refusal(413, str(error))))
+            except ValueError as error:
+                await waiting.put(_line(Refusal(400, str(error))))
+            await waiting.put(None)
+
+        reading = asyncio.create_task(read())
+        try:
+            while (result := await waiting.get()) is not None:
+                yield await result
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+
+    async def _begun(self, cluster: str, topic: str, text: bytes) -> Awaitable[bytes]:
+        """What becomes of one record of a stream. Records are sent in their order."""
+        try:
+            ready = await self.ready(topic, _record(Record, text))
+        except Refusal as refused:
+            return _line(refused)
+
+        async def produced() -> bytes:
+            try:
+                (outcome,) = await self._kafka.produce(topic, [ready.record])
+                return written(_success(cluster, topic, ready, outcome)) + _END
+            except Refusal as refused:
+                return await _line(refused)
+
+        return asyncio.create_task(produced())
+
+    async def tried(self, topic: str, record: Record) -> _Ready | Refusal:
+        try:
+            return await self.ready(topic, record)
+        except Refusal as refused:
+            return refused
+
+    async def ready(self, topic: str, record: Record) -> _Ready:
+        if record.partition_id is not None:
+            await self._kafka.check_partition(topic, record.partition_id)
+        needs_registry = any(_has_schema(part) for part in (record.key, record.value))
+        if needs_registry:
+            return await self._kafka.call(_made, self._formats, topic, record)
+        return _made(self._formats, topic, record)
+
+    def check_size(self, request: Request) -> None:
+        length = request.headers.get("content-length", "0")
+        most = self._kafka.config.max_request_bytes
+        if not length.isdecimal() or len(length) > 18 or int(length) > most:
+            raise Refusal(413, f"The body has more than {most} bytes")
+
+
+def routes(kafka: Kafka, formats: Formats, keyed: Keyed, shapes: Shapes) -> APIRouter:
+    """What is posted to the records of a topic."""
+    router = APIRouter(prefix="/v3/clusters/{cluster}/topics/{topic}", route_class=JsonRoute)
+    producing = _Producing(kafka, formats)
+    one = {"application/json": {"schema": Record.model_json_schema()}}
+
+    @router.post("/records", openapi_extra={"requestBody": {"content": one, "required": True}})
+    async def produce(cluster: str, topic: str, request: Request) -> Response:
+        _check_type(request)
+        await shapes.check(cluster)
+        await kafka.partitions(topic)
+        splitter = Splitter(kafka.config.max_request_bytes)
+        objects: list[bytes] | None = None
+        if "content-length" in request.headers:
+            producing.check_size(request)
+            objects = _objects(Splitter(kafka.config.max_request_bytes), await request.body())
+            if not objects:
+                raise Refusal(422, "Payload error. Request body is empty. Data is required.")
+        if objects is None or len(objects) > 1:
+            if HEADER in request.headers:
+                raise wrong_payload("A stream takes no Idempotency-Key: send a batch")
+            return Streamed(producing.results(request, splitter, cluster, topic), JSON)
+        once = await key_of(request)
+        ready = await producing.ready(topic, _record(Record, objects[0]))
+        if once is not None:
+
+            def tell(outcomes: list[Outcome]) -> bytes:
+                return written(_success(cluster, topic, ready, outcomes[0]))
+
+            return await keyed.produce(once, topic, [ready.record], tell, JSON)
+        outcomes = await kafka.produce(topic, [ready.record])
+        return Response(written(_success(cluster, topic, ready, outcomes[0])), media_type=JSON)
+
+    @router.post("/records:batch", status_code=207)
+    async def batch(cluster: str, topic: str, body: Batch, request: Request) -> Response:
+        await shapes.check(cluster)
+        await kafka.partitions(topic)
+        _check_batch(body, kafka.config.max_records)
+        found = await asyncio.gather(*(producing.tried(topic, entry) for entry in body.entries))
+        once = await key_of(request)
+        bad = next((each for each in found if isinstance(each, Refusal)), None)
+        if once is not None and bad is not None:  # all records or none
+            entry = body.entries[found.index(bad)].id
+            raise Refusal(bad.status, f"entry {entry}: {bad}. Nothing was written", bad.code)
+        records = [each.record for each in found if isinstance(each, _Ready)]
+
+        def tell(outcomes: Sequence[Outcome]) -> bytes:
+            left = iter(outcomes)
+            successes, failures = [], []
+            for entry, ready in zip(body.entries, found, strict=True):
+                try:
+                    if isinstance(ready, Refusal):
+                        raise ready
+                    told = _success(cluster, topic, ready, next(left))
+                    successes.append({"id": entry.id, **told})
+                except Refusal as refused:
+                    failures.append({"id": entry.id, **refused.body})
+            for each in successes:
+                del each["error_code"]
+            return written({"successes": successes, "failures": failures})
+
+        if once is not None:
+            return await keyed.produce(once, topic, records, tell, JSON, 207)
+        return Response(tell(await kafka.produce(topic, records)), 207, media_type=JSON)
+
+    return router
+
+
+def _check_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("", JSON):
+        raise unsupported(kind)
+
+
+def _check_batch(body: Batch, most: int) -> None:
+    ids = [entry.id for entry in body.entries]
+    if not ids:
+        raise wrong_batch("Empty batch.")
+    if len(ids) > most:
+        raise wrong_batch(f"Too many entries in batch: {len(ids)}; the limit is {most}")
+    if len(set(ids)) < len(ids):
+        raise wrong_batch("Batch entry IDs are not distinct.")
+    wrong = next((each for each in ids if not _ID.fullmatch(each)), None)
+    if wrong is not None:
+        raise wrong_batch(f"Batch entry identifier is not a valid string: {named(wrong)}")
+
+
+def _objects(splitter: Splitter, body: bytes) -> list[bytes]:
+    try:
+        found = splitter.feed(body)
+        splitter.finish()
+        return found
+    except OverflowError as error:
+        raise Refusal(413, str(error)) from None
+    except ValueError as error:
+        raise Refusal(400, f"The body is not JSON: {error}") from None
+
+
+def _record(kind: type[Record], text: bytes) -> Record:
+    try:
+        return kind.model_validate(loaded(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refusal(400, f"{where}: {first['msg']}") from None
+    except ValueError as error:
+        raise Refusal(400, f"The body is not JSON: {error}") from None
+
+
+async def _line(refused: Refusal) -> bytes:
+    return written(refused.body) + _END
+
+
+def _has_schema(part: Data | None) -> bool:
+    return (
+        part is not None
+        and part.data is not None
+        and (part.type or "").upper()
+        not in (
+            _STRING,
+            Embedded.BINARY.name,
+            Embedded.JSON.name,
+        )
+    )
+
+
+def _made(formats: Formats, topic: str, record: Record) -> _Ready:
+    """Raises Refusal: a key, a value, a header or the timestamp cannot be used."""
+    facts: dict[str, Any] = {}
+    key = _encoded(formats, topic, "key", record.key, facts)
+    value = _encoded(formats, topic, "value", record.value, facts)
+    place = -1 if record.partition_id is None else record.partition_id
+    time = _milliseconds(record.timestamp)
+    return _Ready(Outgoing(key, value, place, time, headers_of(record.headers)), facts)
+
+
+def _encoded(
+    formats: Formats, topic: str, name: str, part: Data | None, facts: dict[str, Any]
+) -> bytes | None:
+    if part is None or part.data is None:
+        return None
+    kind = part.type.upper() if part.type is not None else None
+    given = SchemaGiven(
+        part.schema_text, part.schema_id, _subject(topic, name, part), part.schema_version
+    )
+    if kind == _STRING:
+        encoder = Encoder(_text)
+    elif kind is not None and kind not in _TYPES:
+        raise Refusal(400, f"{name}.type: {named(kind)} is not one of STRING, {', '.join(_TYPES)}")
+    else:
+        if kind in (Embedded.BINARY.name, Embedded.JSON.name) and given.is_there:
+            raise Refusal(400, f"{name}: {kind} has no schema")
+        embedded = None if kind is None else _TYPES[kind]
+        if not given.is_there:
+            given = SchemaGiven(subject=f"{topic}-{name}")
+        encoder = formats.encoder(embedded, topic, given, is_key=name == "key")
+    found = encoder.bytes_of(part.data)
+    facts[name] = {"type": kind or encoder.kind, "size": len(found or b"")}
+    if encoder.schema_id is not None:
+        facts[name] |= {"subject": encoder.subject, "schema_id": encoder.schema_id}
+    return found
+
+
+def _subject(topic: str, name: str, part: Data) -> str | None:
+    strategy = part.subject_name_strategy
+    if strategy is not None and strategy not in _STRATEGIES:
+        raise Refusal(
+            400, f"{name}.subject_name_strategy: {named(strategy)} is not one of {_STRATEGIES}"
+        )
+    if strategy not in (None, _STRATEGIES[0]) and part.subject is None:
+        raise Refusal(400, f"{name}.subject: name it, for {strategy} takes the name of the record")
+    return part.subject
+
+
+def _text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError("STRING data is a string")
+    return value.encode()
+
+
+def _milliseconds(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        found = datetime.fromisoformat(text)
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        milliseconds = int(found.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Refusal(400, f"timestamp: {named(text)} is not like 2026-01-31T12:00:00Z") from None
+    if milliseconds < 0:
+        raise not_convertible(f"timestamp: {named(text)} is before 1970")
+    return milliseconds
+
+
+def _success(cluster: str, topic: str, ready: _Ready, outcome: Outcome) -> dict[str, Any]:
+    """Raises Refusal: Kafka has not taken it."""
+    if isinstance(outcome, KafkaError):
+        raise of_kafka(outcome, topic)
+    return {
+        "error_code": 200,
+        "cluster_id": cluster,
+        "topic_name": topic,
+        "partition_id": outcome.partition,
+        "offset": outcome.offset,
+        "timestamp": _shown(outcome),
+        **ready.facts,
+    }
+
+
+def _shown(sent: Sent) -> str | None:
+    if sent.timestamp < 0:
+        return None
+    with suppress(ValueError, OverflowError):
+        when = datetime.fromtimestamp(sent.timestamp / 1000, UTC)
+        return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None

@@ -1,0 +1,274 @@
+"""Topics, partitions and replicas."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewPartitions, NewTopic
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from semel.kafka.cluster import INTERNAL
+from semel.proxy.bodies import JsonRoute
+from semel.proxy.errors import Refusal, of_kafka, partition_not_found
+from semel.proxy.kafka import ANSWERS_IN, Kafka, check_topic
+from semel.proxy.paths import Partition
+from semel.proxy.records import Body
+from semel.proxy.v2.topics import ends
+from semel.proxy.v3.shapes import (
+    Shapes,
+    broker_part,
+    of_cluster,
+    partition_part,
+    topic_part,
+)
+
+_SHORT, _MOST_PARTITIONS = 2**15 - 1, 1_000_000
+
+
+class Setting(Body):
+    """A setting of a new topic."""
+
+    name: str = Field(max_length=255)
+    value: str | None = Field(None, max_length=65_536)
+
+
+class NewOne(Body):
+    """A topic to create. Brokers choose what is left out."""
+
+    topic_name: str
+    partitions_count: Annotated[int, Field(ge=1, le=_MOST_PARTITIONS)] | None = None
+    replication_factor: Annotated[int, Field(ge=1, le=_SHORT)] | None = None
+    replicas_assignments: list[dict[str, Any]] | None = Field(None, max_length=10_000)
+    configs: list[Setting] = Field(default_factory=list, max_length=1000)
+    validate_only: bool = False
+
+
+class Count(Body):
+    """How many partitions a topic is to have."""
+
+    partitions_count: int = Field(ge=1, le=_MOST_PARTITIONS)
+
+
+def routes(kafka: Kafka, shapes: Shapes) -> APIRouter:
+    """What is under /clusters/{cluster}/topics."""
+    router = APIRouter(prefix="/v3/clusters/{cluster}/topics", route_class=JsonRoute)
+    _topics(router, kafka, shapes)
+    _partitions(router, kafka, shapes)
+    return router
+
+
+def _topics(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
+    @router.get("")
+    async def topics(cluster: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        found = (await kafka.metadata()).topics
+        each = [_topic(shapes, cluster, found[t]) for t in sorted(found) if found[t].error is None]
+        return shapes.several("Topic", of_cluster(cluster), "topics", each)
+
+    @router.post("", status_code=201)
+    async def create(cluster: str, body: NewOne) -> dict[str, Any]:
+        await shapes.check(cluster)
+        new = _new(body)
+        await _changed(
+            lambda admin: admin.create_topics(
+                [new],
+                operation_timeout=ANSWERS_IN,
+                request_timeout=ANSWERS_IN,
+                validate_only=body.validate_only,
+            )[body.topic_name]
+        )
+        kafka.forget(body.topic_name)
+        count, replicas = body.partitions_count or 1, body.replication_factor or 1
+        if not body.validate_only:
+            made = (await kafka.metadata_soon(body.topic_name)).topics[body.topic_name]
+            return _topic(shapes, cluster, made)
+        return _described(shapes, cluster, body.topic_name, count, replicas)
+
+    @router.get("/{topic}")
+    async def topic(cluster: str, topic: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        check_topic(topic)
+        return _topic(shapes, cluster, (await kafka.metadata(topic)).topics[topic])
+
+    @router.patch("/{topic}")
+    async def add_partitions(cluster: str, topic: str, body: Count) -> dict[str, Any]:
+        await shapes.check(cluster)
+        check_topic(topic)
+        await _changed(
+            lambda admin: admin.create_partitions(
+                [NewPartitions(topic, body.partitions_count)],
+                operation_timeout=ANSWERS_IN,
+                request_timeout=ANSWERS_IN,
+            )[topic],
+            topic,
+        )
+        kafka.forget(topic)
+        found = (await kafka.metadata(topic)).topics[topic]
+        answer = _topic(shapes, cluster, found)
+        return {**answer, "partitions_count": body.partitions_count}
+
+    @router.delete("/{topic}", status_code=204)
+    async def delete(cluster: str, topic: str) -> Response:
+        await shapes.check(cluster)
+        check_topic(topic)
+        await _changed(
+            lambda admin: admin.delete_topics(
+                [topic], operation_timeout=ANSWERS_IN, request_timeout=ANSWERS_IN
+            )[topic],
+            topic,
+        )
+        kafka.forget(topic)
+        return Response(status_code=204)
+
+    async def _changed(ask: Any, topic: str = "") -> None:
+        try:
+            await kafka.answer(ask)
+        except KafkaException as error:
+            raise of_kafka(error, topic) from None
+
+
+def _partitions(router: APIRouter, kafka: Kafka, shapes: Shapes) -> None:
+    @router.get("/{topic}/partitions")
+    async def partitions(cluster: str, topic: str) -> dict[str, Any]:
+        await shapes.check(cluster)
+        check_topic(topic)
+        found = (await kafka.metadata(topic)).topics[topic].partitions
+        each = [_partition(cluster, topic, found[number]) for number in sorted(found)]
+        where = of_cluster(cluster, topic_part(topic))
+        return shapes.several("Partition", where, "partitions", each)
+
+    @router.get("/{topic}/partitions/{partition}")
+    async def partition(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
+        return _partition(cluster, topic, await _found(cluster, topic, partition))
+
+    @router.get("/{topic}/partitions/{partition}/offset")
+    async def offsets(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
+        await shapes.check(cluster)
+        await kafka.check_partition(topic, partition)
+        first, end = await ends(kafka, topic, partition)
+        return shapes.one(
+            "PartitionWithOffsets",
+            of_cluster(cluster, topic_part(topic), partition_part(partition)),
+            "offset",
+            cluster_id=cluster,
+            topic_name=topic,
+            partition_id=partition,
+            earliest_offset=first,
+            latest_offset=end,
+        )
+
+    @router.get("/{topic}/partitions/{partition}/replicas")
+    async def replicas(cluster: str, topic: str, partition: Partition) -> dict[str, Any]:
+        found = await _found(cluster, topic, partition)
+        each = [replica(shapes, cluster, topic, found, broker) for broker in found.replicas]
+        where = of_cluster(cluster, topic_part(topic), partition_part(partition))
+        return shapes.several("Replica", where, "replicas", each)
+
+    @router.get("/{topic}/partitions/{partition}/replicas/{broker}")
+    async def one_replica(
+        cluster: str, topic: str, partition: Partition, broker: Partition
+    ) -> dict[str, Any]:
+        found = await _found(cluster, topic, partition)
+        if broker not in found.replicas:
+            raise Refusal(404, f"Broker {broker} has no replica of {topic}-{partition}.")
+        return replica(shapes, cluster, topic, found, broker)
+
+    async def _found(cluster: str, topic: str, partition: int) -> Any:
+        await shapes.check(cluster)
+        check_topic(topic)
+        known = (await kafka.metadata(topic)).topics[topic].partitions
+        if partition not in known:
+            raise partition_not_found(topic, partition)
+        return known[partition]
+
+    def _partition(cluster: str, topic: str, found: Any) -> dict[str, Any]:
+        where = of_cluster(cluster, topic_part(topic), partition_part(found.id))
+        leader = [*where, ("replicas", "replica", found.leader)]
+        return shapes.one(
+            "Partition",
+            where,
+            cluster_id=cluster,
+            topic_name=topic,
+            partition_id=found.id,
+            leader=shapes.related(leader) if found.leader >= 0 else None,
+            replicas=shapes.related(where, "replicas"),
+            reassignment=shapes.related(where, "reassignment"),
+        )
+
+
+def replica(
+    shapes: Shapes, cluster: str, topic: str, partition: Any, broker: int
+) -> dict[str, Any]:
+    """A replica of a partition."""
+    where = of_cluster(cluster, topic_part(topic), partition_part(partition.id))
+    return shapes.one(
+        "Replica",
+        [*where, ("replicas", "replica", broker)],
+        cluster_id=cluster,
+        topic_name=topic,
+        partition_id=partition.id,
+        broker_id=broker,
+        is_leader=broker == partition.leader,
+        is_in_sync=broker in partition.isrs,
+        broker=shapes.related(of_cluster(cluster, broker_part(broker))),
+    )
+
+
+def _topic(shapes: Shapes, cluster: str, found: Any) -> dict[str, Any]:
+    replicas = max((len(each.replicas) for each in found.partitions.values()), default=0)
+    return _described(shapes, cluster, found.topic, len(found.partitions), replicas)
+
+
+def _described(
+    shapes: Shapes, cluster: str, topic: str, count: int, replicas: int
+) -> dict[str, Any]:
+    where = of_cluster(cluster, topic_part(topic))
+    return shapes.one(
+        "Topic",
+        where,
+        cluster_id=cluster,
+        topic_name=topic,
+        is_internal=topic in INTERNAL,
+        replication_factor=replicas,
+        partitions_count=count,
+        partitions=shapes.related(where, "partitions"),
+        configs=shapes.related(where, "configs"),
+        partition_reassignments=shapes.related(where, "partitions/-/reassignment"),
+        authorized_operations=[],
+    )
+
+
+def _new(body: NewOne) -> NewTopic:
+    """Raises Refusal: it has no name that a topic can have, or its replicas are malformed."""
+    try:
+        check_topic(body.topic_name)
+    except Refusal:
+        raise Refusal(400, f"Topic name {body.topic_name[:300]!r} is illegal.", 40002) from None
+    configs = {each.name: each.value for each in body.configs if each.value is not None}
+    if body.replicas_assignments is None:
+        return NewTopic(
+            body.topic_name,
+            body.partitions_count or -1,
+            body.replication_factor or -1,
+            config=configs,
+        )
+    placed: dict[int, list[int]] = {}
+    for each in body.replicas_assignments:
+        number, brokers = each.get("partition_id"), each.get("broker_ids")
+        if not _is_int(number) or not isinstance(brokers, list) or not all(map(_is_int, brokers)):
+            raise Refusal(400, "replicas_assignments: each has a partition_id and broker_ids")
+        placed[int(str(number))] = brokers
+    if sorted(placed) != [*range(len(placed))]:
+        raise Refusal(400, "replicas_assignments: partitions are numbered from 0", 40002)
+    return NewTopic(
+        body.topic_name,
+        len(placed),
+        replica_assignment=[placed[number] for number in sorted(placed)],
+        config=configs,
+    )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31

@@ -1,0 +1,142 @@
+"""What stands in bodies: streams of JSON, Avro's JSON encoding, and media types."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.converters.avro.parse import parse
+from semel.converters.avro.rows import Damaged
+from semel.proxy.avro_json import JsonReader, encoded
+from semel.proxy.bodies import loaded, written
+from semel.proxy.formats import _indexes
+from semel.proxy.media import preferred
+from semel.proxy.streams import Splitter
+from tests.proxy.test_v2 import AVRO, ORDER
+
+OBJECTS = st.dictionaries(st.text(), st.recursive(st.text() | st.integers(), st.lists), max_size=4)
+
+
+@given(st.lists(OBJECTS, max_size=6), st.integers(1, 7), st.sampled_from(["", " ", "\r\n"]))
+def test_a_stream_is_cut_into_its_objects(objects: list[Any], step: int, gap: str) -> None:
+    text = gap.join(json.dumps(each, ensure_ascii=False) for each in objects).encode()
+    splitter = Splitter(1_000_000)
+    found = []
+    for begin in range(0, len(text), step):
+        found += splitter.feed(text[begin : begin + step])
+    splitter.finish()
+    assert [json.loads(each) for each in found] == objects
+
+
+@pytest.mark.parametrize("text", [b"1", b"[{}]", b"{} x", b"x", b'"{}"'])
+def test_a_stream_of_other_things_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="object"):
+        Splitter(100).feed(text)
+
+
+def test_a_stream_that_ends_too_early_or_never_is_refused() -> None:
+    splitter = Splitter(100)
+    assert splitter.feed(b'{"a": "}\\') == []
+    with pytest.raises(ValueError, match="within"):
+        splitter.finish()
+    with pytest.raises(OverflowError):
+        splitter.feed(b"x" * 100)
+
+
+@pytest.mark.parametrize(
+    "text", [b"NaN", b"-Infinity", b"1e999", b'"\\ud800"', b"[" * 99_999, b"9" * 5000, b"\xff", b""]
+)
+def test_what_no_program_could_read_again_is_not_json(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        loaded(text)
+
+
+def test_json_is_written_as_it_was_read() -> None:
+    text = '{"a":[1,1.5,null,true,"é\\n"],"b":{"":12345678901234567890}}'.encode()
+    assert written(loaded(text)) == text
+
+
+def test_avro_is_what_others_write() -> None:
+    node = parse(AVRO, full_names=True)
+    binary = encoded(node, ORDER)
+    out = io.BytesIO()
+    plain = {
+        **ORDER,
+        "note": "é",
+        "code": b"\xff\0",
+        "tags": {"x": 0.5, "y": math.nan},
+        "lines": [-7, None, {**ORDER["lines"][2]["shop.order"], "code": b"ab"}],
+    }
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(AVRO)), plain)
+    assert binary == out.getvalue()
+    assert JsonReader(binary).whole(node) == ORDER
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"id": 2**63}, "field id"),
+        ({"id": 1.5}, "whole number"),
+        ({"id": True}, "whole number"),
+        ({"note": {"int": 1}}, "field note: must be a string"),
+        ({"code": "abc"}, "its size is 2"),
+        ({"code": "\u0100a"}, "Latin-1"),
+        ({"size": "XL"}, "not one of S, L"),
+        ({"tags": []}, "an object"),
+        ({"tags": {"x": "nan"}}, "field tags.x"),
+        ({"lines": [{"int": "1"}]}, "field lines"),
+        ({"more": 1}, "no field more"),
+    ],
+)
+def test_avro_names_the_field_that_does_not_fit(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        encoded(parse(AVRO, full_names=True), {**ORDER, **change})
+
+
+def test_a_nullable_text_needs_no_name() -> None:
+    node = parse('["null", "string"]', full_names=True)
+    assert encoded(node, "a") == encoded(node, {"string": "a"}) == b"\x02\x02a"
+    assert encoded(node, None) == b"\x00"
+
+
+def test_recursion_is_bounded() -> None:
+    text = '{"type": "record", "name": "r", "fields": [{"name": "r", "type": ["null", "r"]}]}'
+    node = parse(text, full_names=True)
+    value: Any = {"r": None}
+    for _ in range(500):
+        value = {"r": {"r": value}}
+    with pytest.raises(ValueError, match="levels deep"):
+        encoded(node, value)
+    with pytest.raises(Damaged, match="levels deep"):
+        JsonReader(b"\x02" * 5000).whole(node)
+
+
+@pytest.mark.parametrize(("value", "path"), [(b"\0x", [0]), (b"\2\4x", [2]), (b"\4\2\0x", [1, 0])])
+def test_message_indexes_are_read(value: bytes, path: list[int]) -> None:
+    assert _indexes(value) == (path, b"x")
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff" * 9, b"\1", b"\4\2", b"\xff\xff\xff\x7f"])
+def test_damaged_message_indexes_are_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        _indexes(value)
+
+
+@pytest.mark.parametrize(
+    ("accept", "found"),
+    [
+        ("", [""]),
+        ("a/b;q=0.5, c/d", ["c/d", "a/b"]),
+        ("a/b;q=0, c/d;q=x", []),
+        ("A/B ; q=1.000 ;x=y", ["a/b"]),
+    ],
+)
+def test_types_are_taken_by_preference(accept: str, found: list[str]) -> None:
+    assert preferred(accept) == found

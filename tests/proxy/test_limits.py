@@ -1,0 +1,144 @@
+"""Who may use the proxy, access control lists, and what hostile clients meet."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from semel_lab.embedded import Kafka
+from semel_lab.embedded.process import LOOPBACK
+from tests.conftest import MakeTopic
+from tests.proxy.conftest import served, v2
+from tests.proxy.test_v2 import Instance, at, refused
+from tests.proxy.test_v3 import Cluster
+
+
+def test_a_user_is_asked_for_and_readers_change_nothing(
+    own_proxy: Callable[..., httpx.Client], topic: MakeTopic, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.properties"
+    tokens.write_text("web=s3cret\nlook=0nly\n")
+    proxy = own_proxy(
+        semel_rest_tokens_file=str(tokens),
+        **{"semel.rest.read.only.users": "look"},
+    )
+    name = topic()
+    path, body = f"/topics/{name}", {"records": [{"value": 1}]}
+
+    def post(token: str, key: str = "") -> httpx.Response:
+        headers = {"content-type": v2("json"), "authorization": f"Bearer {token}"}
+        headers |= {"idempotency-key": key} if key else {}
+        return proxy.post(path, json=body, headers=headers)
+
+    assert proxy.get(path).status_code == 401
+    assert post("wrong").status_code == 401
+    assert post("0nly").status_code == 403
+    read = proxy.get(f"{path}/partitions/0/records", headers={"authorization": "Bearer 0nly"})
+    assert read.status_code == 200
+    assert post("s3cret").status_code == 200
+
+
+def test_a_page_of_another_origin_cannot_use_the_proxy(proxy: httpx.Client) -> None:
+    evil = {"origin": "http://evil.example", "content-type": v2("json")}
+    assert proxy.post("/topics/t", json={}, headers=evil).status_code == 403
+    assert proxy.get("/topics", headers={"host": "evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topics/%ff",
+        "/topics/%00",
+        "/topics/..%2f..",
+        "/consumers/%00/instances/%0a/records",
+        "/v3/clusters/%ed%a0%80",
+        "/topics/t/partitions/99999999999999999999",
+        "/topics/t/partitions/0/records?offset=99999999999999999999",
+        "/topics/t/partitions/0/records?max_records=" + "9" * 5000,
+    ],
+)
+def test_a_hostile_path_is_refused(proxy: httpx.Client, path: str) -> None:
+    assert 400 <= proxy.get(path).status_code < 500
+
+
+def test_a_request_that_is_half_sent_holds_nothing(proxy: httpx.Client, topic: MakeTopic) -> None:
+    name = topic()
+    head = f"POST /topics/{name} HTTP/1.1\r\nhost: {LOOPBACK}\r\ncontent-type: {v2('json')}\r\n"
+    for rest in ("content-length: 9999\r\n\r\n{", "transfer-encoding: chunked\r\n\r\n5\r\n{"):
+        with socket.create_connection((LOOPBACK, proxy.base_url.port or 0)) as half:
+            half.sendall((head + rest).encode())
+    stream = f"/v3/clusters/{Cluster(proxy).id}/topics/{name}/records"
+    with socket.create_connection((LOOPBACK, proxy.base_url.port or 0)) as half:
+        half.sendall(
+            f"POST {stream} HTTP/1.1\r\nhost: {LOOPBACK}\r\ncontent-type: application/json\r\n"
+            "transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n5\r\n{".encode()
+        )
+        assert b'"offset":0' in half.makefile("rb").read(400)
+    assert proxy.get(f"/topics/{name}/partitions/0/offsets").json()["end_offset"] == 1
+
+
+def test_deep_and_large_values_come_back_or_are_refused(
+    proxy: httpx.Client, topic: MakeTopic
+) -> None:
+    name, headers = topic(), {"content-type": v2("json")}
+    sent: list[Any] = []
+    for value in ("[" * 90 + "]" * 90, "1" * 300, '"\\u0000\\ud83d\\ude00"', "-0.0", "1e-400"):
+        body = f'{{"records": [{{"value": {value}}}]}}'
+        answer = proxy.post(f"/topics/{name}", content=body.encode(), headers=headers)
+        assert answer.status_code == 200, answer.text
+        sent.append(json.loads(value))
+    instance = Instance(proxy, format="json")
+    instance.post("/assignments", {"partitions": [at(name)]})
+    assert [each["value"] for each in instance.read(len(sent))] == sent
+
+
+@pytest.mark.long
+def test_access_control_lists_are_made_found_and_deleted(services_directory: Path) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    where = services_directory / "kafka-acls"
+    rule = {
+        "resource_type": "TOPIC",
+        "resource_name": "orders-",
+        "pattern_type": "PREFIXED",
+        "principal": "User:alice",
+        "host": "*",
+        "operation": "READ",
+        "permission": "ALLOW",
+    }
+    whole = {**rule, "resource_type": "CLUSTER", "resource_name": "kafka-cluster"}
+    whole |= {"pattern_type": "LITERAL", "operation": "DESCRIBE"}
+    with (
+        Kafka(where, heap="256m", session=2, short_lived=True, settings=settings) as kafka,
+        served(kafka.bootstrap_servers) as proxy,
+    ):
+        cluster = Cluster(proxy)
+        assert cluster.send("POST", "/acls", rule).status_code == 201
+        assert cluster.send("POST", "/acls:batch", {"data": [whole, rule]}).status_code == 201
+        found = cluster.get("/acls?principal=User:alice").json()["data"]
+        assert sorted(each["resource_type"] for each in found) == ["CLUSTER", "TOPIC"]
+        assert {name: found[0][name] for name in rule} in (rule, whole)
+        assert cluster.get("/acls?resource_type=group").json()["data"] == []
+        for wrong in ({"resource_type": "UNKNOWN"}, {"operation": "FLY"}, {"permission": "ANY"}):
+            refused(
+                cluster.send("POST", "/acls", {**rule, **wrong}),
+                400,
+                40002 if (wrong == {"permission": "ANY"}) else 400,
+            )
+        refused(cluster.send("POST", "/acls", {**whole, "resource_name": "x"}), 400, 40002)
+        every = "resource_type=TOPIC&pattern_type=ANY&operation=ANY&permission=ANY"
+        gone = proxy.delete(f"{cluster.path}/acls?{every}").json()["data"]
+        assert [each["resource_name"] for each in gone] == ["orders-"]
+        refused(proxy.delete(f"{cluster.path}/acls"), 400, 400)
+
+
+def test_without_an_authorizer_there_are_no_lists(proxy: httpx.Client) -> None:
+    assert "authorizer" in refused(Cluster(proxy).get("/acls"), 400, 40002).lower()
