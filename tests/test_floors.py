@@ -29,6 +29,7 @@ FLOORS = [
     },
     {"sinks.postgresql"},
     {"sources.datagen", "sources.directory", "sources.jdbc", "sources.offsets"},
+    {"streams"},
     {"spark"},
     {"tasks"},
     {"driver"},

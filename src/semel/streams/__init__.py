@@ -1,0 +1,1 @@
+"""KStream and KTable: topologies in Kafka Streams' words, over Arrow batches."""
