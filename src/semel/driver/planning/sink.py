@@ -27,6 +27,7 @@ from semel.core.errors import ConfigError, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
 from semel.driver.planning.base import BasePlan, refusal
+from semel.driver.planning.streams import topology_of, with_topology
 from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
@@ -34,6 +35,7 @@ from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
 from semel.sources import is_source
+from semel.streams.topology import Topology
 from semel.transforms import Chain
 from semel.transforms.unseen import Known, unseen
 
@@ -72,6 +74,7 @@ class Plan(BasePlan):
 
     connector: ConnectorConfig
     sink: Sink
+    topology: Topology | None = None
 
     is_source = False
 
@@ -93,6 +96,9 @@ class Plan(BasePlan):
             "audit": self._audited(),
             "engine": self.engine,
             "tasks": connector.tasks_max,
+            **(
+                {} if self.topology is None else {"topology": self.topology.describe().splitlines()}
+            ),
             "warnings": self.warnings or ["none"],
         }
 
@@ -140,6 +146,9 @@ def plan_sink(
     resolves: bool = True,
 ) -> Plan:
     """Plan a sink connector; see :func:`semel.driver.planning.plan`."""
+    topology = topology_of(raw, transform)
+    if topology is not None:
+        raw, transform = with_topology(raw, topology), None
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     with gathering(reads=resolves) as problems:
@@ -151,7 +160,36 @@ def plan_sink(
         found = sink_of(raw)
         sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
         raise refusal(raw, given, sections, problems)
+    if topology is not None:
+        planned = replace(planned, topology=topology)
+        _check_topology(planned)
     return planned
+
+
+def _check_topology(planned: Plan) -> None:
+    """Raises ConfigError: a topology cannot run like this."""
+    connector, engine, guarantee = planned.connector, planned.engine, planned.guarantee
+    where = f"connector {connector.name}: "
+    if engine != "direct":
+        raise misconfigured(
+            "engine",
+            f"{where}a topology runs on the direct engine, and connector.class="
+            f"{connector.connector_class} on engine={engine}. Write to a database, or to Kafka",
+        )
+    if guarantee.mechanism is not delivery.Mechanism.TRANSACTIONAL:
+        raise misconfigured(
+            "delivery",
+            f"{where}the results of a topology are committed together with its positions: that "
+            f"needs a target with transactions, and delivery is {guarantee}",
+        )
+    if connector.provenance:
+        raise misconfigured(
+            "provenance", f"{where}provenance=true: a result comes from many records. Remove it"
+        )
+    if connector.originals.get("transforms", "").strip():
+        raise misconfigured(
+            "transforms", f"{where}transforms are not applied to topologies. Use .map(...)"
+        )
 
 
 def _gathered(
