@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.core.errors import SemelError
-from semel.streams.records import concatenated, whole
+from semel.streams.records import Records, concatenated, whole
 
 _NULL = b"\0"
 _SIGNED = {"c": pa.int8(), "h": pa.int16(), "i": pa.int32(), "l": pa.int64()}
@@ -73,14 +73,16 @@ def big_endian(numbers: np.ndarray) -> np.ndarray:
     """Signed integers as rows of bytes that are ordered like them."""
     width = numbers.dtype.itemsize
     flipped = numbers.view(f"u{width}") ^ np.array(1 << (8 * width - 1), f"u{width}")
-    return flipped.astype(f">u{width}").view(np.uint8).reshape(len(numbers), width)
+    rows: np.ndarray = flipped.astype(f">u{width}").view(np.uint8).reshape(len(numbers), width)
+    return rows
 
 
 def from_big_endian(rows: np.ndarray) -> np.ndarray:
     """The signed integers of rows of bytes."""
     width = rows.shape[1]
     unsigned = np.ascontiguousarray(rows).view(f">u{width}").reshape(-1).astype(f"u{width}")
-    return (unsigned ^ np.array(1 << (8 * width - 1), f"u{width}")).view(f"i{width}")
+    numbers: np.ndarray = (unsigned ^ np.array(1 << (8 * width - 1), f"u{width}")).view(f"i{width}")
+    return numbers
 
 
 def time_bytes(time: int) -> bytes:
@@ -93,6 +95,14 @@ def slices(packed: pa.Array, start: int, width: int) -> np.ndarray:
     data, offsets = _buffers(packed)
     at = offsets[:-1] + start if start >= 0 else offsets[1:] + start
     return data[at[:, None] + np.arange(width)] if len(at) else np.zeros((0, width), np.uint8)
+
+
+def behind(packed: pa.Array, start: int) -> pa.Array:
+    """Each value without so many first bytes; null for null."""
+    data, offsets = _buffers(packed)
+    lengths = np.maximum(np.diff(offsets) - start, 0)
+    made = _gathered(data, offsets[:-1] + start, lengths)
+    return pc.if_else(packed.is_valid(), made, None) if packed.null_count else made
 
 
 def _buffers(packed: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +151,7 @@ def _writer(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:  # noqa: PLR09
     if is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
         return lambda values: _written(values.cast(pa.binary()))
     if is_.is_temporal(kind):
-        return lambda values: _moment(values)
+        return _moment
     if is_.is_decimal(kind):
         return _decimal
     if is_.is_struct(kind):
@@ -309,7 +319,9 @@ def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
         return pa.MapArray.from_arrays(entries.offsets, keys, items), ends
     if tag == "[":
         return _read_list(data, at)
-    raise SemelError(f"a store holds a value that begins with {tag!r}, which this version does not know")
+    raise SemelError(
+        f"a store holds a value that begins with {tag!r}, which this version does not know"
+    )
 
 
 def _moment_type(tag: str, head: bytes) -> pa.DataType:
@@ -391,3 +403,13 @@ def distinct(packed: pa.Array) -> tuple[np.ndarray, pa.Array]:
 def column(values: Sequence[Any]) -> pa.Array:
     """What Python functions returned, as a column."""
     return whole(pa.array(values))
+
+
+def to_wire(records: Records) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of records as a repartition topic has them."""
+    return pack_keys(records.keys), pack(records.values)
+
+
+def from_wire(keys: pa.Array, values: pa.Array, times: pa.Array) -> Records:
+    """The records of a repartition topic."""
+    return Records(unpack(keys), unpack(values), times)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
@@ -29,14 +29,13 @@ from semel.streams.codec import column
 from semel.streams.records import Records, whole
 from semel.transforms.sql import check_select, database, syntax, typed
 
-Expression = str | pc.Expression | Mapping[str, Any] | Callable[..., Any]
+Expression: TypeAlias = str | Mapping[str, Any] | Callable[..., Any] | Any
 """An expression of SQL, or of PyArrow; columns of a struct by their names, each an expression; a
 function of a record, or of records (:class:`arrow`)."""
 Compiled = Callable[[Records], pa.Array]
 
-_NOW = frozenset(
-    "current_date current_time current_timestamp localtime localtimestamp current_user user "
-    "session_user current_role current_catalog current_schema".split()
+_NOW = re.compile(
+    r"(current|local)_?(date|time|timestamp|user|role|catalog|schema)|(session_)?user", re.I
 )
 _UNSTABLE = re.compile(r"\b(current_|now\(|today\(|random|uuid|get_current|nextval|getvariable)")
 _OPERATORS = frozenset({"list_value", "struct_pack", "row", "case", "coalesce"})
@@ -44,7 +43,7 @@ _OF_RECORD = ("key", "value", "timestamp")
 
 
 @dataclass(frozen=True)
-class arrow:  # noqa: N801 - it reads as a word before a function
+class arrow:
     """Marks a function of Arrow batches: it gets :class:`~semel.streams.Records`, and returns a
     value for each."""
 
@@ -132,7 +131,8 @@ _LOCAL = threading.local()
 def _database() -> duckdb.DuckDBPyConnection:
     if not hasattr(_LOCAL, "database"):
         _LOCAL.database = database()
-    return _LOCAL.database
+    found: duckdb.DuckDBPyConnection = _LOCAL.database
+    return found
 
 
 @cache
@@ -167,7 +167,7 @@ def _check(query: str, text: str, what: str) -> set[str]:
         if kind == "COLUMN_REF":
             first = node["column_names"][0]
             columns.add(first)
-            if len(node["column_names"]) == 1 and first.lower() in _NOW:
+            if len(node["column_names"]) == 1 and _NOW.fullmatch(first):
                 raise ConfigError(f"{said} reads {first}, which differs from one time to the next")
         elif kind in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
             raise ConfigError(f"{said} has a {kind.lower()}: it must be about one record")

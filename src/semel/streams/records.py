@@ -17,15 +17,17 @@ class Records:
     Keys and values may be of any type; structs have columns. A null value is a tombstone. ``times``
     are milliseconds (int64). ``order`` is the place of each record within the step: what an
     operator makes of a record has its place, so records of several inputs can be brought into order
-    again. ``olds`` is there for the changes of a table: the values that they replace.
+    again. ``olds`` is there for the changes of a table: the values that they replace, and
+    ``old_times`` the times of these.
     """
 
     keys: pa.Array
     values: pa.Array
     times: pa.Array
-    headers: pa.Array | None = None
+    headers: Any = None
     order: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    olds: pa.Array | None = None
+    olds: Any = None
+    old_times: Any = None
 
     def __post_init__(self) -> None:
         if len(self.order) != len(self.times):
@@ -44,6 +46,7 @@ class Records:
             None if self.headers is None else self.headers.take(at),
             self.order[rows],
             None if self.olds is None else self.olds.take(at),
+            None if self.old_times is None else self.old_times.take(at),
         )
 
     def only(self, wanted: np.ndarray) -> Records:
@@ -84,9 +87,10 @@ def merged(parts: Sequence[Records]) -> Records:
     if any(part.headers is not None for part in parts):
         each = [pa.nulls(len(p)) if p.headers is None else p.headers for p in parts]
         headers = concatenated(each)
-    olds = None
+    olds = old_times = None
     if all(part.olds is not None for part in parts):
         olds = concatenated([part.olds for part in parts])
+        old_times = concatenated([part.old_times for part in parts])
     together = Records(
         concatenated([part.keys for part in parts]),
         concatenated([part.values for part in parts]),
@@ -94,6 +98,7 @@ def merged(parts: Sequence[Records]) -> Records:
         headers,
         np.concatenate([part.order for part in parts]),
         olds,
+        old_times,
     )
     return together.take(np.argsort(together.order, kind="stable"))
 
