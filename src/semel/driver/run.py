@@ -440,7 +440,7 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
             store.abandon()
         raise
     _reach(store.wait, sink.address)
-    made = topics if planned.topology is None else written(planned.topology)
+    made = topics if planned.topology is None else written(connector.name, planned.topology)
     _reach(lambda: sink.prepare(made), sink.address)
     return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups)
 

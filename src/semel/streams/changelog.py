@@ -23,7 +23,7 @@ from semel.kafka.cluster import Cluster
 from semel.kafka.compacted import CompactedTopic
 from semel.kafka.reader import read_ranges
 from semel.streams.rocks import State, Values
-from semel.streams.topology import Source, SubTopology, Topology
+from semel.streams.topology import Sink, Source, SubTopology, Topology
 
 POSITION = b"position"
 """The key of the record that says how far the state of a partition has come."""
@@ -48,6 +48,11 @@ def repartition_of(application: str, name: str) -> str:
 def positions_of(application: str, number: int) -> str:
     """The topic that says how far the states of a sub-topology's partitions have come."""
     return f"{application}-{number}-positions-changelog"
+
+
+def results_of(application: str, sink: Sink) -> str:
+    """What results for the target are called there: the ``${topic}`` of a table's name."""
+    return str(sink.config.get("name") or application)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,15 @@ class Topics:
                     )
                 found[self.real(topic)] = sub, source
         return found
+
+    def beside(self, topic: str) -> Source | None:
+        """A topic of others that is joined with a repartition topic, if there is one: equal keys
+        must be in partitions of the same number."""
+        others = {
+            t for together in self.topology.copartitioned if topic in together for t in together
+        }
+        found = [source for _, source in self.read.values() if source.topic in others]
+        return next((source for source in found if not source.is_repartition), None)
 
     def outside(self) -> list[str]:
         """The topics of others that are read."""

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.core import failpoints
-from semel.streams.topology import Topology
+from semel.streams import Streams
 from tests.conftest import MakeTopic, Produce
 from tests.engine.conftest import Config, Configure, Start
-from tests.engine.harness import LocalSpark, sql, wait_until
+from tests.engine.harness import sql
 from tests.engine.streams.topologies import counting, distributing
 
 pytestmark = pytest.mark.integration
@@ -59,10 +58,6 @@ def stream(configure: Configure, tmp_path: Path) -> Configure:
             None,
             {
                 "provenance": None,
-                "table.name.format": "counts",
-                "insert.mode": "upsert",
-                "pk.mode": "record_key",
-                "pk.fields": "key",
                 "state.dir": str(tmp_path / "state"),
                 "consumer.override.max.poll.records": "40",
                 "tasks.max": "2",
@@ -77,7 +72,7 @@ def stream(configure: Configure, tmp_path: Path) -> Configure:
     ("topology", "by"), [(counting, by_key), (distributing, by_color)], ids=["keys", "repartition"]
 )
 def test_results_are_those_of_all_records(
-    topology: Callable[[str], Topology],
+    topology: Callable[[Config, str], Streams],
     by: Callable[[int], str],
     stream: Configure,
     topic: MakeTopic,
@@ -87,9 +82,9 @@ def test_results_are_those_of_all_records(
     source = topic(partitions=2)
     produce(source, values(300), [by_key(i) for i in range(300)])
     config = stream(None)
-    running = start(config, topology(source))
+    running = start(config, topology(config, source).topology())
     running.until(lambda _: results(config) == expected(300, by))
     running.stop()
     produce(source, values(300, 300), [by_key(i) for i in range(300, 600)])
-    running = start(config, topology(source))
+    running = start(config, topology(config, source).topology())
     running.until(lambda _: results(config) == expected(600, by))

@@ -8,7 +8,8 @@ from typing import Any
 
 from semel.config.worker import MODULES, may_import
 from semel.core.errors import ConfigError, misconfigured
-from semel.streams.changelog import Topics
+from semel.streams.builder import Streams
+from semel.streams.changelog import Topics, results_of
 from semel.streams.topology import Topology
 
 _KAFKA = "kafka"
@@ -58,8 +59,7 @@ def topology_of(raw: Mapping[str, str], given: Any) -> Topology | None:
 def _topology_in(given: Any) -> Topology | None:
     if isinstance(given, Topology):
         return given
-    found = getattr(given, "topology", None)
-    return found if isinstance(found, Topology) else None
+    return given.topology() if isinstance(given, Streams) else None
 
 
 def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
@@ -70,11 +70,11 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
     """
     name = raw.get("name", "")
     sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
-    targets = [{**sink.config} for sink in sinks if sink.topic is None]
+    targets = [{k: v for k, v in s.config.items() if k != "name"} for s in sinks if not s.topic]
     topics = [s.topic for s in sinks if s.topic is not None and not s.is_repartition]
     target: dict[str, str] = {}
     for each in targets:
-        if target and each != target:
+        if each != targets[0]:
             raise ConfigError(
                 f"connector {name}: the topology has several targets. Its positions are stored "
                 "where its results are, in one place: keep one .to(...), and write the rest with "
@@ -95,7 +95,7 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
     return {**target, **raw, "topics": ",".join(Topics(name, topology).read)}
 
 
-def written(topology: Topology) -> list[str]:
+def written(application: str, topology: Topology) -> list[str]:
     """What the results for the target are called there."""
-    sinks = [item for sub in topology.subs for item in sub.sinks.items()]
-    return [name for name, sink in sinks if sink.topic is None]
+    sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
+    return [results_of(application, sink) for sink in sinks if sink.topic is None]

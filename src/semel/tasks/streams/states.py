@@ -47,15 +47,16 @@ from semel.core.quoting import named
 from semel.core.records import Commit, DeadLetter
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
+from semel.kafka.compacted import partition_of
 from semel.kafka.groups import Groups
-from semel.kafka.messages import Messages
+from semel.kafka.messages import ANY, Messages
 from semel.kafka.reader import read_ranges
 from semel.kafka.transactions import RecordsRefused, Report, Transactions
 from semel.sinks.base import Sink
 from semel.sinks.kafka.offsets import Group
 from semel.sinks.protocols import Membership
 from semel.streams import codec
-from semel.streams.changelog import POSITION, Keeper, Marker, Topics, positions_of
+from semel.streams.changelog import POSITION, Keeper, Marker, Topics, positions_of, results_of
 from semel.streams.records import Records
 from semel.streams.rocks import State
 from semel.streams.topology import SubTopology, Topology
@@ -117,7 +118,7 @@ class States:
         )
         self._member: Membership | None = None
         self._decoders = {t: Decoder(connector, source) for t, (_, source) in self.reads.items()}
-        self._encoders = Encoders(connector, self._topics)
+        self._encoders = Encoders(connector, self._topics, self._cluster)
         self.units: dict[tuple[int, int], Unit] = {}
 
     @property
@@ -401,7 +402,8 @@ class States:
         for step in steps:
             for name, made in step.outputs.items():
                 if step.unit.sub.sinks[name].topic is None and len(made):
-                    parts, unplaced = self.flatten(_leaving(name, made, step.unit.partition))
+                    called = results_of(self._connector.name, step.unit.sub.sinks[name])
+                    parts, unplaced = self.flatten(_leaving(called, made, step.unit.partition))
                     records += parts
                     counts.append(unplaced)
         letters = [letter for step in steps for letter in step.letters]
@@ -550,41 +552,54 @@ class States:
 class Encoders:
     """Makes messages of what leaves for topics."""
 
-    def __init__(self, connector: ConnectorConfig, topics: Topics) -> None:
+    def __init__(self, connector: ConnectorConfig, topics: Topics, cluster: Cluster) -> None:
         self._connector = connector
         self._topics = topics
-        self._converters: dict[str, tuple[Converter, Converter]] = {}
+        self._cluster = cluster
+        self._counts: Mapping[str, int] = {}
+        self._converters: dict[tuple[str, str], Converter] = {}
 
     def messages(self, sub: SubTopology, name: str, records: Records) -> Messages | None:
         """The messages of a sink's records; None if they go to the target."""
         sink = sub.sinks[name]
         if sink.topic is None or not len(records):
             return None
+        topic, targets = self._topics.real(sink.topic), None
         if sink.is_repartition:
-            keys, values = codec.pack_keys(records.keys), codec.pack(records.values)
+            keys, values = codec.to_wire(records)
+            if (beside := self._topics.beside(sink.topic)) is not None:
+                as_there = self._encoded(beside.topic, "key", beside.config, records.keys)
+                targets = [
+                    ANY if k is None else self._place(topic, k) for k in as_there.to_pylist()
+                ]
         else:
-            keys, values = self._encoded(name, sink.topic, sink.config, records)
+            keys = self._encoded(sink.topic, "key", sink.config, records.keys)
+            values = self._encoded(sink.topic, "value", sink.config, records.values)
         return Messages(
-            self._topics.real(sink.topic),
+            topic,
             "",
             pa.chunked_array([keys]),
             pa.chunked_array([values]),
-            timestamps=records.times.to_pylist(),
+            targets,
+            records.times.to_pylist(),
         )
 
+    def _place(self, topic: str, key: bytes) -> int:
+        if topic not in self._counts:
+            self._counts = self._cluster.topics()
+        return partition_of(key, self._counts[topic])
+
     def _encoded(
-        self, name: str, topic: str, config: Mapping[str, Any], records: Records
-    ) -> tuple[pa.Array, pa.Array]:
-        if name not in self._converters:
-            raw = {**self._connector.originals, **config}
-            self._converters[name] = (
-                converter_of(raw, "key.converter", self._connector.key_converter),
-                converter_of(raw, "value.converter", self._connector.value_converter),
-            )
-        key, value = self._converters[name]
-        return _bytes(key.for_topic(topic), records.keys), _bytes(
-            value.for_topic(topic), records.values
-        )
+        self, topic: str, what: str, config: Mapping[str, Any], values: pa.Array
+    ) -> pa.Array:
+        """Keys or values as a topic has them."""
+        if (topic, what) not in self._converters:
+            connector = self._connector
+            default = connector.key_converter if what == "key" else connector.value_converter
+            raw = {**connector.originals, **config}
+            made = converter_of(raw, f"{what}.converter", default)
+            self._converters[topic, what] = made.for_topic(topic)
+        return _bytes(self._converters[topic, what], values)
 
 
 def _bytes(converter: Converter, values: pa.Array) -> pa.Array:

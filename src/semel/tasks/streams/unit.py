@@ -33,12 +33,10 @@ class Decoder:
 
     def __init__(self, connector: ConnectorConfig, source: Source) -> None:
         raw = {**connector.originals, **source.config}
-        self._source = source
         self._schema: pa.Schema | None = None
         self._key = self._value = None
-        if "key.converter" in raw or not source.is_repartition:
-            self._key = converter_of(raw, "key.converter", connector.key_converter)
         if not source.is_repartition:
+            self._key = converter_of(raw, "key.converter", connector.key_converter)
             self._value = converter_of(raw, "value.converter", connector.value_converter)
 
     def expect(self, schema: pa.Schema) -> None:
@@ -54,24 +52,21 @@ class Decoder:
         raw = poll.raw(key=True, timestamp=True)
         keys, values = (one_array(raw.column(name)) for name in ("key", "value"))
         times = one_array(raw.column("timestamp")).cast(pa.int64())
-        bad: dict[int, DeadLetter] = {}
-        if self._key is None:
-            keys = codec.unpack(keys)
-        else:
-            decoded = self._key.decode(keys)
-            keys = plain(decoded.values)
-            for f in decoded.failures:
-                bad[f.index] = poll.letter(f.index, "KEY_CONVERTER", f.exception, f.message)
-        if self._value is None:
-            values = codec.unpack(values)
-        else:
-            if self._schema is None and len(values) > values.null_count:
-                self._schema = self._value.infer(values)
-            decoded = self._value.decode(values, self._schema)
-            values = plain(decoded.values)
-            for f in decoded.failures:
-                bad[f.index] = poll.letter(f.index, "VALUE_CONVERTER", f.exception, f.message)
-        return Records(keys, values, times), bad
+        if self._key is None or self._value is None:
+            return codec.from_wire(keys, values, times), {}
+        decoded = self._key.decode(keys)
+        if self._schema is None and len(values) > values.null_count:
+            self._schema = self._value.infer(values)
+        of_value = self._value.decode(values, self._schema)
+        bad = {
+            f.index: poll.letter(f.index, stage, f.exception, f.message)
+            for stage, failures in (
+                ("VALUE_CONVERTER", of_value.failures),
+                ("KEY_CONVERTER", decoded.failures),
+            )
+            for f in failures
+        }
+        return Records(plain(decoded.values), plain(of_value.values), times), bad
 
 
 def converter_of(raw: Mapping[str, str], where: str, default: str) -> Converter:
