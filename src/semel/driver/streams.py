@@ -10,10 +10,11 @@ from pyspark import SparkContext
 
 from semel.core.ledger import TopicPartition
 from semel.driver import sample
-from semel.driver.base import Run
+from semel.driver.base import Progress, Run
 from semel.driver.direct import DirectEngine
 from semel.streams.changelog import Topics
 from semel.streams.topology import Topology
+from semel.tasks import ranges
 from semel.tasks.direct.task import DirectSpec
 from semel.tasks.streams.task import StreamsSpec
 from semel.tasks.streams.unit import Decoder
@@ -34,6 +35,16 @@ class StreamsEngine(DirectEngine):
             topology=self._topology,
             **facts,
         )
+
+    def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
+        if not super()._over(progress, targets) or self._run.stop.is_set():
+            return self._run.stop.is_set()
+        # What was there at the start has been committed, and with it what it leads to.
+        topics = Topics(self._run.connector.name, self._topology)
+        inside = self._run.topics.keys() - set(topics.outside())
+        places = ranges.partitions({topic: self._run.topics[topic] for topic in inside})
+        ends = self._run.cluster.latest(places)
+        return all(progress.positions.get(tp, 0) >= end for tp, end in ends.items())
 
     def _schemas(self, positions: Mapping[TopicPartition, int]) -> dict[str, pa.Schema]:
         connector = self._run.connector

@@ -26,6 +26,22 @@ def distributing(config: Mapping[str, Any], topic: str) -> Streams:
     return made
 
 
+def to_kafka(config: Mapping[str, Any], topic: str) -> Streams:
+    """Counts by key, to a topic."""
+    made = Streams(config)
+    _totals(made.stream(topic).group_by_key()).to_topic(f"{topic}-counts")
+    return made
+
+
+def joining(config: Mapping[str, Any], topic: str) -> Streams:
+    """The colors of tables for keys, counted: a table beside the stream, and a repartition."""
+    made = Streams(config)
+    shades = made.table(f"{topic}-shades", store="shades")
+    shaded = made.stream(topic).join(shades, {"id": "this.id", "shade": "other.shade"})
+    _totals(shaded.group_by("shade", name="by-shade")).to(TARGET)
+    return made
+
+
 TARGET = {
     "connector.class": "postgresql",
     "table.name.format": "counts",

@@ -19,6 +19,7 @@ from semel.config import (
     under,
     unresolved,
 )
+from semel.config.extras import require
 from semel.config.reading import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
@@ -170,6 +171,7 @@ def _check_topology(planned: Plan) -> None:
     """Raises ConfigError: a topology cannot run like this."""
     connector, engine, guarantee = planned.connector, planned.engine, planned.guarantee
     where = f"connector {connector.name}: "
+    require(f"{where}a topology", "streams", {"rocksdict": "rocksdict"}, "topology")
     if engine != "direct":
         raise misconfigured(
             "engine",

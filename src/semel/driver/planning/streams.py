@@ -92,7 +92,8 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
         raise ConfigError(
             f"connector {name}: the topology has no result. End it with .to(...) or .to_topic(...)"
         )
-    return {**target, **raw, "topics": ",".join(Topics(name, topology).read)}
+    named = raw.get("topology") or topology.name
+    return {**target, **raw, "topology": named, "topics": ",".join(Topics(name, topology).read)}
 
 
 def written(application: str, topology: Topology) -> list[str]:

@@ -28,6 +28,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.config import ConnectorConfig
 from semel.converters.base import Converter
@@ -46,7 +47,7 @@ from semel.core.ledger import Advance, Hole, LedgerEntry, TopicPartition, outsid
 from semel.core.quoting import named
 from semel.core.records import Commit, DeadLetter
 from semel.kafka.clients import client_config
-from semel.kafka.cluster import Cluster
+from semel.kafka.cluster import Cluster, admin_client
 from semel.kafka.compacted import partition_of
 from semel.kafka.groups import Groups
 from semel.kafka.messages import ANY, Messages
@@ -75,6 +76,8 @@ _TOMBSTONES = 12 * 3600.0
 """Seconds after which local state is not continued: brokers drop a changelog's tombstones after
 ``delete.retention.ms``, a day by default, and deleted keys would stay."""
 _ALIVE = 5.0
+_PURGE = 30.0
+"""Seconds between two looks, as Kafka Streams has them (``repartition.purge.interval.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class States:
         self.reads = self._topics.read
         admin = client_config(connector, "admin")
         self._cluster = Cluster(admin)
+        self._admin = admin_client(admin)
+        self._purge_at = time.monotonic() + _PURGE
         self._groups = Groups(admin)
         self._group = Group(connector.name, connector.group_id, self._groups)
         self._keeper = Keeper(connector, self._topics, self._cluster)
@@ -383,6 +388,11 @@ class States:
             unit, topic = self.unit(tp)
             unit.queues[topic].reached(end)
 
+    def waiting(self) -> dict[TopicPartition, int]:
+        """How many records of each partition wait."""
+        queues = [queue for unit in self.units.values() for queue in unit.queues.values()]
+        return {queue.topic_partition: len(queue) for queue in queues}
+
     def steps(self) -> list[Step]:
         """Process what may be processed now."""
         idle = self._connector.max_task_idle_ms / 1000
@@ -504,6 +514,21 @@ class States:
             unit.marker = replace(marker, ends=ends, at=at)
             unit.state.write({}, unit.marker.dumped(local=True))
             unit.state.flush(wait=False)
+
+    def purge(self) -> None:
+        """From time to time, delete what is not needed any more from repartition topics. Nobody
+        waits for that."""
+        if time.monotonic() < self._purge_at:
+            return
+        self._purge_at = time.monotonic() + _PURGE
+        done = [
+            KafkaPartition(*queue.topic_partition, unit.marker.positions[topic])
+            for unit in self.units.values()
+            for topic, queue in unit.queues.items()
+            if unit.sub.sources[topic].is_repartition and unit.marker.positions[topic]
+        ]
+        if done:
+            self._admin.delete_records(done)
 
     def _send(self, producer: Producer, report: Report, step: Step) -> None:
         unit = step.unit

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from semel.core.errors import BadRecord, NotAssigned
 from semel.core.failpoints import hit
@@ -86,6 +87,7 @@ class StreamsTask(Task):
         self._topology = spec.topology
         super().__init__(spec, index, attempt, line)
         self._states.flatten = self._pipeline.made
+        self._full: set[TopicPartition] = set()
 
     def _new_committer(self, spec: DirectSpec) -> Committer:
         tell = self._reporter.tell
@@ -134,6 +136,7 @@ class StreamsTask(Task):
 
     def _idle(self, quiet: bool) -> None:
         super()._idle(quiet)
+        self._states.purge()
         self._proceed()
 
     def _commit(self, polled: Polled) -> None:
@@ -145,9 +148,25 @@ class StreamsTask(Task):
         self._states.reached(polled.at_end)
         self._proceed()
 
+    def _synchronise(self) -> None:
+        super()._synchronise()
+        self._full = set()
+
+    def _regulate(self) -> None:
+        """Read nothing more of partitions of which much waits already."""
+        most = 2 * self._connector.max_poll_records
+        full = {tp for tp, count in self._states.waiting().items() if count >= most}
+        if full == self._full:
+            return
+        consumer = self._subscription.consumer
+        consumer.pause([KafkaPartition(*tp) for tp in full - self._full])
+        consumer.resume([KafkaPartition(*tp) for tp in self._full - full])
+        self._full = full
+
     def _proceed(self) -> None:
         """Make a step of each partition that can move, and begin to commit them."""
         steps = self._states.steps()
+        self._regulate()
         if not steps:
             self._finish_if_stopped()
             return
