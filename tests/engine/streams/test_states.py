@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,51 +15,19 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from semel.core import failpoints
-from semel.core.errors import Fenced, RolledBack, SemelError, ServiceError
+from semel.core.errors import LedgerConflict, RolledBack, SemelError, ServiceError
 from semel.core.ledger import TopicPartition
 from semel.driver.planning import plan
 from semel.streams import Streams
 from semel_lab.embedded import Kafka
-from tests.conftest import MakeTopic, Produce
-from tests.engine.conftest import Config, Configure, Start
-from tests.engine.harness import LocalSpark, Running, some, sql, wait_until
-from tests.engine.streams.topologies import counting, distributing, joining, to_kafka
+from tests.conftest import MakeTopic
+from tests.engine.conftest import Config
+from tests.engine.harness import LocalSpark, some, sql, wait_until
+from tests.engine.streams.conftest import PLACES, TOPOLOGIES, App, by_key, expected, results, values
+from tests.engine.streams.topologies import counting, joining, to_kafka
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.integration
-
-COLORS = ("blue", "green", "red", "white", "yellow")
-
-
-def values(count: int, start: int = 0) -> list[bytes]:
-    return [
-        json.dumps({"id": i, "color": COLORS[i * i % 5]}).encode()
-        for i in range(start, start + count)
-    ]
-
-
-def expected(count: int, by: Callable[[int], str]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for i in range(count):
-        n, total = found[by(i)]
-        found[by(i)] = n + 1, total + i
-    return dict(found)
-
-
-def by_key(i: int) -> str:
-    return f"k{i % 7}"
-
-
-def by_color(i: int) -> str:
-    return COLORS[i * i % 5]
-
-
-def results(config: Config) -> dict[str, tuple[int, int]]:
-    try:
-        rows = sql(config["connection.url"], "SELECT key, count, total FROM counts")
-    except Exception:
-        return {}
-    return {key: (n, total) for key, n, total in rows}
 
 
 def positions(config: Config, streams: Streams) -> dict[TopicPartition, int]:
@@ -100,82 +68,6 @@ def recreate(kafka: Kafka, topic: str, partitions: int) -> None:
     wait_until(lambda: topic not in admin.list_topics(timeout=PATIENCE).topics)
     new = NewTopic(topic, partitions, config={"cleanup.policy": "compact"})
     admin.create_topics([new])[topic].result(PATIENCE)
-
-
-@pytest.fixture
-def stream(configure: Configure, tmp_path: Path) -> Configure:
-    def make(topics: str | None, keys: dict[str, str] | None = None) -> Config:
-        return configure(
-            None,
-            {
-                "provenance": None,
-                "state.dir": str(tmp_path / "state"),
-                "consumer.override.max.poll.records": "40",
-                "tasks.max": "2",
-                **(keys or {}),
-            },
-        )
-
-    return make
-
-
-TOPOLOGIES = {"keys": (counting, by_key), "repartition": (distributing, by_color)}
-PLACES = (
-    "task.after_poll",
-    "task.after_convert",
-    "streams.after_changes",
-    "sink.after_positions",
-    "sink.before_commit",
-    "sink.after_commit",
-    "streams.before_kafka",
-    "streams.after_kafka",
-    "streams.after_state",
-    "task.before_publish",
-)
-
-
-@dataclass
-class App:
-    """A topology over a topic of two partitions."""
-
-    topology: Callable[[Config, str], Streams]
-    by: Callable[[int], str]
-    config: Config
-    source: str
-    produce: Produce
-    start: Start
-    sent: int = 0
-
-    def feed(self, count: int) -> None:
-        keys = [by_key(i) for i in range(self.sent, self.sent + count)]
-        self.produce(self.source, values(count, self.sent), keys)
-        self.sent += count
-
-    def run(self, spark: LocalSpark | None = None) -> Running:
-        made = self.topology(self.config, self.source)
-        return self.start(self.config, made.topology(), spark=spark)
-
-    @property
-    def is_right(self) -> bool:
-        return results(self.config) == expected(self.sent, self.by)
-
-    def until_right(self, running: Running) -> None:
-        """Wait until the results are those of all records, and stop."""
-        running.until(lambda _: self.is_right)
-        running.stop()
-        assert self.is_right
-
-
-@pytest.fixture
-def app(
-    request: pytest.FixtureRequest,
-    stream: Configure,
-    topic: MakeTopic,
-    produce: Produce,
-    start: Start,
-) -> App:
-    topology, by = TOPOLOGIES[getattr(request, "param", "repartition")]
-    return App(topology, by, stream(None), topic(partitions=2), produce, start)
 
 
 @pytest.mark.parametrize("app", some(TOPOLOGIES, {"repartition"}), indirect=True)
@@ -225,7 +117,7 @@ def test_of_two_drivers_one_is_fenced(app: App) -> None:
     second = app.run()
     app.feed(300)
     wait_until(lambda: not (first.alive and second.alive))
-    with pytest.raises(Fenced):
+    with pytest.raises(LedgerConflict):
         (second if first.alive else first).wait()
     app.until_right(first if first.alive else second)
 
@@ -304,18 +196,19 @@ def test_a_table_beside_the_stream_is_read_in_the_order_of_time(
     app.topology, app.by = joining, lambda i: f"shade {i % 7 % 3}"
     kafka.create_topic(f"{app.source}-shades", 2)
     keys = [f"k{n}" for n in range(7)]
-    for round_, time in ((0, 1000), (1, 5000)):
+    now = int(time.time() * 1000)
+    for round_, at in ((0, now), (1, now + 9000)):
         shades = [
             json.dumps({"shade": f"shade {n % 3}" if not round_ else "late"}).encode()
             for n in range(7)
         ]
-        app.produce(f"{app.source}-shades", shades, keys, timestamps=[time] * 7)
+        app.produce(f"{app.source}-shades", shades, keys, timestamps=[at] * 7)
     count = 700
     app.produce(
         app.source,
         values(count),
         [by_key(i) for i in range(count)],
-        timestamps=[2000 + i for i in range(count)],
+        timestamps=[now + 1000 + i for i in range(count)],
     )
     app.sent = count
     for place in PLACES:

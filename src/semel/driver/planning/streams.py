@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from semel.config import CommonConfig, default_text, definitions
 from semel.config.worker import MODULES, may_import
 from semel.core.errors import ConfigError, misconfigured
 from semel.streams.builder import Streams
@@ -13,6 +14,11 @@ from semel.streams.changelog import Topics, results_of
 from semel.streams.topology import Topology
 
 _KAFKA = "kafka"
+_CONVERTERS = {
+    name: default_text(next(d for d in definitions(CommonConfig) if d.name == name)) or ""
+    for name in ("key.converter", "value.converter")
+}
+"""Those of all connectors: a Kafka sink that copies has others."""
 
 
 def topology_of(raw: Mapping[str, str], given: Any) -> Topology | None:
@@ -87,7 +93,7 @@ def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
             "with as many partitions as what it is joined with"
         )
     if not targets and topics:
-        target = {"connector.class": _KAFKA, "topic.rename.format": topics[0]}
+        target = {"connector.class": _KAFKA, "topic.rename.format": topics[0], **_CONVERTERS}
     if not targets and not topics and "connector.class" not in raw:
         raise ConfigError(
             f"connector {name}: the topology has no result. End it with .to(...) or .to_topic(...)"

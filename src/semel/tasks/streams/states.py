@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -122,6 +123,8 @@ class States:
             f"connector {connector.name}", client_config(connector, "producer")
         )
         self._member: Membership | None = None
+        self._done: Computed | None = None
+        """The last commit that Kafka has: it must not be sent again."""
         self._decoders = {t: Decoder(connector, source) for t, (_, source) in self.reads.items()}
         self._encoders = Encoders(connector, self._topics, self._cluster)
         self.units: dict[tuple[int, int], Unit] = {}
@@ -450,7 +453,9 @@ class States:
 
         if self.shares:
             target(replace(results, along=send))
-        elif self._producer.is_open or not self._is_done(results.steps):
+        elif self._done is not results and (
+            self._producer.is_open or not self._is_done(results.steps)
+        ):
 
             def commit_target() -> None:
                 hit("streams.after_changes")
@@ -459,6 +464,7 @@ class States:
 
             until = {a.range.topic_partition: a.range.until_offset for a in advances}
             self._transact(send, until, commit_target)
+        self._done = results
         hit("streams.after_kafka")
         for step in results.steps:
             self._keep(step)
@@ -510,9 +516,10 @@ class States:
         if time.monotonic() - unit.checkpointed > _CHECKPOINT:
             unit.checkpointed = time.monotonic()
             at = time.time()
-            ends = self._keeper.ends(unit.sub, unit.partition)
-            unit.marker = replace(marker, ends=ends, at=at)
-            unit.state.write({}, unit.marker.dumped(local=True))
+            with suppress(TransientError):
+                ends = self._keeper.ends(unit.sub, unit.partition)
+                unit.marker = replace(marker, ends=ends, at=at)
+                unit.state.write({}, unit.marker.dumped(local=True))
             unit.state.flush(wait=False)
 
     def purge(self) -> None:
