@@ -24,7 +24,7 @@ from semel.config.reading import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
 from semel.core.delivery import Guarantee
-from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import ConfigError, NotJudged, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
 from semel.driver.planning.base import BasePlan, refusal
@@ -94,11 +94,11 @@ class Plan(BasePlan):
             "because": guarantee.why,
             "bad records": _bad_records(connector, guarantee, self.sink),
             "unknown fields": _UNKNOWN[connector.fields_unknown],
-            "audit": self._audited(),
+            "audit": self._audited() if self.topology is None else "none: results are not records",
             "engine": self.engine,
             "tasks": connector.tasks_max,
             **(
-                {} if self.topology is None else {"topology": self.topology.describe().splitlines()}
+                {} if self.topology is None else {"topology": self.topology.describe()}
             ),
             "warnings": self.warnings or ["none"],
         }
@@ -112,9 +112,20 @@ class Plan(BasePlan):
     def apart(self) -> Plan:
         return replace(self, sink=type(self.sink)(self.connector))
 
+    def check_auditable(self) -> None:
+        """Raises NotJudged: the results are not those of one record each."""
+        if self.topology is not None:
+            raise NotJudged(
+                f"connector {self.connector.name} is a topology: its results are computed from many "
+                "records, and an audit compares record with row. Compare them with a query over "
+                "the same topics; semel offsets and the lag say how far it is"
+            )
+
     def sample(self) -> None:
         from semel.driver import sample
 
+        if self.topology is not None:
+            return
         self.warnings.extend(sample.warnings(self.connector, self.sink))
 
     def _audited(self) -> str:
