@@ -15,6 +15,7 @@ import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
@@ -69,11 +70,16 @@ public class Reference {
 
     static KTable<String, String> table(StreamsBuilder b, String topic) {
         return b.table(topic, Consumed.with(TEXT, TEXT),
-            Materialized.<String, String>as(Stores.persistentKeyValueStore("store-" + topic)).withKeySerde(TEXT).withValueSerde(TEXT));
+            Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("store-" + topic).withKeySerde(TEXT).withValueSerde(TEXT));
     }
 
     static String both(String one, String other) {
         return one + "+" + other;
+    }
+
+    /** Windows that stay in their store until they are final: by default, some expire before. */
+    static <S extends org.apache.kafka.streams.processor.StateStore> Materialized<String, Long, S> kept() {
+        return Materialized.<String, Long, S>with(TEXT, Serdes.Long()).withRetention(Duration.ofDays(1));
     }
 
     static void windows(String name, TimeWindows windows) {
@@ -81,7 +87,7 @@ public class Reference {
         TOPOLOGIES.put(name + " sum", b -> write(left(b).filter((k, v) -> v != null).groupByKey().windowedBy(windows)
             .aggregate(() -> 0L, (k, v, sum) -> sum + amount(v), Materialized.with(TEXT, Serdes.Long())).toStream(), "out"));
         TOPOLOGIES.put(name + " final", b -> write(left(b).groupByKey().windowedBy(windows)
-            .emitStrategy(EmitStrategy.onWindowClose()).count().toStream(), "out"));
+            .emitStrategy(EmitStrategy.onWindowClose()).count(kept()).toStream(), "out"));
         TOPOLOGIES.put(name + " suppress", b -> write(left(b).groupByKey().windowedBy(windows).count()
             .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded())).toStream(), "out"));
     }
@@ -94,7 +100,7 @@ public class Reference {
             .aggregate(() -> 0L, (k, v, sum) -> sum + amount(v), (k, one, other) -> one + other,
                 Materialized.with(TEXT, Serdes.Long())).toStream(), "out"));
         TOPOLOGIES.put(name + " final", b -> write(left(b).groupByKey().windowedBy(windows)
-            .emitStrategy(EmitStrategy.onWindowClose()).count().toStream(), "out"));
+            .emitStrategy(EmitStrategy.onWindowClose()).count(kept()).toStream(), "out"));
         TOPOLOGIES.put(name + " suppress", b -> write(left(b).groupByKey().windowedBy(windows).count()
             .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded())).toStream(), "out"));
     }
@@ -104,7 +110,7 @@ public class Reference {
         TOPOLOGIES.put(name + " reduce", b -> write(left(b).groupByKey().windowedBy(windows)
             .reduce((one, other) -> both(one, other)).toStream(), "out"));
         TOPOLOGIES.put(name + " final", b -> write(left(b).groupByKey().windowedBy(windows)
-            .emitStrategy(EmitStrategy.onWindowClose()).count().toStream(), "out"));
+            .emitStrategy(EmitStrategy.onWindowClose()).count(kept()).toStream(), "out"));
     }
 
     static void joins(String name, JoinWindows windows) {
@@ -140,7 +146,7 @@ public class Reference {
             write(parts.get("p-rest"), "rest");
         });
         TOPOLOGIES.put("merge", b -> write(left(b).merge(right(b)), "out"));
-        TOPOLOGIES.put("to_table", b -> write(left(b).toTable(Materialized.<String, String>as(Stores.persistentKeyValueStore("made"))
+        TOPOLOGIES.put("to_table", b -> write(left(b).toTable(Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("made")
             .withKeySerde(TEXT).withValueSerde(TEXT))
             .filter((k, v) -> amount(v) > 4).toStream(), "out"));
 

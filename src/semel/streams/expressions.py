@@ -208,9 +208,7 @@ def _with_fields(array: pa.Array, names: Collection[str]) -> pa.Array:
     if not missing:
         return array
     known |= {name: pa.nulls(len(array)) for name in sorted(missing)}
-    return pa.StructArray.from_arrays(
-        list(known.values()), names=list(known), mask=array.is_null()
-    )
+    return pa.StructArray.from_arrays(list(known.values()), names=list(known), mask=array.is_null())
 
 
 def _sql(texts: Mapping[str, str], what: str) -> Compiled:
