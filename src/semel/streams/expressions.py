@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -149,8 +149,9 @@ def _unstable() -> Mapping[str, bool]:
     return found
 
 
-def _check(query: str, text: str, what: str) -> set[str]:
-    """The first names of all columns that an expression reads. Raises ConfigError."""
+def _check(query: str, text: str, what: str) -> list[Sequence[str]]:
+    """The names of all columns that an expression reads, with those of fields in them. Raises
+    ConfigError."""
     said = f"{what}: {named(text)}"
     if not text.strip():
         raise ConfigError(f"{what}: an expression is empty")
@@ -158,16 +159,16 @@ def _check(query: str, text: str, what: str) -> set[str]:
         check_select(query)
     except ValueError as error:
         raise ConfigError(f"{said} {error}") from None
-    columns = set()
+    columns: list[Sequence[str]] = []
     nodes = syntax(_database(), query)
     if [len(node["select_list"]) for node in nodes if "select_list" in node] != [1]:
         raise ConfigError(f"{said} must be one expression about one record")
     for node in nodes:
         kind = node.get("class")
         if kind == "COLUMN_REF":
-            first = node["column_names"][0]
-            columns.add(first)
-            if len(node["column_names"]) == 1 and _NOW.fullmatch(first):
+            first, *inside = node["column_names"]
+            columns.append((first, *inside))
+            if not inside and _NOW.fullmatch(first):
                 raise ConfigError(f"{said} reads {first}, which differs from one time to the next")
         elif kind in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
             raise ConfigError(f"{said} has a {kind.lower()}: it must be about one record")
@@ -196,13 +197,28 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _with_fields(array: pa.Array, names: Collection[str]) -> pa.Array:
+    """A struct with all these fields, as far as it is one: null where no record has them."""
+    if not names or not (pa.types.is_struct(array.type) or pa.types.is_null(array.type)):
+        return array
+    known: dict[str, pa.Array] = {}
+    if pa.types.is_struct(array.type):
+        known = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
+    missing = set(names) - {name for n in known for name in (n, n.lower())}
+    if not missing:
+        return array
+    known |= {name: pa.nulls(len(array)) for name in sorted(missing)}
+    return pa.StructArray.from_arrays(list(known.values()), names=list(known), mask=array.is_null())
+
+
 def _sql(texts: Mapping[str, str], what: str) -> Compiled:
     """Evaluates expressions of SQL: several give a struct."""
     single = list(texts) == [""]
-    wanted: set[str] = set()
+    wanted: dict[str, set[str]] = {}
     for text in texts.values():
         # The line break ends a comment.
-        wanted |= _check(f"SELECT ({text}\n) FROM records", text, what)
+        for first, *inside in _check(f"SELECT ({text}\n) FROM records", text, what):
+            wanted.setdefault(first, set()).update(inside[:1])
     chosen = ", ".join(f"({text}\n) AS {_quoted(name or 'made')}" for name, text in texts.items())
     query = f"SELECT {chosen} FROM records"
 
@@ -210,11 +226,13 @@ def _sql(texts: Mapping[str, str], what: str) -> Compiled:
         if not len(records):
             return pa.nulls(0, pa.null() if single else pa.struct([(n, pa.null()) for n in texts]))
         known = {name.lower(): (name, array) for name, array in _columns(records).items()}
-        given = {n: known.get(n.lower(), (n, pa.nulls(len(records))))[1] for n in sorted(wanted)}
+        given = {}
+        for name, fields in sorted(wanted.items()):
+            found, array = known.get(name.lower(), (name, pa.nulls(len(records))))
+            given[found] = _with_fields(array, fields)
         given["__semel_row"] = pa.array(np.arange(len(records)))
         try:
-            found = _database().from_arrow(pa.table(given)).query("records", query)
-            made = typed(found)
+            made = typed(_database().from_arrow(pa.table(given)).query("records", query))
         except duckdb.Error as error:
             why = str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
             raise SemelError(f"{what}: {why}") from None

@@ -3,7 +3,7 @@ the column."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,6 +47,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self._order: list[bytes] = []
+        self._new: list[bytes] = []
 
     def get(self, keys: pa.Array) -> pa.Array:
         return pa.array([self._values.get(key) for key in keys.to_pylist()], pa.binary())
@@ -54,18 +55,20 @@ class MemoryStore:
     def put(self, keys: pa.Array, values: pa.Array) -> None:
         for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
             if value is None:
-                if self._values.pop(key, None) is not None:
-                    del self._order[bisect_left(self._order, key)]
-                continue
-            if key not in self._values:
-                insort(self._order, key)
-            self._values[key] = value
+                self._values.pop(key, None)
+            else:
+                if key not in self._values:
+                    self._new.append(key)
+                self._values[key] = value
 
     def range(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        if self._new or len(self._order) > len(self._values):
+            self._order, self._new = sorted(self._values), []
         low = bisect_left(self._order, start)
         high = len(self._order) if stop is None else bisect_left(self._order, stop)
         for key in self._order[low:high]:
-            yield key, self._values[key]
+            if key in self._values:
+                yield key, self._values[key]
 
     def __len__(self) -> int:
         return len(self._values)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from semel.core.errors import ConfigError
+from semel.core.errors import ConfigError, SemelError
 from semel.streams.records import NONE, Records, in_turn
 from semel.streams.store import Store, StoreSpec
 
@@ -142,15 +142,22 @@ class Processor:
                 made[node.name] = given.get(node.does.topic, NONE)
             elif run is None:
                 self._outputs[node.name] += [part for part in inputs if len(part)]
-            elif node.wants_clock:
-                made[node.name] = run(*inputs, clock)
+            elif node.wants_clock or any(map(len, inputs)):
+                made[node.name] = _run(node, run, [*inputs, *([clock] * node.wants_clock)])
             else:
-                made[node.name] = run(*inputs) if any(map(len, inputs)) else NONE
+                made[node.name] = NONE
 
     def finish(self) -> dict[str, list[Records]]:
         """What has been made since the last call, by sink."""
         outputs, self._outputs = self._outputs, defaultdict(list)
         return dict(outputs)
+
+
+def _run(node: Node, run: Run, inputs: Sequence[Records]) -> Records:
+    try:
+        return run(*inputs)
+    except pa.ArrowException as error:  # values that do not fit together, or numbers too large
+        raise SemelError(f"streams, {node.name}: {error}") from None
 
 
 def _clock(records: Iterable[Records]) -> Records:

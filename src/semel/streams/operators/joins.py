@@ -156,6 +156,8 @@ class TableTable:
 
     def _side(self, changes: Records, held: Held, join: Joiner, is_left: bool = False) -> Records:
         """The changes of the result, given those of one side and what the other has."""
+        if not len(changes):
+            return NONE
         others = held.values
         there, new, old = (a.is_valid() for a in (others, changes.values, changes.olds))
         if self.kind == "inner" or (self.kind == "left" and not is_left):

@@ -59,7 +59,7 @@ class Sessions:
             inputs = aggregation.inputs(records, records.values).to_pylist()
             keys = records.keys.to_pylist()
             for row, _, time in rows_of(records):
-                visible = (seen[row - 1] if row else before) - self.windows.retention
+                visible = (seen[row - 1] if row else before) - segments.retention
                 closes = seen[row] - self.windows.grace - self.windows.gap
                 found = [
                     (name, state, *_window(name))

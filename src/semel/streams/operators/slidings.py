@@ -106,7 +106,7 @@ class _Step:
     ) -> None:
         self._aggregation = plan.aggregation
         self._span = plan.windows.difference
-        self._retention = plan.windows.retention
+        self._retention = plan.retention
         self._segments = segments
         self._entries = entries
         self._records = records
