@@ -116,8 +116,8 @@ class Plan(BasePlan):
         """Raises NotJudged: the results are not those of one record each."""
         if self.topology is not None:
             raise NotJudged(
-                f"connector {self.connector.name} is a topology: its results are computed from many "
-                "records, and an audit compares record with row. Compare them with a query over "
+                f"connector {self.connector.name} is a topology: its results are computed from "
+                "many records, and an audit compares record with row. Compare them with a query over "
                 "the same topics; semel offsets and the lag say how far it is"
             )
 

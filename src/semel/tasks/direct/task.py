@@ -159,6 +159,11 @@ class Task:
         finally:
             self._close()
 
+    @property
+    def _read_up_to(self) -> Mapping[TopicPartition, int]:
+        """The next offset of each partition that the consumer is to deliver."""
+        return self._reader.positions
+
     def _expect(self, plan: Mapping[str, pa.Schema]) -> None:
         self._pipeline.add_schemas(plan)
 
@@ -198,7 +203,7 @@ class Task:
             if self._line.paused.is_set() or self._reader.held:
                 self._pause()
                 return
-            self._subscription.reconnect_if_stalled(self._reader.positions)
+            self._subscription.reconnect_if_stalled(self._read_up_to)
             for event in self._reader.poll():
                 self._handle(event)
             self._subscription.renew()

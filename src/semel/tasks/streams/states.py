@@ -65,7 +65,7 @@ from semel.streams.topology import SubTopology, Topology
 from semel.tasks.batch import Batch, with_unplaced
 from semel.tasks.poll import RawRecords, by_topic, copied, last_records
 from semel.tasks.publish import copies
-from semel.tasks.streams.unit import Decoder, Step, Unit, converter_of
+from semel.tasks.streams.unit import Decoder, Queue, Step, Unit, converter_of
 from semel.tasks.unplaced import Counts
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,15 @@ class States:
             sub, source = self.reads[tp.topic]
             found.setdefault((sub.number, tp.partition), (sub, {}))[1][source.topic] = entry
         counts = self._cluster.topics()
-        for (_, partition), (sub, mine) in found.items():
+        for (number, partition), (sub, mine) in found.items():
+            own = positions_of(self._connector.name, number)
+            if partition >= counts.get(own, partition + 1):
+                raise ConfigError(
+                    f"connector {self._connector.name}: {named(min(mine))} has got partition "
+                    f"{partition}, and topic {named(own)} has {counts[own]} partitions: state "
+                    "cannot be moved between partitions. Give the connector another name, and it "
+                    "starts from the beginning"
+                )
             missing = [
                 topic
                 for topic in sub.topics
@@ -391,10 +399,17 @@ class States:
             unit, topic = self.unit(tp)
             unit.queues[topic].reached(end)
 
+    @property
+    def _queues(self) -> list[Queue]:
+        return [queue for unit in self.units.values() for queue in unit.queues.values()]
+
     def waiting(self) -> dict[TopicPartition, int]:
         """How many records of each partition wait."""
-        queues = [queue for unit in self.units.values() for queue in unit.queues.values()]
-        return {queue.topic_partition: len(queue) for queue in queues}
+        return {queue.topic_partition: len(queue) for queue in self._queues}
+
+    def read_up_to(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition that has not been queued."""
+        return {queue.topic_partition: queue.end for queue in self._queues}
 
     def steps(self) -> list[Step]:
         """Process what may be processed now."""

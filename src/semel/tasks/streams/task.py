@@ -122,6 +122,10 @@ class StreamsTask(Task):
         self._states.alive = made.stay_alive
         return made
 
+    @property
+    def _read_up_to(self) -> Mapping[TopicPartition, int]:
+        return self._reader.positions and self._states.read_up_to()
+
     def _expect(self, plan: Mapping[str, pa.Schema]) -> None:
         self._states.expect(plan)
 
