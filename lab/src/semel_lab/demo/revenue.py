@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, Producer
 
 from semel.core.errors import ServiceError
@@ -63,7 +64,7 @@ def crashes(number: int, seed: int) -> list[Crash]:
     return [Crash(place, dice.randrange(4, 40)) for place in chosen[:number]]
 
 
-def _customer(number: int) -> str:
+def _country(number: int) -> str:
     return COUNTRIES[number * number % len(COUNTRIES)]
 
 
@@ -100,23 +101,25 @@ def produce(services: Services) -> Iterator[int]:
             except BufferError:
                 producer.poll(0.1)
 
+    people = {n: _country(n) for n in range(PEOPLE)}
+    for n, country in people.items():
+        send(CUSTOMERS, str(n), {"country": country}, _START - _DAY)
+    orders = list(_orders())
+    for number, (customer, cents, at) in enumerate(orders, start=1):
+        send(ORDERS, f"order {number}", {"customer": str(customer), "cents": cents}, at)
+        if number % 10_000 == 0:
+            producer.poll(0)
+            yield number
+    raw = {
+        "raw_customers": pa.table({"customer": list(people), "country": list(people.values())}),
+        "raw_orders": pa.Table.from_arrays(
+            [pa.array(column) for column in zip(*orders, strict=True)],
+            ["customer", "cents", "at"],
+        ),
+    }
     with driver.connect(services.postgres.url) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE raw_customers (customer int, country text)")
-        cursor.execute("CREATE TABLE raw_orders (customer int, cents bigint, at bigint)")
-        people = [(n, _customer(n)) for n in range(PEOPLE)]
-        cursor.executemany("INSERT INTO raw_customers VALUES ($1, $2)", people)
-        for n, country in people:
-            send(CUSTOMERS, str(n), {"country": country}, _START - _DAY)
-        batch = []
-        for number, (customer, cents, at) in enumerate(_orders(), start=1):
-            send(ORDERS, f"order {number}", {"customer": str(customer), "cents": cents}, at)
-            batch.append((customer, cents, at))
-            if number % 10_000 == 0:
-                cursor.executemany("INSERT INTO raw_orders VALUES ($1, $2, $3)", batch)
-                batch = []
-                producer.poll(0)
-                yield number
-        connection.commit()
+        for name, table in raw.items():
+            cursor.adbc_ingest(name, table, mode="create")
     if producer.flush(60) or failures:
         raise ServiceError(f"Kafka did not accept every order: {failures[:1] or 'timed out'}")
 

@@ -97,9 +97,7 @@ class Plan(BasePlan):
             "audit": self._audited() if self.topology is None else "none: results are not records",
             "engine": self.engine,
             "tasks": connector.tasks_max,
-            **(
-                {} if self.topology is None else {"topology": self.topology.describe()}
-            ),
+            **({} if self.topology is None else {"topology": self.topology.describe()}),
             "warnings": self.warnings or ["none"],
         }
 
@@ -117,8 +115,8 @@ class Plan(BasePlan):
         if self.topology is not None:
             raise NotJudged(
                 f"connector {self.connector.name} is a topology: its results are computed from "
-                "many records, and an audit compares record with row. Compare them with a query over "
-                "the same topics; semel offsets and the lag say how far it is"
+                "many records, and an audit compares record with row. Compare them with a query "
+                "over the same topics; semel offsets and the lag say how far it is"
             )
 
     def sample(self) -> None:
