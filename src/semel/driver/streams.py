@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkContext
 
+from semel.core.errors import TransientError
 from semel.core.ledger import TopicPartition
 from semel.driver import sample
 from semel.driver.base import Progress, Run
@@ -43,7 +44,10 @@ class StreamsEngine(DirectEngine):
         topics = Topics(self._run.connector.name, self._topology)
         inside = self._run.topics.keys() - set(topics.outside())
         places = ranges.partitions({topic: self._run.topics[topic] for topic in inside})
-        ends = self._run.cluster.latest(places)
+        try:
+            ends = self._run.cluster.latest(places)
+        except TransientError:
+            return False
         return all(progress.positions.get(tp, 0) >= end for tp, end in ends.items())
 
     def _schemas(self, positions: Mapping[TopicPartition, int]) -> dict[str, pa.Schema]:

@@ -25,6 +25,8 @@ Changes = Mapping[str, Values]
 
 _HOT = 200_000
 """The most keys of each store that stay in memory without having been read or written lately."""
+_BUFFER = 16 * 1024 * 1024
+"""What a database collects in memory before it writes a file, as in Kafka Streams."""
 _MARKER = b"\0marker"
 _TRIES = 100
 
@@ -205,6 +207,7 @@ def _opened(directory: Path) -> Any:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_max_open_files(256)
+    options.set_write_buffer_size(_BUFFER)
     options.set_keep_log_file_num(1)
     unlogged = WriteOptions()
     unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
