@@ -30,6 +30,7 @@ FLOORS = [
     },
     {"sinks.postgresql"},
     {"sources.datagen", "sources.directory", "sources.jdbc", "sources.offsets"},
+    {"streams"},
     {"spark"},
     {"tasks"},
     {"driver"},

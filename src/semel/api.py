@@ -11,6 +11,8 @@ from semel.driver.planning import AnyPlan
 from semel.driver.planning.query import with_query
 from semel.driver.runtime import Runtime
 from semel.driver.states import State
+from semel.streams.builder import Streams
+from semel.streams.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: str | Path | Mapping[str, Any] | AnyPlan,
-    transform: Callable[..., Any] | None = None,
+    config: str | Path | Mapping[str, Any] | AnyPlan | Streams,
+    transform: Callable[..., Any] | Topology | None = None,
     *,
     query: Callable[..., Any] | None = None,
     spark: SparkSession | None = None,
@@ -32,7 +34,8 @@ def run(
 
     Args:
         config: a file (Kafka Connect's JSON, flat JSON, ``.properties``), a mapping, or the plan
-            that :func:`semel.plan` has made from one, with the same ``transform``.
+            that :func:`semel.plan` has made from one, with the same ``transform``. Or
+            :class:`semel.streams.Streams`, whose topology is run with its configuration.
         transform: called with each batch of converted records. On the direct engine it takes and
             returns a :class:`pyarrow.RecordBatch` whose columns are the value's fields and the
             ``__connect_*`` metadata columns; it may change fields and drop rows. On the
@@ -54,6 +57,8 @@ def run(
     Raises:
         semel.core.errors.SemelError: what ended the connector; see the error's class.
     """
+    if isinstance(config, Streams):
+        config, transform = config.config, config.topology()
     with Runtime(spark) as runtime:
         connector = runtime.start(
             config,

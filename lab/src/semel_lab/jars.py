@@ -49,6 +49,16 @@ CONNECT = _set(
     ),
 )
 
+# Kafka Streams with its test driver, which the tests compare semel's streams with.
+KAFKA_STREAMS = _set(
+    "kafka-streams",
+    (
+        f"org.apache.kafka:kafka-streams-test-utils:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",
+        "org.slf4j:slf4j-nop:1.7.36",
+    ),
+)
+
 
 def _debezium(connector: str) -> JarSet:
     """A folder for Connect's plugin.path. It must not hold what the worker already has: with a

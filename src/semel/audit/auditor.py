@@ -474,6 +474,7 @@ def audit(
         semel.core.errors.SemelError: configuration, Kafka or the store.
     """
     planned = planned or plan(config, transform)
+    planned.check_auditable()
     connector, sink = planned.connector, planned.sink
     stage = splitter(planned)
     cluster = Cluster(client_config(connector, "admin"))

@@ -20,7 +20,14 @@ TRUSTED = "semel.connectors.trusted.keys"
 _NAMES = frozenset(
     {
         *("file", "file.pattern", "file.directory", "input.path", "finished.path", "error.path"),
-        *("path", "store.url", "delta.table.path", "schema.filename", "gcs.credentials.path"),
+        *(
+            "path",
+            "state.dir",
+            "store.url",
+            "delta.table.path",
+            "schema.filename",
+            "gcs.credentials.path",
+        ),
         *("offset.storage.file.filename", "connection.sslrootcert", "connection.sslcert"),
         *("connection.sslkey", "connection.serverSslCert"),
         *("connection.serverCertificate", "iceberg.catalog.warehouse"),

@@ -223,6 +223,36 @@ class ConnectorConfig(DeadLetterConfig, CommonConfig):
         importance=LOW,
     )
 
+    topology: str = key(
+        "topology",
+        "",
+        "Streams: the topology that makes results of the topics, as module:name. It is a "
+        "semel.streams.Streams, or a function that returns one.",
+        group="Streams",
+    )
+    topology_changed: str = key(
+        "topology.changed",
+        "stop",
+        "Streams: when the state was made by another topology: stop, or continue with it as it is.",
+        choices=("stop", "continue"),
+    )
+    state_dir: str = key(
+        "state.dir",
+        "",
+        "Streams: the folder of local state. Default: semel-streams in the folder for temporary "
+        "files.",
+        importance=LOW,
+    )
+    max_task_idle_ms: int = key(
+        "max.task.idle.ms",
+        0,
+        "Streams: how long a partition without records holds up those that are read along with "
+        "it, so that records are processed in the order of time. 0: as long as Kafka is known to "
+        "have records of it; -1: never.",
+        at_least=-1,
+        importance=LOW,
+    )
+
     def reads(self, topic: str) -> bool:
         """Whether a topic is among those that it reads."""
         if self.topics:

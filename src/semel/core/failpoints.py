@@ -53,8 +53,16 @@ OF_SOURCES = (
 )
 """The places of source connectors. At ``source.after_records`` a transaction has its records, but
 not their offsets."""
+OF_STREAMS = (
+    "streams.after_changes",
+    "streams.before_kafka",
+    "streams.after_kafka",
+    "streams.after_state",
+)
+"""Additional places of topologies, between the steps of a commit: the changes are in an open Kafka
+transaction; the target has committed; so has Kafka; the local state has followed."""
 
-_ALL = (*PLACES, *OF_SOURCES, *OF_FILES, *OF_FILE_STREAM, *OF_HIVE)
+_ALL = (*PLACES, *OF_SOURCES, *OF_FILES, *OF_FILE_STREAM, *OF_HIVE, *OF_STREAMS)
 
 _LOG = "fired.log"
 

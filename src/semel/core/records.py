@@ -16,7 +16,7 @@ coordinates.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -240,10 +240,15 @@ def some_rejected(source: pa.Table, reasons: Mapping[int, str]) -> RowsRejected:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Everything that becomes visible together: the rows of each topic and the dead letters."""
+    """Everything that becomes visible together: the rows of each topic and the dead letters.
+
+    ``along`` is for a sink whose ledger is the consumer group's cluster: it takes a producer, and
+    what to call with a record that is not delivered, and sends more in the same transaction.
+    """
 
     records: Sequence[Records]
     dead_letters: Sequence[DeadLetter] = field(default=())
+    along: Callable[[Any, Any], None] | None = None
 
 
 def check_years(values: pa.Array | pa.ChunkedArray) -> None:

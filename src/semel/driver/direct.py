@@ -94,7 +94,7 @@ class DirectEngine:
 
     def _run_tasks(self, placeholder: Placeholder) -> Progress:
         run = self._run
-        with _Launch(run, self._spark, self._transform, self._supervisor, self._name) as launch:
+        with _Launch(run, self._spark, self._spec, self._supervisor, self._name) as launch:
             schemas, targets = self._prepare() if run.assignment.is_whole else self._prepare_share()
             server, spec = launch.result()
         try:
@@ -105,6 +105,14 @@ class DirectEngine:
             )
         finally:
             server.close()
+
+    def _spec(self, **facts: Any) -> DirectSpec:
+        return DirectSpec(
+            connector=self._run.connector,
+            guarantee=self._run.guarantee,
+            transform=self._transform,
+            **facts,
+        )
 
     def _over(self, progress: Progress, targets: Mapping[TopicPartition, int]) -> bool:
         self._teller.tell(progress.unplaced)
@@ -125,7 +133,7 @@ class DirectEngine:
         startup.enter(run)
         partitions = ranges.partitions(topics)
         positions = ranges.positions(run.connector, run.sink, run.cluster, partitions)
-        schemas = sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
+        schemas = self._schemas(positions)
         # Also for tables that taking the sample has just created.
         if run.assignment.has_first:
             lenient = not run.assignment.is_whole
@@ -133,6 +141,10 @@ class DirectEngine:
             startup.check_targets(run.connector, run.sink, entries, topics, lenient=lenient)
         self._supervisor.progress.positions = dict(positions)
         return schemas, startup.targets(run)
+
+    def _schemas(self, positions: Mapping[TopicPartition, int]) -> dict[str, pa.Schema]:
+        run = self._run
+        return sample.schemas(run.connector, run.sink, run.cluster, self._transform, positions)
 
 
 class _Launch:
@@ -143,14 +155,14 @@ class _Launch:
         self,
         run: Run,
         spark: Callable[[], SparkContext],
-        transform: Transform | None,
+        spec: Callable[..., DirectSpec],
         supervisor: Supervisor,
         name: str,
     ) -> None:
         self._run = run
         self._name = name
         self._spark = spark
-        self._transform = transform
+        self._spec = spec
         self._supervisor = supervisor
         self._lock = threading.Lock()
         self._cancelled = False
@@ -182,13 +194,8 @@ class _Launch:
         context, run = self._spark(), self._run
         with self._lock:
             server, address = serving(context)
-            spec = DirectSpec(
-                connector=run.connector,
-                control=address,
-                environment={**failpoints.environment(), RUN: self._name},
-                guarantee=run.guarantee,
-                transform=self._transform,
-            )
+            environment = {**failpoints.environment(), RUN: self._name}
+            spec = self._spec(control=address, environment=environment)
             if self._cancelled:
                 server.close()
             else:

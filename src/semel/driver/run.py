@@ -30,10 +30,13 @@ from semel.core.errors import (
 from semel.core.redact import redacted
 from semel.driver.base import MOST_FENCES, FencesInARow, Progress, Run, RunControl
 from semel.driver.planning import AnyPlan, Plan, SourcePlan, plan_any
+from semel.driver.planning.streams import written
 from semel.driver.states import Awaited, State, Status, Waiting, waiting
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.spark import launch
+from semel.streams.changelog import Topics
+from semel.streams.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -380,6 +383,10 @@ def _run_engine(
             from semel.driver.bounded import BoundedEngine
 
             return BoundedEngine(run, spark, transform).run()
+        if planned.topology is not None:
+            from semel.driver.streams import StreamsEngine
+
+            return StreamsEngine(run, spark, planned.topology).run()
         from semel.driver.direct import DirectEngine
 
         return DirectEngine(run, spark, transform).run()
@@ -426,7 +433,7 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
         then=lambda: sink.close() if unwanted.is_set() else None,
     )
     try:
-        cluster, topics = _topics(connector)
+        cluster, topics = _topics(connector, planned.topology)
         groups = None
         if not sink.capabilities.ledger_in_group:
             groups = Groups(cluster.config)
@@ -437,12 +444,19 @@ def _prepared(planned: Plan, run_control: RunControl) -> Run:
             store.abandon()
         raise
     _reach(store.wait, sink.address)
-    _reach(lambda: sink.prepare(topics), sink.address)
+    made = topics if planned.topology is None else written(connector.name, planned.topology)
+    _reach(lambda: sink.prepare(made), sink.address)
     return Run(connector, planned.guarantee, sink, cluster, topics, run_control, groups)
 
 
-def _topics(connector: ConnectorConfig) -> tuple[Cluster, dict[str, int]]:
-    """The cluster, and the partitions of each topic."""
+def _topics(
+    connector: ConnectorConfig, topology: Topology | None
+) -> tuple[Cluster, dict[str, int]]:
+    """The cluster, and the partitions of each topic. Those of a topology's own are created."""
+    if topology is not None:
+        topics = Topics(connector.name, topology)
+        cluster, _ = _topics(replace(connector, topics=tuple(topics.outside())), None)
+        return cluster, topics.create(cluster)
     try:  # most clusters answer at once; then one client and one request are enough
         cluster = Cluster(client_config(connector, "admin"))
         return cluster, cluster.matching(connector, _AT_ONCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -17,7 +17,7 @@ from semel.core import abandoned
 from semel.core.errors import ConfigError, SemelError
 from semel.core.ledger import TopicPartition
 from semel.core.quoting import listed, named, typed
-from semel.core.records import RowsRejected, united
+from semel.core.records import RowsRejected, one_array, united
 from semel.driver import sampler
 from semel.kafka.clients import client_config
 from semel.kafka.cluster import Cluster
@@ -60,6 +60,22 @@ def schemas(
         for records in (*united(parts), *parts):
             with suppress(RowsRejected):  # the task that reads them says why
                 sink.accommodate(records)
+    return found
+
+
+def inferred(
+    connector: ConnectorConfig,
+    cluster: Cluster,
+    positions: Mapping[TopicPartition, int],
+    infer: Mapping[str, Callable[[pa.Array], pa.Schema | None]],
+) -> dict[str, pa.Schema]:
+    """What is found in samples of values. An empty topic is left to the task that reads its first
+    records."""
+    found: dict[str, pa.Schema] = {}
+    for topic, sample in _samples(connector, cluster, sorted(infer), positions):
+        schema = infer[topic](one_array(sample.column("value")))
+        if schema is not None:
+            found[topic] = schema
     return found
 
 

@@ -144,8 +144,10 @@ def consumer_config(connector: ConnectorConfig, index: int, wait: int = _WAIT) -
         "client.id": f"semel-{connector.name}-{index}",
         # Kafka Connect's consumers use range, and may join while members of tasks that have just
         # ended are still listed: a group whose members have no strategy in common refuses every new
-        # member for good.
-        "partition.assignment.strategy": "roundrobin,range",
+        # member for good. With range, partitions of one number go together, as topologies need.
+        "partition.assignment.strategy": (
+            "range,roundrobin" if connector.topology else "roundrobin,range"
+        ),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,

@@ -202,6 +202,13 @@ class Pipeline:
         unplaced = self._leave_out_unplaced(topic, flat, unread)
         return Converted(flat, [failed[i] for i in sorted(failed)], filtered, unplaced)
 
+    def made(self, records: ConnectRecords) -> tuple[list[Records], Counts]:
+        """What a program has made, for the sink, and how many values reach no column."""
+        if self._wants.takes_text:
+            records = replace(records, values=lines(records.values))
+        parts = self._flattened(records.topic, self._whole(records))
+        return parts, self._leave_out_unplaced(records.topic, parts, {})
+
     def _apart(self, topic: str, raw: pa.Table, labels: np.ndarray) -> Converted:
         """Convert records whose schemas contradict each other in batches of their own, so that each
         is judged as if it had come alone."""

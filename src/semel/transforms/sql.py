@@ -44,7 +44,8 @@ _LIMITS: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def _checked(query: str) -> None:
+def check_select(query: str) -> None:
+    """Raises ValueError: this is not one SELECT, or it is too large to be parsed."""
     import duckdb
 
     if len(query) > _LONGEST or _signs(query) > _SIGNS:
@@ -57,6 +58,10 @@ def _checked(query: str) -> None:
         raise ValueError(f"is not SQL: {_said(error)}") from None
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ValueError("must be one SELECT")
+
+
+def _checked(query: str) -> None:
+    check_select(query)
     if RECORDS not in query.lower():
         raise ValueError(f"must select from {RECORDS}")
 
@@ -151,8 +156,7 @@ class Sql(Transform):
     @cached_property
     def _wanted(self) -> set[str]:
         """The columns that the query reads from ``records``, as far as its text says."""
-        said = self._database.execute("SELECT json_serialize_sql(?)", [self._query]).fetchall()
-        nodes = list(_nodes(json.loads(said[0][0])))
+        nodes = syntax(self._database, self._query)
         names = {str(node["alias"]).lower() for node in nodes if node.get("alias")}
         tables = names | {RECORDS}
         found = set()
@@ -164,12 +168,7 @@ class Sql(Transform):
 
     @cached_property
     def _database(self) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        connection = duckdb.connect(config=_LIMITS)
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET lock_configuration = true")
-        return connection
+        return database()
 
     def _run(self, given: pa.Table) -> pa.Table:
         import duckdb
@@ -189,11 +188,7 @@ class Sql(Transform):
             f"SELECT * FROM ({self._query}\n)) q ORDER BY b.{_ROW}"  # it may end with a comment
         )
         found: Any = self._database.from_arrow(given).query(_TABLE, text)
-        for name, kind in zip(found.columns[1:], found.types[1:], strict=True):
-            _check_type(name, kind)
-        made = found.to_arrow_table()
-        typed = map(_with_type, made.columns, map(str, found.types))
-        return pa.table([*typed], names=made.column_names)
+        return typed(found)
 
     def _result(
         self, batch: Batch, made: pa.Table, rows: np.ndarray, gone: np.ndarray, missing: set[str]
@@ -229,6 +224,32 @@ class Sql(Transform):
                 keys = pa.concat_arrays([keys, pa.nulls(len(gone), keys.type)])
             taken = replace(taken, keys=Contents(keys.take(pa.array(order)), taken.keys.has_schema))
         return replace(taken, values=Contents(values, taken.values.has_schema))
+
+
+def database() -> duckdb.DuckDBPyConnection:
+    """A database for queries from outside: it reads no files and loads no extensions."""
+    import duckdb
+
+    connection = duckdb.connect(config=_LIMITS)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def syntax(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    """The nodes of a query's syntax tree."""
+    said = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    return list(_nodes(json.loads(said[0][0])))
+
+
+def typed(found: Any) -> pa.Table:
+    """What a query has found, in the types that semel uses. Raises ConfigError: records have no
+    such type."""
+    for name, kind in zip(found.columns, found.types, strict=True):
+        _check_type(name, kind)
+    made = found.to_arrow_table()
+    columns = map(_with_type, made.columns, map(str, found.types))
+    return pa.table([*columns], names=made.column_names)
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -20,11 +20,12 @@ from semel.config import (
     under,
     unresolved,
 )
+from semel.config.extras import require
 from semel.config.reading import VALUE_CONVERTER
 from semel.converters import ddl
 from semel.core import delivery
 from semel.core.delivery import Guarantee
-from semel.core.errors import ConfigError, Problem, misconfigured
+from semel.core.errors import ConfigError, NotJudged, Problem, misconfigured
 from semel.core.problems import Problems, gathering
 from semel.core.records import TIMESTAMP
 from semel.driver.planning.base import BasePlan, refusal
@@ -36,6 +37,7 @@ from semel.driver.planning.query import (
     query_of,
     without_query,
 )
+from semel.driver.planning.streams import topology_of, with_topology
 from semel.driver.triggers import seconds
 from semel.kafka.clients import check_clients
 from semel.sinks import full_name, names, sink_class
@@ -43,6 +45,7 @@ from semel.sinks.base import Sink
 from semel.sinks.protocols import transactional
 from semel.sinks.staging import StagingSink
 from semel.sources import is_source
+from semel.streams.topology import Topology
 from semel.transforms import Chain
 from semel.transforms.unseen import Known, unseen
 
@@ -82,6 +85,7 @@ class Plan(BasePlan):
     connector: ConnectorConfig
     sink: Sink
     query: Query | None = None
+    topology: Topology | None = None
 
     is_source = False
 
@@ -101,10 +105,11 @@ class Plan(BasePlan):
             "because": guarantee.why,
             "bad records": _bad_records(connector, guarantee, self.sink),
             "unknown fields": _UNKNOWN[connector.fields_unknown],
-            "audit": self._audited(),
+            "audit": self._audited() if self.topology is None else "none: results are not records",
             "engine": self.engine,
             **self._query_facts(),
             "tasks": connector.tasks_max,
+            **({} if self.topology is None else {"topology": self.topology.describe()}),
             "warnings": self.warnings or ["none"],
         }
 
@@ -135,9 +140,20 @@ class Plan(BasePlan):
     def apart(self) -> Plan:
         return replace(self, sink=type(self.sink)(self.connector))
 
+    def check_auditable(self) -> None:
+        """Raises NotJudged: the results are not those of one record each."""
+        if self.topology is not None:
+            raise NotJudged(
+                f"connector {self.connector.name} is a topology: its results are computed from "
+                "many records, and an audit compares record with row. Compare them with a query "
+                "over the same topics; semel offsets and the lag say how far it is"
+            )
+
     def sample(self) -> None:
         from semel.driver import sample
 
+        if self.topology is not None:
+            return
         self.warnings.extend(sample.warnings(self.connector, self.sink))
 
     def _audited(self) -> str:
@@ -181,6 +197,9 @@ def plan_sink(
     resolves: bool = True,
 ) -> Plan:
     """Plan a sink connector; see :func:`semel.driver.planning.plan`."""
+    topology = topology_of(raw, transform)
+    if topology is not None:
+        raw, transform = with_topology(raw, topology), None
     if transform is not None and not callable(transform):
         raise ConfigError(f"transform={transform!r} must be a function that takes a batch")
     with gathering(reads=resolves) as problems:
@@ -192,7 +211,37 @@ def plan_sink(
         found = sink_of(raw)
         sections = [ConnectorConfig] if found is None else [ConnectorConfig, found.section]
         raise refusal(raw, given, sections, problems)
+    if topology is not None:
+        planned = replace(planned, topology=topology)
+        _check_topology(planned)
     return planned
+
+
+def _check_topology(planned: Plan) -> None:
+    """Raises ConfigError: a topology cannot run like this."""
+    connector, engine, guarantee = planned.connector, planned.engine, planned.guarantee
+    where = f"connector {connector.name}: "
+    require(f"{where}a topology", "streams", {"rocksdict": "rocksdict"}, "topology")
+    if engine != "direct":
+        raise misconfigured(
+            "engine",
+            f"{where}a topology runs on the direct engine, and connector.class="
+            f"{connector.connector_class} on engine={engine}. Write to a database, or to Kafka",
+        )
+    if guarantee.mechanism is not delivery.Mechanism.TRANSACTIONAL:
+        raise misconfigured(
+            "delivery",
+            f"{where}the results of a topology are committed together with its positions: that "
+            f"needs a target with transactions, and delivery is {guarantee}",
+        )
+    if connector.provenance:
+        raise misconfigured(
+            "provenance", f"{where}provenance=true: a result comes from many records. Remove it"
+        )
+    if connector.originals.get("transforms", "").strip():
+        raise misconfigured(
+            "transforms", f"{where}transforms are not applied to topologies. Use .map(...)"
+        )
 
 
 def _gathered(

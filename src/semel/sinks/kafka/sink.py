@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
+
+from confluent_kafka import Producer
 
 from semel.config import ConnectorConfig, read
 from semel.config.worker import SECURITY
@@ -40,7 +42,7 @@ from semel.kafka.clients import IDEMPOTENCE, acks, client_config, confirms_all, 
 from semel.kafka.cluster import Cluster, wait_for_brokers
 from semel.kafka.groups import Groups
 from semel.kafka.messages import Messages
-from semel.kafka.transactions import Transactions
+from semel.kafka.transactions import Report, Transactions
 from semel.sinks.base import Sink, Snapshot
 from semel.sinks.capabilities import Capabilities
 from semel.sinks.kafka import snapshot
@@ -330,6 +332,7 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
                 self._sender.messages(commit, self._task or 0),
                 self._moved(advances),
                 holes_of(advances),
+                along=commit.along,
             )
         return outcome
 
@@ -378,15 +381,22 @@ class KafkaSink(Sink, Transactional, FencesByGroup):
         entries: Collection[LedgerEntry],
         holes: Collection[Hole] = (),
         gone: Collection[Record] = (),
+        along: Callable[[Any, Any], None] | None = None,
     ) -> None:
         """Messages, entries and holes in one transaction; remembers the entries."""
         if not self._transactions.is_open:
             self._reopen()
         records = [*gone, *self._ledger.topic.records(entries, holes)]
+
+        def send(producer: Producer, failed: Report) -> None:
+            if along is not None:
+                along(producer, failed)
+            self._ledger.topic.send(producer, records, failed)
+
         try:
             self._sender.transact(
                 messages,
-                lambda producer, failed: self._ledger.topic.send(producer, records, failed),
+                send,
                 self._offsets.committed(entries),
                 self._generation(),
                 partial(self._confirm, {e.topic_partition for e in entries}),

@@ -65,7 +65,8 @@ run that the group has fenced may need that long to notice, and must not stop it
 class Polled:
     """The records of a poll, by topic; empty if none arrived.
 
-    ``ends`` are positions after trailing offsets that hold no record; ``unreadable`` gives the
+    ``at_end`` are the ends of logs that were reached, and ``ends`` those of them that are positions
+    after trailing offsets that hold no record; ``unreadable`` gives the
     reason for each partition that could not be read further. ``quiet`` says that no record arrived
     and no commit was under way.
     """
@@ -74,6 +75,7 @@ class Polled:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
     quiet: bool = False
+    at_end: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def topics(self) -> set[str]:
@@ -199,7 +201,7 @@ class Reader:
         found = without_events(messages, tell) if poll.has_events else Events(messages)
         ends = {tp: end for tp, end in found.ends.items() if end > at.get(tp, end)}
         polls = copied(by_topic(found.records)) if found.records else []
-        return [Polled(polls, ends, found.unreadable, quiet)]
+        return [Polled(polls, ends, found.unreadable, quiet, found.ends)]
 
     def _take_first(self, poll: Poll) -> None:
         """Wait briefly for a first record."""

@@ -72,17 +72,7 @@ class Task:
         tell, waits = self._reporter.tell, self._reporter.waits
         self._sink = sink = sinks.create(connector)
         self._mark = mark(sink)
-        self._committer = committer = Committer(
-            connector,
-            spec.guarantee,
-            sink,
-            index,
-            tell,
-            counter=self._reporter.counter,
-            waits=waits,
-            ends=line.ends_within,
-            logs_bad_records=True,
-        )
+        self._committer = committer = self._new_committer(spec)
         self._pipeline = Pipeline(
             connector,
             sink,
@@ -94,19 +84,35 @@ class Task:
         self._subscription = Subscription(connector, index, committer, tell, line.stop.wait)
         self.heartbeats = self._subscription.heartbeats
         self._conflicts = Conflicts(connector.name, self.heartbeats, tell)
-        self._reader = Reader(
-            connector,
-            sink,
-            self._subscription,
-            committer,
-            self._conflicts,
-            self._reporter,
-            line,
-        )
+        self._reader = self._new_reader()
         self._retries = Retries(connector, tell, waits)
         self._overdue = Overdue(tell, committer.doing)
         self._garbage = memory.Garbage()
         self._abandoned = 0
+
+    def _new_committer(self, spec: DirectSpec) -> Committer:
+        return Committer(
+            self._connector,
+            spec.guarantee,
+            self._sink,
+            self._index,
+            self._reporter.tell,
+            counter=self._reporter.counter,
+            waits=self._reporter.waits,
+            ends=self._line.ends_within,
+            logs_bad_records=True,
+        )
+
+    def _new_reader(self) -> Reader:
+        return Reader(
+            self._connector,
+            self._sink,
+            self._subscription,
+            self._committer,
+            self._conflicts,
+            self._reporter,
+            self._line,
+        )
 
     @property
     def reads(self) -> str:
@@ -131,7 +137,7 @@ class Task:
             plan: Mapping[str, pa.Schema] | None = self._line.plan()
             if plan is None:
                 return
-            self._pipeline.add_schemas(plan)
+            self._expect(plan)
             self._reporter.report("started")
             self._committer.retrying(self._sink.claim)
             self._committer.retrying(lambda: protocols.joining(self._sink, self._index))
@@ -152,6 +158,14 @@ class Task:
             raise raised(self._connector, self._index, error) from error
         finally:
             self._close()
+
+    @property
+    def _read_up_to(self) -> Mapping[TopicPartition, int]:
+        """The next offset of each partition that the consumer is to deliver."""
+        return self._reader.positions
+
+    def _expect(self, plan: Mapping[str, pa.Schema]) -> None:
+        self._pipeline.add_schemas(plan)
 
     def _connect(self) -> None:
         """Connect to Kafka and to the store while the driver prepares the run."""
@@ -189,7 +203,7 @@ class Task:
             if self._line.paused.is_set() or self._reader.held:
                 self._pause()
                 return
-            self._subscription.reconnect_if_stalled(self._reader.positions)
+            self._subscription.reconnect_if_stalled(self._read_up_to)
             for event in self._reader.poll():
                 self._handle(event)
             self._subscription.renew()

@@ -1,0 +1,108 @@
+"""The topology of a connector that is one, and the configuration that follows from it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from semel.config import CommonConfig, default_text, definitions
+from semel.config.worker import MODULES, may_import
+from semel.core.errors import ConfigError, misconfigured
+from semel.streams.builder import Streams
+from semel.streams.changelog import Topics, results_of
+from semel.streams.topology import Topology
+
+_KAFKA = "kafka"
+_CONVERTERS = {
+    name: default_text(next(d for d in definitions(CommonConfig) if d.name == name)) or ""
+    for name in ("key.converter", "value.converter")
+}
+"""Those of all connectors: a Kafka sink that copies has others."""
+
+
+def topology_of(raw: Mapping[str, str], given: Any) -> Topology | None:
+    """The topology of a connector: what a program has given, or what ``topology`` names; None if it
+    is not one.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    if (found := _topology_in(given)) is not None:
+        return found
+    name = raw.get("topology", "").strip()
+    if not name:
+        return None
+    module, _, attribute = name.partition(":")
+    allowed = [part.strip() for part in raw.get(MODULES, "").split(",")]
+    if MODULES in raw and not may_import(module, list(filter(None, allowed))):
+        raise misconfigured(
+            "topology",
+            f"topology={name}: connectors of this worker may run topologies of "
+            f"{raw[MODULES] or 'no module'}. Name its module in {MODULES} in the worker's file",
+        )
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+        if _topology_in(made) is None and callable(made):
+            made = made()
+    except ConfigError:
+        raise
+    except Exception as error:
+        why = f"topology={name}: cannot load it: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            why += ". Install it, or name its folder in PYTHONPATH"
+        raise misconfigured("topology", why) from None
+    found = _topology_in(made)
+    if found is None:
+        raise misconfigured(
+            "topology",
+            f"topology={name} is a {type(made).__name__}: it must be a semel.streams.Streams, or a "
+            "function that returns one",
+        )
+    return found
+
+
+def _topology_in(given: Any) -> Topology | None:
+    if isinstance(given, Topology):
+        return given
+    return given.topology() if isinstance(given, Streams) else None
+
+
+def with_topology(raw: Mapping[str, str], topology: Topology) -> dict[str, str]:
+    """The configuration of the connector that runs a topology: its topics, and its target.
+
+    Raises:
+        ConfigError: it has no target, or several.
+    """
+    name = raw.get("name", "")
+    sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
+    targets = [{k: v for k, v in s.config.items() if k != "name"} for s in sinks if not s.topic]
+    topics = [s.topic for s in sinks if s.topic is not None and not s.is_repartition]
+    target: dict[str, str] = {}
+    for each in targets:
+        if each != targets[0]:
+            raise ConfigError(
+                f"connector {name}: the topology has several targets. Its positions are stored "
+                "where its results are, in one place: keep one .to(...), and write the rest with "
+                ".to_topic(...), which another connector can take from there"
+            )
+        target = {key: str(value) for key, value in each.items()}
+    if any(sub.is_global for sub in topology.subs):
+        raise ConfigError(
+            f"connector {name}: global tables run in the test driver only, so far. Use a table "
+            "with as many partitions as what it is joined with"
+        )
+    if not targets and topics:
+        target = {"connector.class": _KAFKA, "topic.rename.format": topics[0], **_CONVERTERS}
+    if not targets and not topics and "connector.class" not in raw:
+        raise ConfigError(
+            f"connector {name}: the topology has no result. End it with .to(...) or .to_topic(...)"
+        )
+    named = raw.get("topology") or topology.name
+    return {**target, **raw, "topology": named, "topics": ",".join(Topics(name, topology).read)}
+
+
+def written(application: str, topology: Topology) -> list[str]:
+    """What the results for the target are called there."""
+    sinks = [sink for sub in topology.subs for sink in sub.sinks.values()]
+    return [results_of(application, sink) for sink in sinks if sink.topic is None]

@@ -1,0 +1,492 @@
+"""What a group of records adds up to: ``count()``, ``sum("amount")`` and their like by the column,
+and people's own functions record by record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.core.errors import ConfigError
+from semel.streams.codec import column
+from semel.streams.expressions import Compiled, Expression, compiled, takes_key
+from semel.streams.records import Records, concatenated, whole
+
+VALUE = "value"
+"""The field of a state that holds the only aggregate."""
+
+
+class Aggregation(ABC):
+    """How records of a group become its state, and the state its value.
+
+    A state is a value of Arrow or, where records are gone through one by one, of Python. None is
+    the state of a group that has no records.
+    """
+
+    @property
+    @abstractmethod
+    def subtracts(self) -> bool:
+        """Whether a value can be taken back, as the changes of tables demand."""
+
+    @abstractmethod
+    def inputs(self, records: Records, values: pa.Array) -> pa.Array:
+        """What :meth:`add` takes of each record, whose value is here."""
+
+    @abstractmethod
+    def begin(self) -> Any:
+        """The state that the first record is added to."""
+
+    @abstractmethod
+    def add(self, key: Any, value: Any, state: Any) -> Any:
+        """The state with one more record."""
+
+    @abstractmethod
+    def subtract(self, key: Any, value: Any, state: Any) -> Any:
+        """The state with one record less."""
+
+    @abstractmethod
+    def merge(self, key: Any, one: Any, other: Any) -> Any:
+        """The state of two groups that become one; ``one`` is the earlier."""
+
+    def states(self, states: Sequence[Any]) -> pa.Array:
+        """States of Python as a column."""
+        return column(states)
+
+    def result(self, states: pa.Array) -> pa.Array:
+        """The values of groups."""
+        return states
+
+    def fold(self, codes: np.ndarray, count: int, records: Records, before: pa.Array) -> pa.Array:
+        """The states of so many groups after records have been added, in their order. ``codes``
+        says which group each belongs to."""
+        states: list[Any] = before.to_pylist()
+        inputs = self.inputs(records, records.values).to_pylist()
+        keys = records.keys.to_pylist()
+        for group, key, value in zip(codes.tolist(), keys, inputs, strict=True):
+            state = states[group]
+            states[group] = self.add(key, value, self.begin() if state is None else state)
+        return self.states(states)
+
+    def replace(
+        self, codes: np.ndarray, count: int, records: Records, before: pa.Array
+    ) -> pa.Array:
+        """The states of so many groups after the changes of a table: olds are taken back, values
+        added."""
+        states: list[Any] = before.to_pylist()
+        olds = self.inputs(records, records.olds).to_pylist()
+        news = self.inputs(records, records.values).to_pylist()
+        has_old, has_new = (np.asarray(a.is_valid()) for a in (records.olds, records.values))
+        keys = records.keys.to_pylist()
+        for row, group in enumerate(codes.tolist()):
+            state = states[group]
+            if has_old[row] and state is not None:
+                state = self.subtract(keys[row], olds[row], state)
+            if has_new[row]:
+                state = self.begin() if state is None else state
+                state = self.add(keys[row], news[row], state)
+            states[group] = state
+        return self.states(states)
+
+
+@dataclass(frozen=True)
+class Custom(Aggregation):
+    """``aggregate()`` with people's own functions."""
+
+    initializer: Callable[[], Any]
+    adder: Callable[[Any, Any, Any], Any]
+    subtractor: Callable[[Any, Any, Any], Any] | None = None
+    merger: Callable[[Any, Any, Any], Any] | None = None
+
+    @property
+    def subtracts(self) -> bool:
+        return self.subtractor is not None
+
+    def inputs(self, records: Records, values: pa.Array) -> pa.Array:
+        return values
+
+    def begin(self) -> Any:
+        return self.initializer()
+
+    def add(self, key: Any, value: Any, state: Any) -> Any:
+        return self.adder(key, value, state)
+
+    def subtract(self, key: Any, value: Any, state: Any) -> Any:
+        assert self.subtractor is not None
+        return self.subtractor(key, value, state)
+
+    def merge(self, key: Any, one: Any, other: Any) -> Any:
+        if self.merger is None:
+            raise ConfigError("aggregate() over session windows needs a merger")
+        if one is None:
+            one = self.begin()
+        return self.merger(key, one, other)
+
+
+@dataclass(frozen=True)
+class Reduced(Aggregation):
+    """``reduce()`` with people's own functions of two values."""
+
+    adder: Callable[[Any, Any], Any]
+    subtractor: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def subtracts(self) -> bool:
+        return self.subtractor is not None
+
+    def inputs(self, records: Records, values: pa.Array) -> pa.Array:
+        return values
+
+    def begin(self) -> Any:
+        return None
+
+    def add(self, key: Any, value: Any, state: Any) -> Any:
+        return value if state is None else self.adder(state, value)
+
+    def subtract(self, key: Any, value: Any, state: Any) -> Any:
+        assert self.subtractor is not None
+        return self.subtractor(state, value)
+
+    def merge(self, key: Any, one: Any, other: Any) -> Any:
+        return other if one is None else self.add(key, other, one)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate of SQL, over an expression."""
+
+    kind: str
+    expression: Expression | None = None
+
+    @cached_property
+    def evaluate(self) -> Compiled:
+        if self.expression is None:
+            return lambda records: pa.nulls(len(records))
+        return compiled(self.expression, f"{self.kind}()")
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def count() -> Aggregate:
+    """How many records there are."""
+    return Aggregate("count")
+
+
+def sum(of: Expression) -> Aggregate:
+    """The sum of an expression; nulls do not count."""
+    return Aggregate("sum", of)
+
+
+def min(of: Expression) -> Aggregate:
+    """The smallest value of an expression."""
+    return Aggregate("min", of)
+
+
+def max(of: Expression) -> Aggregate:
+    """The greatest value of an expression."""
+    return Aggregate("max", of)
+
+
+def avg(of: Expression) -> Aggregate:
+    """The mean of an expression; nulls do not count."""
+    return Aggregate("avg", of)
+
+
+def first(of: Expression) -> Aggregate:
+    """The value of the record that was processed first; nulls do not count."""
+    return Aggregate("first", of)
+
+
+def last(of: Expression) -> Aggregate:
+    """The value of the record that was processed last; nulls do not count."""
+    return Aggregate("last", of)
+
+
+def collect(of: Expression) -> Aggregate:
+    """All values as a list, which grows with every record."""
+    return Aggregate("collect", of)
+
+
+_KINDS: Mapping[str, Sequence[str]] = {
+    "count": ["count"],
+    "sum": ["sum"],
+    "min": ["min"],
+    "max": ["max"],
+    "avg": ["sum", "number"],
+    "first": ["first"],
+    "last": ["last"],
+    "collect": ["list"],
+}
+"""The parts of each kind's state."""
+_SUBTRACTED = frozenset({"count", "sum", "number"})
+
+
+@dataclass(frozen=True)
+class Columns(Aggregation):
+    """Aggregates by the column. The state is a struct of their parts."""
+
+    aggregates: Mapping[str, Aggregate]
+    is_single: bool = False
+    parts: Mapping[str, tuple[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = {
+            name if len(_KINDS[a.kind]) == 1 else f"{name}.{part}": (name, part)
+            for name, a in self.aggregates.items()
+            for part in _KINDS[a.kind]
+        }
+        object.__setattr__(self, "parts", found)
+        for each in self.aggregates.values():
+            _ = each.evaluate  # to find what is wrong with it
+
+    @property
+    def subtracts(self) -> bool:
+        return all(part in _SUBTRACTED for _, part in self.parts.values())
+
+    def inputs(self, records: Records, values: pa.Array) -> pa.Array:
+        given = records if values is records.values else records.holding(values=values)
+        made = [each.evaluate(given) for each in self.aggregates.values()]
+        return pa.StructArray.from_arrays(made, names=list(self.aggregates))
+
+    def begin(self) -> Any:
+        return {
+            n: 0 if part in ("count", "number") else None for n, (_, part) in self.parts.items()
+        }
+
+    def add(self, key: Any, value: Any, state: Any) -> Any:
+        return {n: _ADD[p](state[n], value[name]) for n, (name, p) in self.parts.items()}
+
+    def subtract(self, key: Any, value: Any, state: Any) -> Any:
+        return {n: _SUBTRACT[p](state[n], value[name]) for n, (name, p) in self.parts.items()}
+
+    def merge(self, key: Any, one: Any, other: Any) -> Any:
+        if one is None:
+            return other
+        return {n: _MERGE[p](one[n], other[n]) for n, (_, p) in self.parts.items()}
+
+    def states(self, states: Sequence[Any]) -> pa.Array:
+        there = [state for state in states if state is not None]
+        made = pa.StructArray.from_arrays(
+            [column([state[name] for state in there]) for name in self.parts],
+            names=list(self.parts),
+        )
+        if len(there) == len(states):
+            return made
+        rows = np.cumsum([state is not None for state in states]) - 1
+        gone = np.array([state is None for state in states])
+        return made.take(pa.array(rows, mask=gone)) if len(made) else pa.nulls(len(states))
+
+    def result(self, states: pa.Array) -> pa.Array:
+        if pa.types.is_null(states.type):
+            return states
+        held = dict(zip([f.name for f in states.type], states.flatten(), strict=True))
+        found = {}
+        for name, each in self.aggregates.items():
+            if each.kind == "avg":
+                total = held[f"{name}.sum"].cast(pa.float64())
+                number = held[f"{name}.number"].cast(pa.float64())
+                found[name] = pc.divide(total, pc.if_else(pc.equal(number, 0), None, number))
+            else:
+                found[name] = held[name]
+        if self.is_single:
+            (only,) = found.values()
+            return pc.if_else(states.is_valid(), only, None)
+        return pa.StructArray.from_arrays(
+            list(found.values()), names=list(found), mask=states.is_null()
+        )
+
+    def fold(self, codes: np.ndarray, count: int, records: Records, before: pa.Array) -> pa.Array:
+        made = self._folded(codes, count, self.inputs(records, records.values))
+        return self._combined(before, made, _COMBINE)
+
+    def replace(
+        self, codes: np.ndarray, count: int, records: Records, before: pa.Array
+    ) -> pa.Array:
+        there = before.is_valid()
+        for values, combine in ((records.olds, _TAKE), (records.values, _COMBINE)):
+            rows = np.flatnonzero(np.asarray(values.is_valid()))
+            inputs = self.inputs(records, values).take(pa.array(rows))
+            before = self._combined(before, self._folded(codes[rows], count, inputs), combine)
+        added = np.bincount(codes[np.asarray(records.values.is_valid())], minlength=count) > 0
+        kept = pc.or_(there, pa.array(added))
+        return pc.if_else(kept, before, None)
+
+    def _folded(self, codes: np.ndarray, count: int, inputs: pa.Array) -> dict[str, pa.Array]:
+        """The parts of groups of these records alone."""
+        given = dict(zip(self.aggregates, inputs.flatten(), strict=True))
+        table = pa.table({**{f"v{n}": a for n, a in enumerate(given.values())}, "group": codes})
+        places = {name: n for n, name in enumerate(given)}
+        wanted: list[Any] = [_grouped(part, f"v{places[n]}") for n, part in self.parts.values()]
+        made = table.group_by("group", use_threads=False).aggregate(wanted)
+        rows = np.full(count, -1)
+        rows[np.asarray(made.column("group"))] = np.arange(made.num_rows)
+        made = made.drop_columns("group")
+        at = pa.array(rows, mask=rows < 0)
+        columns = {}
+        for number, (name, (_, part)) in enumerate(self.parts.items()):
+            found = whole(made.column(number).combine_chunks()).take(at)
+            if part in ("count", "number"):
+                found = found.fill_null(0)
+            elif part == "sum" and pa.types.is_unsigned_integer(found.type):
+                found = found.cast(pa.int64())
+            columns[name] = found
+        return columns
+
+    def _combined(
+        self,
+        before: pa.Array,
+        made: Mapping[str, pa.Array],
+        combine: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]],
+    ) -> pa.Array:
+        held: dict[str, pa.Array] = {}
+        if not pa.types.is_null(before.type):
+            held = dict(zip([f.name for f in before.type], before.flatten(), strict=True))
+        columns = [
+            combine[part](held.get(name, pa.nulls(len(array))), array)
+            for (name, array), (_, part) in zip(made.items(), self.parts.values(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, names=list(self.parts))
+
+
+def _grouped(part: str, name: str) -> tuple[Any, ...]:
+    if part == "count":
+        return ([], "count_all")
+    if part == "number":
+        return (name, "count")
+    return (name, part)
+
+
+def _plus(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else one + other
+
+
+def _minus(one: Any, other: Any) -> Any:
+    return one if other is None else -other if one is None else one - other
+
+
+def _least(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None or one <= other else other
+
+
+def _most(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None or one >= other else other
+
+
+def _either(one: Any, other: Any) -> Any:
+    return other if one is None else one
+
+
+def _other(one: Any, other: Any) -> Any:
+    return one if other is None else other
+
+
+_ADD: Mapping[str, Callable[[Any, Any], Any]] = {
+    "count": lambda state, _: state + 1,
+    "number": lambda state, value: state + (value is not None),
+    "sum": _plus,
+    "min": _least,
+    "max": _most,
+    "first": _either,
+    "last": _other,
+    "list": lambda state, value: [*(state or ()), value],
+}
+_SUBTRACT: Mapping[str, Callable[[Any, Any], Any]] = {
+    "count": lambda state, _: state - 1,
+    "number": lambda state, value: state - (value is not None),
+    "sum": _minus,
+}
+_MERGE: Mapping[str, Callable[[Any, Any], Any]] = {
+    **_ADD,
+    "count": _plus,
+    "number": _plus,
+    "list": lambda one, other: [*(one or ()), *(other or ())],
+}
+
+
+def _added(one: pa.Array, other: pa.Array) -> pa.Array:
+    return _sums(one, other, pc.add_checked)
+
+
+def _subtracted(one: pa.Array, other: pa.Array) -> pa.Array:
+    return _sums(one, other, pc.subtract_checked)
+
+
+def _sums(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
+    if pa.types.is_null(other.type):
+        return one
+    zero = pa.scalar(0).cast(other.type)
+    if pa.types.is_null(one.type):
+        one = pa.nulls(len(other), other.type)
+    if pa.types.is_decimal(one.type) or pa.types.is_decimal(other.type):
+        return _decimals(one, other, combine)
+    both = combine(one.fill_null(pa.scalar(0).cast(one.type)), other.fill_null(zero))
+    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, both)
+
+
+def _decimals(one: pa.Array, other: pa.Array, combine: Callable[..., pa.Array]) -> pa.Array:
+    scale = np.max([getattr(a.type, "scale", 0) for a in (one, other)])
+    wide = pa.decimal256(75, int(scale))
+    zero = pa.scalar(0).cast(wide)
+    both = combine(*(a.cast(wide).fill_null(zero) for a in (one, other)))
+    made = both.cast(pa.decimal128(38, int(scale)))
+    return pc.if_else(pc.and_(one.is_null(), other.is_null()), None, made)
+
+
+def _lists(one: pa.Array, other: pa.Array) -> pa.Array:
+    if pa.types.is_null(one.type):
+        return other
+    parts = [pc.list_value_length(a).fill_null(0).to_numpy() for a in (one, other)]
+    lengths = parts[0] + parts[1]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    rows = np.concatenate([np.repeat(2 * np.arange(len(one)) + n, p) for n, p in enumerate(parts)])
+    values = concatenated([one.flatten(), other.flatten()])
+    ordered = values.take(pa.array(np.argsort(rows, kind="stable")))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ordered)
+
+
+def _chosen(choose: Callable[..., pa.Array], first_wins: bool = True) -> Callable[..., pa.Array]:
+    def combine(one: pa.Array, other: pa.Array) -> pa.Array:
+        if pa.types.is_null(one.type) or pa.types.is_null(other.type):
+            return other if pa.types.is_null(one.type) else one
+        return choose(one, other) if first_wins else choose(other, one)
+
+    return combine
+
+
+_COMBINE: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    "count": _added,
+    "number": _added,
+    "sum": _added,
+    "min": _chosen(pc.min_element_wise),
+    "max": _chosen(pc.max_element_wise),
+    "first": _chosen(pc.coalesce),
+    "last": _chosen(pc.coalesce, first_wins=False),
+    "list": _lists,
+}
+_TAKE = {"count": _subtracted, "number": _subtracted, "sum": _subtracted}
+
+
+def by_column(aggregates: Mapping[str, Aggregate]) -> Columns:
+    """Several aggregates, whose value is a struct."""
+    for name, each in aggregates.items():
+        if not isinstance(each, Aggregate):
+            raise ConfigError(f"aggregate: {name} is no aggregate such as count() or sum(...)")
+    return Columns(aggregates)
+
+
+def single(aggregate: Aggregate) -> Columns:
+    """One aggregate, whose value is the value."""
+    return Columns({VALUE: aggregate}, is_single=True)
+
+
+def per_key(function: Callable[..., Any], others: int) -> Callable[..., Any]:
+    """A function that is given a key before its other arguments, whether it wants one or not."""
+    if takes_key(function, others):
+        return function
+    return lambda _, *given: function(*given)

@@ -1,0 +1,415 @@
+"""Values as bytes that describe themselves, by the column: what stores and repartition topics hold.
+
+A value is a tag, which with what follows it says the type, and the value's bytes. So a column may
+change its type between batches, and whoever has the bytes can read them.
+
+Keys (:func:`pack_keys`) that are equal have equal bytes, whichever integer or text type their batch
+gave them. Integers and times are ordered like their bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.core.errors import SemelError
+from semel.streams.records import Records, concatenated, whole
+
+_NULL = b"\0"
+_SIGNED = {"c": pa.int8(), "h": pa.int16(), "i": pa.int32(), "l": pa.int64()}
+_UNSIGNED = {"C": pa.uint8(), "H": pa.uint16(), "I": pa.uint32(), "L": pa.uint64()}
+_FLOATS = {"f": pa.float32(), "d": pa.float64()}
+_FIXED: dict[str, pa.DataType] = {**_SIGNED, **_UNSIGNED, **_FLOATS, "D": pa.date32()}
+_TAGS = {kind: tag for tag, kind in _FIXED.items()}
+_UNITS = {"timestamp": "Z", "duration": "P", "time32": "t", "time64": "T"}
+
+
+def pack(values: pa.Array) -> pa.Array:
+    """The bytes of each value. Those of a null are null."""
+    return pc.if_else(values.is_valid(), _written(values), None)
+
+
+def pack_keys(keys: pa.Array) -> pa.Array:
+    """The bytes of each key; equal keys have equal bytes. Those of a null are null."""
+    return pack(_as_key(keys))
+
+
+def unpack(packed: pa.Array) -> pa.Array:
+    """The values of bytes; null for null."""
+    there = np.flatnonzero(np.asarray(packed.is_valid()))
+    data, offsets = _buffers(packed)
+    found, _ = _read(data, offsets[there])
+    if len(there) == len(packed):
+        return found
+    at = np.zeros(len(packed), np.int64)
+    at[there] = np.arange(len(there))
+    gone = np.ones(len(packed), np.bool_)
+    gone[there] = False
+    return found.take(pa.array(at, mask=gone)) if len(found) else pa.nulls(len(packed))
+
+
+def binary(rows: np.ndarray) -> pa.Array:
+    """Each row of a matrix of bytes as a value."""
+    count, width = rows.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    data = np.ascontiguousarray(rows)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def joined(*pieces: pa.Array | bytes) -> pa.Array:
+    """The bytes of several columns behind each other."""
+    parts = [pa.scalar(p, pa.binary()) if isinstance(p, bytes) else p for p in pieces]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+
+
+def big_endian(numbers: np.ndarray) -> np.ndarray:
+    """Signed integers as rows of bytes that are ordered like them."""
+    width = numbers.dtype.itemsize
+    flipped = numbers.view(f"u{width}") ^ np.array(1 << (8 * width - 1), f"u{width}")
+    rows: np.ndarray = flipped.astype(f">u{width}").view(np.uint8).reshape(len(numbers), width)
+    return rows
+
+
+def from_big_endian(rows: np.ndarray) -> np.ndarray:
+    """The signed integers of rows of bytes."""
+    width = rows.shape[1]
+    unsigned = np.ascontiguousarray(rows).view(f">u{width}").reshape(-1).astype(f"u{width}")
+    numbers: np.ndarray = (unsigned ^ np.array(1 << (8 * width - 1), f"u{width}")).view(f"i{width}")
+    return numbers
+
+
+def time_bytes(time: int) -> bytes:
+    """One time as eight bytes that are ordered like it."""
+    return struct.pack(">Q", (time + (1 << 63)) & ((1 << 64) - 1))
+
+
+def slices(packed: pa.Array, start: int, width: int) -> np.ndarray:
+    """So many bytes of each value, from the same place of each; a negative one is from its end."""
+    data, offsets = _buffers(packed)
+    at = offsets[:-1] + start if start >= 0 else offsets[1:] + start
+    return data[at[:, None] + np.arange(width)] if len(at) else np.zeros((0, width), np.uint8)
+
+
+def behind(packed: pa.Array, start: int) -> pa.Array:
+    """Each value without so many first bytes; null for null."""
+    data, offsets = _buffers(packed)
+    lengths = np.maximum(np.diff(offsets) - start, 0)
+    made = _gathered(data, offsets[:-1] + start, lengths)
+    return pc.if_else(packed.is_valid(), made, None) if packed.null_count else made
+
+
+def _buffers(packed: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    _, offsets, data = packed.buffers()
+    if offsets is None:
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    places = np.frombuffer(offsets, np.int32)[packed.offset : packed.offset + len(packed) + 1]
+    held = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return held, places.astype(np.int64)
+
+
+def _as_key(keys: pa.Array) -> pa.Array:
+    kind = keys.type
+    if pa.types.is_struct(kind):
+        inner = [_as_key(column) for column in keys.flatten()]
+        made = [pa.field(f.name, a.type) for f, a in zip(kind, inner, strict=True)]
+        return pa.StructArray.from_arrays(inner, fields=made, mask=keys.is_null())
+    if pa.types.is_integer(kind) and kind != pa.int64():
+        return keys.cast(pa.int64(), safe=kind != pa.uint64())
+    if pa.types.is_floating(kind):
+        return keys.cast(pa.float64())
+    if pa.types.is_timestamp(kind):
+        return keys.cast(pa.timestamp("us", kind.tz))
+    return keys
+
+
+def _written(values: pa.Array) -> pa.Array:
+    """The bytes of each value, with those of a null."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.repeat(pa.scalar(_NULL, pa.binary()), len(values))
+    made = _writer(kind)(values)
+    return made if not values.null_count else pc.if_else(values.is_valid(), made, _NULL)
+
+
+def _writer(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:  # noqa: PLR0912
+    is_ = pa.types
+    if kind in _TAGS:
+        return lambda values: _fixed(_TAGS[kind].encode(), _numbers(values))
+    if is_.is_boolean(kind):
+        return lambda values: _fixed(b"b", _numbers(values.cast(pa.uint8())))
+    if is_.is_string(kind) or is_.is_binary(kind):
+        return lambda values: _long(b"s" if is_.is_string(kind) else b"y", values)
+    if is_.is_large_string(kind) or is_.is_string_view(kind):
+        return lambda values: _written(values.cast(pa.string()))
+    if is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
+        return lambda values: _written(values.cast(pa.binary()))
+    if is_.is_temporal(kind):
+        return _moment
+    if is_.is_decimal(kind):
+        return _decimal
+    if is_.is_struct(kind):
+        return _struct
+    if is_.is_map(kind):
+        return lambda values: joined(b"m", _written(values.cast(pa.list_(_entry(kind)))))
+    if is_.is_list(kind):
+        return _list
+    if is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return lambda values: _written(values.cast(pa.list_(kind.value_field)))
+    if is_.is_dictionary(kind):
+        return lambda values: _written(values.dictionary_decode())
+    if isinstance(kind, pa.BaseExtensionType):
+        return lambda values: _written(values.storage)
+    if is_.is_float16(kind):
+        return lambda values: _written(values.cast(pa.float32()))
+    raise SemelError(f"streams cannot store values of the type {kind}")
+
+
+def _entry(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+
+
+def _numbers(values: pa.Array) -> np.ndarray:
+    """The numbers as rows of bytes; whatever for nulls."""
+    if pa.types.is_date(values.type):
+        values = values.view(pa.int32())
+    if values.null_count:
+        values = values.fill_null(pa.scalar(0).cast(values.type))
+    numbers = np.asarray(values)
+    if numbers.dtype.kind == "i":
+        return big_endian(np.ascontiguousarray(numbers))
+    width = numbers.dtype.itemsize
+    return numbers.astype(f">{numbers.dtype.kind}{width}").view(np.uint8).reshape(-1, width)
+
+
+def _fixed(head: bytes, rows: np.ndarray) -> pa.Array:
+    whole_rows = np.empty((len(rows), len(head) + rows.shape[1]), np.uint8)
+    whole_rows[:, : len(head)] = np.frombuffer(head, np.uint8)
+    whole_rows[:, len(head) :] = rows
+    return binary(whole_rows)
+
+
+def _long(head: bytes, values: pa.Array) -> pa.Array:
+    as_bytes = values.cast(pa.binary())
+    lengths = np.asarray(pc.binary_length(as_bytes).fill_null(0)).astype(np.int32)
+    return joined(_fixed(head, big_endian(lengths)), as_bytes)
+
+
+def _moment(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_date64(kind):
+        return _written(values.cast(pa.date32()))
+    name = next(n for n in _UNITS if getattr(pa.types, f"is_{n}")(kind))
+    zone = (getattr(kind, "tz", None) or "").encode()
+    head = f"{_UNITS[name]}{kind.unit[0]}".encode() + bytes([len(zone)]) + zone
+    numbers = values.view(pa.int32() if name == "time32" else pa.int64()).cast(pa.int64())
+    return _fixed(head, _numbers(numbers))
+
+
+def _decimal(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if not pa.types.is_decimal128(kind):
+        wide = pa.types.is_decimal256(kind)
+        return _written(values.cast(pa.decimal128(38 if wide else kind.precision, kind.scale)))
+    held = np.frombuffer(values.buffers()[1], np.uint8)
+    rows = held.reshape(-1, 16)[values.offset : values.offset + len(values), ::-1].copy()
+    rows[:, 0] ^= 0x80
+    return _fixed(b"N" + bytes([kind.precision, kind.scale & 0xFF]), rows)
+
+
+def _struct(values: pa.Array) -> pa.Array:
+    names = [f.name.encode() for f in values.type]
+    head = b"{" + struct.pack(">H", len(names))
+    head += b"".join(struct.pack(">H", len(name)) + name for name in names)
+    return joined(
+        pa.repeat(pa.scalar(head, pa.binary()), len(values)), *map(_written, values.flatten())
+    )
+
+
+def _list(values: pa.Array) -> pa.Array:
+    lengths = np.asarray(pc.list_value_length(values).fill_null(0)).astype(np.int32)
+    written = _written(values.flatten())
+    sizes = binary(big_endian(np.diff(_buffers(written)[1]).astype(np.int32)))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    none = pa.scalar(b"", pa.binary())
+    tables = [
+        pc.binary_join(pa.ListArray.from_arrays(offsets, part), none) for part in (sizes, written)
+    ]
+    return joined(_fixed(b"[", big_endian(lengths)), *tables)
+
+
+Read = tuple[pa.Array, np.ndarray]
+"""The values at some places, and the places behind them."""
+
+
+def _read(data: np.ndarray, at: np.ndarray) -> Read:
+    """Read a value at each place."""
+    tags = data[at] if len(at) else np.zeros(0, np.uint8)
+    there = np.flatnonzero(tags)
+    if not len(there):
+        return pa.nulls(len(at)), at + 1
+    head = _head(data, int(at[there[0]]))
+    gathered = data[np.minimum(at[there][:, None] + np.arange(len(head)), len(data) - 1)]
+    alike = (gathered == np.frombuffer(head, np.uint8)).all(axis=1)
+    found, ends = _values(data, head, at[there[alike]] + len(head))
+    behind = at + 1
+    behind[there[alike]] = ends
+    if len(found) == len(at):
+        return found, behind
+    rows = np.full(len(at), -1)
+    rows[there[alike]] = np.arange(len(found))
+    if not alike.all():
+        others, ends = _read(data, at[there[~alike]])
+        behind[there[~alike]] = ends
+        rows[there[~alike]] = len(found) + np.arange(len(others))
+        found = concatenated([found, others])
+    return found.take(pa.array(rows, mask=rows < 0)), behind
+
+
+def _head(data: np.ndarray, at: int) -> bytes:
+    """The bytes at a place that say the type of the value there."""
+    tag = chr(data[at])
+    length = 1
+    if tag == "{":
+        length = 3
+        for _ in range(_short(data, at + 1)):
+            length += 2 + _short(data, at + length)
+    elif tag in "ZPtT":
+        length = 3 + int(data[at + 2])
+    elif tag == "N":
+        length = 3
+    return bytes(data[at : at + length])
+
+
+def _short(data: np.ndarray, at: int) -> int:
+    return int(data[at]) << 8 | int(data[at + 1])
+
+
+def _values(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
+    tag = chr(head[0])
+    if tag in _FIXED:
+        return _read_fixed(data, _FIXED[tag], at)
+    if tag == "b":
+        found, ends = _read_fixed(data, pa.uint8(), at)
+        return found.cast(pa.bool_()), ends
+    if tag in "sy":
+        texts, ends = _read_long(data, at)
+        return (texts.view(pa.string()) if tag == "s" else texts), ends
+    if tag in "ZPtT":
+        found, ends = _read_fixed(data, pa.int64(), at)
+        kind = _moment_type(tag, head)
+        if tag == "t":
+            found = found.cast(pa.int32())
+        return found.view(kind), ends
+    if tag == "N":
+        return _read_decimal(data, pa.decimal128(head[1], struct.unpack("b", head[2:3])[0]), at)
+    if tag == "{":
+        return _read_struct(data, head, at)
+    if tag == "m":
+        entries, ends = _read(data, at)
+        if pa.types.is_null(entries.type) or pa.types.is_null(entries.type.value_type):
+            return pa.array([[]] * len(at), pa.map_(pa.string(), pa.null())), ends
+        keys, items = entries.values.flatten()
+        return pa.MapArray.from_arrays(entries.offsets, keys, items), ends
+    if tag == "[":
+        return _read_list(data, at)
+    raise SemelError(
+        f"a store holds a value that begins with {tag!r}, which this version does not know"
+    )
+
+
+def _moment_type(tag: str, head: bytes) -> pa.DataType:
+    unit = {"s": "s", "m": "ms", "u": "us", "n": "ns"}[chr(head[1])]
+    if tag == "Z":
+        return pa.timestamp(unit, head[3:].decode() or None)
+    return {"P": pa.duration, "t": pa.time32, "T": pa.time64}[tag](unit)
+
+
+def _read_fixed(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> Read:
+    width = kind.bit_width // 8
+    rows = data[at[:, None] + np.arange(width)]
+    stored = pa.int32() if pa.types.is_date(kind) else kind
+    numpy = np.dtype(stored.to_pandas_dtype())
+    if numpy.kind == "i":
+        numbers = from_big_endian(rows)
+    else:
+        numbers = np.ascontiguousarray(rows).view(f">{numpy.kind}{width}").reshape(-1).astype(numpy)
+    return pa.array(numbers, stored).view(kind), at + width
+
+
+def _read_long(data: np.ndarray, at: np.ndarray) -> Read:
+    lengths = from_big_endian(data[at[:, None] + np.arange(4)]).astype(np.int64)
+    return _gathered(data, at + 4, lengths), at + 4 + lengths
+
+
+def _gathered(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    from_ = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return pa.BinaryArray.from_buffers(
+        pa.binary(),
+        len(starts),
+        [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[from_])],
+    )
+
+
+def _read_decimal(data: np.ndarray, kind: pa.DataType, at: np.ndarray) -> Read:
+    rows = data[at[:, None] + np.arange(16)]
+    rows[:, 0] ^= 0x80
+    held = np.ascontiguousarray(rows[:, ::-1])
+    return pa.Array.from_buffers(kind, len(at), [None, pa.py_buffer(held)]), at + 16
+
+
+def _read_struct(data: np.ndarray, head: bytes, at: np.ndarray) -> Read:
+    names, place = [], 3
+    while place < len(head):
+        (length,) = struct.unpack(">H", head[place : place + 2])
+        names.append(head[place + 2 : place + 2 + length].decode())
+        place += 2 + length
+    columns = []
+    for _ in names:
+        column, at = _read(data, at)
+        columns.append(column)
+    if not names:
+        return pa.array([{}] * len(at), pa.struct([])), at
+    return pa.StructArray.from_arrays(columns, names=names), at
+
+
+def _read_list(data: np.ndarray, at: np.ndarray) -> Read:
+    counts = from_big_endian(data[at[:, None] + np.arange(4)]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    table = np.repeat(at + 4, counts) + 4 * number
+    sizes = from_big_endian(data[table[:, None] + np.arange(4)]).astype(np.int64)
+    total = np.concatenate([[0], np.cumsum(sizes)])
+    begin = at + 4 + 4 * counts
+    starts = np.repeat(begin, counts) + total[:-1] - np.repeat(total[offsets[:-1]], counts)
+    inner, _ = _read(data, starts)
+    made = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner)
+    return made, begin + total[offsets[1:]] - total[offsets[:-1]]
+
+
+def distinct(packed: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """A number for each of the bytes, and the bytes that the numbers mean. No nulls."""
+    encoded = packed.dictionary_encode()
+    return np.asarray(encoded.indices).astype(np.int64), encoded.dictionary
+
+
+def column(values: Sequence[Any]) -> pa.Array:
+    """What Python functions returned, as a column."""
+    return whole(pa.array(values))
+
+
+def to_wire(records: Records) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of records as a repartition topic has them."""
+    return pack_keys(records.keys), pack(records.values)
+
+
+def from_wire(keys: pa.Array, values: pa.Array, times: pa.Array) -> Records:
+    """The records of a repartition topic."""
+    return Records(unpack(keys), unpack(values), times)

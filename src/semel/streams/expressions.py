@@ -1,0 +1,242 @@
+"""What people write where an operator wants a value: text, expressions of PyArrow, or functions.
+
+Text is an expression of SQL, which DuckDB evaluates for all records at once. DuckDB rather than
+PyArrow, because PyArrow has no text for its expressions, because people know SQL, and because a
+database that is closed to files, extensions and settings (:func:`semel.transforms.sql.database`)
+may be given text from outside. Whatever would not give the same value again, such as ``now()`` or
+``random()``, is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+
+from semel.core.errors import ConfigError, SemelError
+from semel.core.quoting import named
+from semel.streams.codec import column
+from semel.streams.records import Records, whole
+from semel.transforms.sql import check_select, database, syntax, typed
+
+Expression: TypeAlias = str | Mapping[str, Any] | Callable[..., Any] | Any
+"""An expression of SQL, or of PyArrow; columns of a struct by their names, each an expression; a
+function of a record, or of records (:class:`arrow`)."""
+Compiled = Callable[[Records], pa.Array]
+
+_NOW = re.compile(
+    r"(current|local)_?(date|time|timestamp|user|role|catalog|schema)|(session_)?user", re.I
+)
+_UNSTABLE = re.compile(r"\b(current_|now\(|today\(|random|uuid|get_current|nextval|getvariable)")
+_OPERATORS = frozenset({"list_value", "struct_pack", "row", "case", "coalesce"})
+_OF_RECORD = ("key", "value", "timestamp")
+
+
+@dataclass(frozen=True)
+class arrow:
+    """Marks a function of Arrow batches: it gets :class:`~semel.streams.Records`, and returns a
+    value for each."""
+
+    function: Callable[[Records], pa.Array]
+
+
+def compiled(expression: Expression, what: str) -> Compiled:
+    """A function that evaluates an expression for all records. ``what`` names it in errors.
+
+    Raises:
+        ConfigError: it is no expression, or may differ from one time to the next.
+    """
+    if isinstance(expression, str):
+        return _sql({"": expression}, what)
+    if isinstance(expression, pc.Expression):
+        return lambda records: _of_arrow(expression, records)
+    if isinstance(expression, arrow):
+        return lambda records: whole(expression.function(records))
+    if isinstance(expression, Mapping):
+        return _struct(expression, what)
+    if callable(expression):
+        return _each(expression)
+    raise ConfigError(f"{what}: {named(str(expression))} is neither text nor a function")
+
+
+def _struct(columns: Mapping[str, Expression], what: str) -> Compiled:
+    texts = {name: e for name, e in columns.items() if isinstance(e, str)}
+    others = {n: compiled(e, f"{what}.{n}") for n, e in columns.items() if n not in texts}
+    together = _sql(texts, what) if texts else None
+
+    def run(records: Records) -> pa.Array:
+        found = {name: each(records) for name, each in others.items()}
+        if together is not None:
+            made = together(records)
+            found |= zip(texts, made.flatten(), strict=True)
+        return pa.StructArray.from_arrays([found[name] for name in columns], names=list(columns))
+
+    return run
+
+
+def takes_key(function: Callable[..., Any], others: int = 1) -> bool:
+    """Whether a function wants the key before the values."""
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([p for p in given if p.kind in places and p.default is p.empty]) > others
+
+
+def _each(function: Callable[..., Any]) -> Compiled:
+    wants_key = takes_key(function)
+
+    def run(records: Records) -> pa.Array:
+        values = records.values.to_pylist()
+        if not wants_key:
+            return column(list(map(function, values)))
+        return column(list(map(function, records.keys.to_pylist(), values)))
+
+    return run
+
+
+def _columns(records: Records) -> dict[str, pa.Array]:
+    found = {"key": records.keys, "value": records.values, "timestamp": records.times}
+    if pa.types.is_struct(records.values.type):
+        names = [f.name for f in records.values.type]
+        found |= zip(names, records.values.flatten(), strict=True)
+    return found
+
+
+def _of_arrow(expression: pc.Expression, records: Records) -> pa.Array:
+    table = pa.table(_columns(records))
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+            acero.Declaration("project", acero.ProjectNodeOptions([expression], [""])),
+        ]
+    )
+    return whole(plan.to_table(use_threads=False).column(0).combine_chunks())
+
+
+_LOCAL = threading.local()
+
+
+def _database() -> duckdb.DuckDBPyConnection:
+    if not hasattr(_LOCAL, "database"):
+        _LOCAL.database = database()
+    found: duckdb.DuckDBPyConnection = _LOCAL.database
+    return found
+
+
+@cache
+def _unstable() -> Mapping[str, bool]:
+    """The functions of one record, and whether they may differ from one time to the next."""
+    rows = _database().execute(
+        "SELECT function_name, function_type, stability, macro_definition FROM duckdb_functions() "
+        "WHERE function_type IN ('scalar', 'macro')"
+    )
+    found: dict[str, bool] = {}
+    for name, kind, stability, text in rows.fetchall():
+        changes = _UNSTABLE.search(text or "") if kind == "macro" else stability != "CONSISTENT"
+        found[name] = found.get(name, False) or bool(changes)
+    return found
+
+
+def _check(query: str, text: str, what: str) -> list[Sequence[str]]:
+    """The names of all columns that an expression reads, with those of fields in them. Raises
+    ConfigError."""
+    said = f"{what}: {named(text)}"
+    if not text.strip():
+        raise ConfigError(f"{what}: an expression is empty")
+    try:
+        check_select(query)
+    except ValueError as error:
+        raise ConfigError(f"{said} {error}") from None
+    columns: list[Sequence[str]] = []
+    nodes = syntax(_database(), query)
+    if [len(node["select_list"]) for node in nodes if "select_list" in node] != [1]:
+        raise ConfigError(f"{said} must be one expression about one record")
+    for node in nodes:
+        kind = node.get("class")
+        if kind == "COLUMN_REF":
+            first, *inside = node["column_names"]
+            columns.append((first, *inside))
+            if not inside and _NOW.fullmatch(first):
+                raise ConfigError(f"{said} reads {first}, which differs from one time to the next")
+        elif kind in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
+            raise ConfigError(f"{said} has a {kind.lower()}: it must be about one record")
+        elif kind == "FUNCTION":
+            _check_function(node, said)
+    return columns
+
+
+def _check_function(node: Mapping[str, Any], said: str) -> None:
+    name = node["function_name"].lower()
+    known = _unstable()
+    if name in known and (known[name] or (name == "age" and len(_given(node)) == 1)):
+        raise ConfigError(
+            f"{said} calls {name}(), which differs from one time to the next: after a crash, a "
+            "batch must give the same results again"
+        )
+    if name not in known and name not in _OPERATORS:
+        raise ConfigError(f"{said} calls {name}(), which is no function of one record")
+
+
+def _given(node: Mapping[str, Any]) -> list[Any]:
+    return next(part for part in node.values() if isinstance(part, list))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _with_fields(array: pa.Array, names: Collection[str]) -> pa.Array:
+    """A struct with all these fields, as far as it is one: null where no record has them."""
+    if not names or not (pa.types.is_struct(array.type) or pa.types.is_null(array.type)):
+        return array
+    known: dict[str, pa.Array] = {}
+    if pa.types.is_struct(array.type):
+        known = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
+    missing = set(names) - {name for n in known for name in (n, n.lower())}
+    if not missing:
+        return array
+    known |= {name: pa.nulls(len(array)) for name in sorted(missing)}
+    return pa.StructArray.from_arrays(list(known.values()), names=list(known), mask=array.is_null())
+
+
+def _sql(texts: Mapping[str, str], what: str) -> Compiled:
+    """Evaluates expressions of SQL: several give a struct."""
+    single = list(texts) == [""]
+    wanted: dict[str, set[str]] = {}
+    for text in texts.values():
+        # The line break ends a comment.
+        for first, *inside in _check(f"SELECT ({text}\n) FROM records", text, what):
+            wanted.setdefault(first, set()).update(inside[:1])
+    chosen = ", ".join(f"({text}\n) AS {_quoted(name or 'made')}" for name, text in texts.items())
+    query = f"SELECT {chosen} FROM records"
+
+    def run(records: Records) -> pa.Array:
+        if not len(records):
+            return pa.nulls(0, pa.null() if single else pa.struct([(n, pa.null()) for n in texts]))
+        known = {name.lower(): (name, array) for name, array in _columns(records).items()}
+        given = {}
+        for name, fields in sorted(wanted.items()):
+            found, array = known.get(name.lower(), (name, pa.nulls(len(records))))
+            given[found] = _with_fields(array, fields)
+        given["__semel_row"] = pa.array(np.arange(len(records)))
+        try:
+            made = typed(_database().from_arrow(pa.table(given)).query("records", query))
+        except duckdb.Error as error:
+            why = str(error).partition("\n\nLINE ")[0].replace("\n", " ").strip()
+            raise SemelError(f"{what}: {why}") from None
+        columns = [whole(c.combine_chunks()) for c in made.columns]
+        return columns[0] if single else pa.StructArray.from_arrays(columns, names=list(texts))
+
+    return run

@@ -1,0 +1,206 @@
+"""Aggregates by key and sliding window. Records are gone through one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.streams.aggregates import Aggregation
+from semel.streams.codec import (
+    behind,
+    big_endian,
+    binary,
+    from_big_endian,
+    joined,
+    pack,
+    pack_keys,
+    slices,
+    unpack,
+)
+from semel.streams.operators.state import Clock, Entries, Segments, rows_of
+from semel.streams.records import NONE, Records
+from semel.streams.store import Store, StoreSpec
+from semel.streams.topology import Run
+from semel.streams.windows import SlidingWindows, windowed
+
+Window = tuple[int, Any]
+"""The time and the state of a window."""
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """The aggregate of each key and sliding window, as a table. A record is in all windows of
+    records that are near it; it makes one that ends with it, and one that begins behind it if there
+    are later records. Records without a key or a value are dropped, and so are late ones. Records
+    before the first ``difference`` share the window that begins at 0. The store's keys are key and
+    start."""
+
+    store: str
+    aggregation: Aggregation
+    windows: SlidingWindows
+    retention: int
+
+    @property
+    def stores(self) -> Sequence[StoreSpec]:
+        return (StoreSpec(self.store, "windows", self.retention),)
+
+    def start(self, stores: Mapping[str, Store]) -> Run:
+        store = stores[self.store]
+        clock, newest = Clock(store), Clock(store, b"newest")
+        segments = Segments(self.retention)
+        span = self.windows.difference
+
+        def run(records: Records) -> Records:
+            there = pc.and_(records.keys.is_valid(), records.values.is_valid())
+            records = records.only(np.asarray(there))
+            if not len(records):
+                return NONE
+            before = newest.time
+            seen = clock.advance(records.times).tolist()
+            entries = Entries(store, _decoded, lambda held: _encoded(self.aggregation, held))
+            packed = pack_keys(records.keys).to_pylist()
+            times = np.asarray(records.times)
+            reach = (max(0, int(times.min()) - 2 * span), int(times.max()) + 1)
+            for key in set(packed):
+                entries.load(segments.ranges(key, *reach))
+            step = _Step(self, segments, entries, records, packed, before)
+            for row, _, time in rows_of(records):
+                closes = seen[row] - self.windows.grace
+                if time + span >= closes:
+                    step.take(row, time, closes)
+            entries.flush()
+            newest.set(step.newest)
+            segments.expire(store, before, step.newest)
+            return step.records()
+
+        return run
+
+
+def _decoded(held: pa.Array) -> list[Window]:
+    times = from_big_endian(slices(held, 0, 8)).tolist()
+    return list(zip(times, unpack(behind(held, 8)).to_pylist(), strict=True))
+
+
+def _encoded(aggregation: Aggregation, windows: Sequence[Window]) -> pa.Array:
+    times = np.array([time for time, _ in windows], np.int64)
+    states = aggregation.states([state for _, state in windows])
+    return joined(binary(big_endian(times)), pack(states))
+
+
+class _Step:
+    """The records of a step, one after another."""
+
+    def __init__(
+        self,
+        plan: Sliding,
+        segments: Segments,
+        entries: Entries,
+        records: Records,
+        packed: Sequence[bytes],
+        newest: int,
+    ) -> None:
+        self._aggregation = plan.aggregation
+        self._span = plan.windows.difference
+        self._retention = plan.retention
+        self._segments = segments
+        self._entries = entries
+        self._records = records
+        self._packed = packed
+        self.newest = newest
+        self._keys = records.keys.to_pylist()
+        self._inputs = plan.aggregation.inputs(records, records.values).to_pylist()
+        self._made: list[tuple[int, int, int, Any, Any]] = []
+
+    def take(self, row: int, time: int, closes: int) -> None:
+        """Add a record to its windows."""
+        found = {
+            int.from_bytes(name[-8:]) - (1 << 63): window
+            for start, stop in self._segments.ranges(
+                self._packed[row],
+                max(0, time - 2 * self._span, self.newest - self._retention + 1),
+                time + 1,
+            )
+            for name, window in self._entries.range(start, stop)
+        }
+        if time < self._span:
+            self._early(row, time, closes, found)
+            return
+        ending = [start for start in found if start + self._span < time]
+        covering = [start for start in found if start <= time <= start + self._span]
+        left = time - self._span
+        earlier = found[max(ending)] if ending else None
+        previous = earlier[0] if earlier else None
+        for start in sorted(covering, reverse=True):
+            self._update(row, start, found[start], time, closes)
+        if left in found:
+            if found[left][0] >= time:
+                return
+            previous = found[left][0] if previous is None else previous
+        later = [start for start in covering if start != left]
+        behind = found[max(later)] if later else None
+        if previous is not None and previous + 1 not in found and previous + 1 + self._span >= time:
+            self._update(row, previous + 1, None, time, closes)
+        if left not in found:
+            near = earlier is not None and previous is not None and left <= previous
+            state = earlier[1] if near and earlier else None
+            self._update(row, left, None if state is None else (time, state), time, closes)
+        if time + 1 not in found and behind is not None and behind[0] > time:
+            self._create(row, time + 1, behind)
+
+    def _early(self, row: int, time: int, closes: int, found: Mapping[int, Window]) -> None:
+        shared = found.get(0)
+        previous = shared[0] if shared is not None and shared[0] < time else None
+        behind = None
+        for start in sorted(found):
+            if 0 < start <= time:
+                behind = found[start]
+                self._update(row, start, behind, time, closes)
+        if behind is None and shared is not None and shared[0] > time:
+            behind = shared
+        if time + 1 not in found and behind is not None and behind[0] > time:
+            self._create(row, time + 1, behind)
+        if previous is not None and previous + 1 not in found:
+            self._update(row, previous + 1, None, time, closes)
+        self._update(row, 0, shared, time, closes)
+
+    def _update(self, row: int, start: int, window: Window | None, time: int, closes: int) -> None:
+        if start + self._span < closes:
+            return
+        old = None if window is None else window[1]
+        state = self._aggregation.begin() if old is None else old
+        new = self._aggregation.add(self._keys[row], self._inputs[row], state)
+        at = time if window is None else max(time, window[0])
+        self._store(row, start, (at, new))
+        self._made.append((row, start, at, old, new))
+
+    def _create(self, row: int, start: int, window: Window) -> None:
+        self._store(row, start, window)
+        self._made.append((row, start, window[0], None, window[1]))
+
+    def _store(self, row: int, start: int, window: Window) -> None:
+        self.newest = max(self.newest, start)
+        kept = None if window[1] is None else window
+        self._entries.put(self._segments.key(self._packed[row], start), kept)
+
+    def records(self) -> Records:
+        if not self._made:
+            return NONE
+        rows, starts, times, olds, news = zip(*self._made, strict=True)
+        taken = self._records.take(np.array(rows))
+        begin = np.array(starts, np.int64)
+        aggregation = self._aggregation
+        values = aggregation.result(aggregation.states(news))
+        at = pa.array(times, pa.int64())
+        return taken.holding(
+            keys=windowed(taken.keys, begin, begin + self._span),
+            values=values,
+            times=at,
+            olds=aggregation.result(aggregation.states(olds)),
+            old_times=at,
+            headers=None,
+        )

@@ -1,0 +1,224 @@
+"""What operators keep in stores: values with their times, and entries that they go through one by
+one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semel.streams.codec import (
+    behind,
+    big_endian,
+    binary,
+    from_big_endian,
+    joined,
+    pack,
+    slices,
+    time_bytes,
+    unpack,
+)
+from semel.streams.records import Records, concatenated
+from semel.streams.store import Store
+
+NEVER = -1
+"""A time before all times, as in Kafka Streams."""
+_CLOCK = b"\0clock"
+FIRST = b"\x01"
+"""Where entries begin. What is before it is an operator's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Values of a table with their times; null for keys that are absent."""
+
+    values: pa.Array
+    times: pa.Array
+
+
+def read(store: Store, keys: pa.Array) -> Held:
+    """The values of keys."""
+    held = store.get(keys)
+    there = np.flatnonzero(np.asarray(held.is_valid()))
+    if not len(there):
+        return Held(pa.nulls(len(keys)), pa.nulls(len(keys), pa.int64()))
+    times = np.zeros(len(keys), np.int64)
+    times[there] = from_big_endian(slices(held.take(pa.array(there)), 0, 8))
+    gone = np.asarray(held.is_null())
+    return Held(unpack(behind(held, 8)), pa.array(times, mask=gone))
+
+
+def write(store: Store, keys: pa.Array, values: pa.Array, times: pa.Array) -> None:
+    """Store values with their times; a null deletes."""
+    numbers = np.asarray(times.fill_null(0)).astype(np.int64)
+    store.put(keys, joined(binary(big_endian(numbers)), pack(values)))
+
+
+class Clock:
+    """The greatest time of the records that an operator has seen; it is stored."""
+
+    def __init__(self, store: Store, name: bytes = b"") -> None:
+        self._store = store
+        self._key = pa.array([_CLOCK + name], pa.binary())
+        self._time: int | None = None
+
+    @property
+    def time(self) -> int:
+        if self._time is None:
+            held = self._store.get(self._key)
+            self._time = int(from_big_endian(slices(held, 0, 8))[0]) if held[0].is_valid else NEVER
+        return self._time
+
+    def set(self, time: int) -> None:
+        if time != self.time:
+            self._time = time
+            self._store.put(self._key, binary(big_endian(np.array([time], np.int64))))
+
+    def advance(self, times: pa.Array) -> np.ndarray:
+        """The stream time as it is after each of the records."""
+        seen = np.maximum.accumulate(np.concatenate([[self.time], np.asarray(times)]))[1:]
+        if len(seen):
+            self.set(int(seen[-1]))
+        return seen.astype(np.int64)
+
+
+class Entries:
+    """Some entries of a store at hand, for operators that go through records one by one. Many are
+    read and written at once: ``decode`` makes values of their bytes, ``encode`` bytes of them."""
+
+    def __init__(
+        self,
+        store: Store,
+        decode: Callable[[pa.Array], Sequence[Any]] = pa.Array.to_pylist,
+        encode: Callable[[Sequence[Any]], pa.Array] = lambda values: pa.array(values, pa.binary()),
+    ) -> None:
+        self._store = store
+        self._decode = decode
+        self._encode = encode
+        self._held: dict[bytes, Any] = {}
+        self._order: list[bytes] = []
+        self._changed: set[bytes] = set()
+
+    def load(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take up what is stored in these ranges: what is not loaded is not there."""
+        found = {k: v for start, stop in ranges for k, v in self._store.range(start, stop)}
+        self._take(
+            {k: v for k, v in found.items() if k not in self._held and k not in self._changed}
+        )
+
+    def fetch(self, keys: Iterable[bytes]) -> None:
+        """Take up what is stored under these keys."""
+        missing = sorted(set(keys) - self._held.keys() - self._changed)
+        if missing:
+            values = self._store.get(pa.array(missing, pa.binary())).to_pylist()
+            self._take({k: v for k, v in zip(missing, values, strict=True) if v is not None})
+
+    def _take(self, found: Mapping[bytes, bytes]) -> None:
+        if found:
+            values = self._decode(pa.array(list(found.values()), pa.binary()))
+            self._held |= zip(found, values, strict=True)
+            self._order = sorted([*self._order, *found])
+
+    def get(self, key: bytes) -> Any:
+        return self._held.get(key)
+
+    def put(self, key: bytes, value: Any) -> None:
+        """None deletes."""
+        if value is None:
+            if self._held.pop(key, None) is not None:
+                del self._order[bisect_left(self._order, key)]
+        else:
+            if key not in self._held:
+                insort(self._order, key)
+            self._held[key] = value
+        self._changed.add(key)
+
+    def range(self, start: bytes, stop: bytes) -> list[tuple[bytes, Any]]:
+        low, high = bisect_left(self._order, start), bisect_left(self._order, stop)
+        return [(key, self._held[key]) for key in self._order[low:high]]
+
+    def first(self, start: bytes) -> tuple[bytes, Any] | None:
+        """The first entry from a key on."""
+        at = bisect_left(self._order, start)
+        return (self._order[at], self._held[self._order[at]]) if at < len(self._order) else None
+
+    def flush(self) -> None:
+        """Store what has changed, and forget everything."""
+        kept = [key for key in sorted(self._changed) if key in self._held]
+        gone = sorted(self._changed - self._held.keys())
+        if kept:
+            values = self._encode([self._held[key] for key in kept])
+            self._store.put(pa.array(kept, pa.binary()), values)
+        if gone:
+            self._store.put(pa.array(gone, pa.binary()), pa.nulls(len(gone), pa.binary()))
+        self._held, self._order, self._changed = {}, [], set()
+
+
+class Segments:
+    """The layout of a store by key and time: entries of a while stand together, so that those of
+    one key and time are near each other, and what has expired is in a row."""
+
+    def __init__(self, retention: int) -> None:
+        self.retention = retention
+        self._interval = max(retention // 2, 60_000)
+
+    def key(self, packed: bytes, time: int, behind: bytes = b"") -> bytes:
+        return time_bytes(time // self._interval) + packed + time_bytes(time) + behind
+
+    def ranges(self, packed: bytes, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
+        """Where the entries of a key are, from the first to the last time."""
+        for number in range(first // self._interval, last // self._interval + 1):
+            before = time_bytes(number) + packed
+            yield before + time_bytes(first), before + time_bytes(last + 1)
+
+    def expire(self, store: Store, before: int, now: int) -> None:
+        """Delete what has expired between two stream times."""
+        old, new = ((time - self.retention) // self._interval for time in (before, now))
+        if new > max(old, 0) or (new > 0 and before == NEVER):
+            expired(store, time_bytes(0 if before == NEVER else max(old, 0)), time_bytes(new))
+
+
+def last_rows(codes: np.ndarray, count: int) -> np.ndarray:
+    """The last row of each group."""
+    last = np.zeros(count, np.int64)
+    last[codes] = np.arange(len(codes))
+    return last
+
+
+def previous_rows(codes: np.ndarray) -> np.ndarray:
+    """For each row the row before it in its group; -1 for the first."""
+    by_group = np.argsort(codes, kind="stable")
+    before = np.full(len(codes), -1)
+    same = codes[by_group][1:] == codes[by_group][:-1]
+    before[by_group[1:][same]] = by_group[:-1][same]
+    return before
+
+
+def latest(codes: np.ndarray, times: np.ndarray, count: int) -> np.ndarray:
+    """The greatest time of each group."""
+    found = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(found, codes, times)
+    return found
+
+
+def taken(arrays: Iterable[pa.Array], rows: np.ndarray) -> pa.Array:
+    """Values of several arrays, as if they stood behind each other; null for -1."""
+    together = concatenated(list(arrays))
+    return together.take(pa.array(rows, mask=rows < 0))
+
+
+def expired(store: Store, start: bytes, stop: bytes) -> None:
+    """Delete the entries of a range."""
+    gone = [key for key, _ in store.range(start, stop)]
+    if gone:
+        store.put(pa.array(gone, pa.binary()), pa.nulls(len(gone), pa.binary()))
+
+
+def rows_of(records: Records) -> Iterator[tuple[int, int, int]]:
+    """Each record's row, place and time."""
+    times = np.asarray(records.times).tolist()
+    yield from zip(range(len(times)), records.order.tolist(), times, strict=True)

@@ -1,0 +1,325 @@
+"""A topology: operators and what flows between them, cut into sub-topologies where records go
+through Kafka."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from semel.core.errors import ConfigError, SemelError
+from semel.streams.records import NONE, Records, in_turn
+from semel.streams.store import Store, StoreSpec
+
+Run = Callable[..., Records]
+"""An operator at work: takes the records of each input, returns what it makes of them."""
+
+
+class Operator(Protocol):
+    """The plan of an operator: a frozen dataclass.
+
+    What it makes must depend on nothing but its stores and the records, one by one: not on how they
+    are cut into steps, except that a table may leave out values that its step replaces. Nothing may
+    live in Python between steps but what its stores could tell.
+    """
+
+    @property
+    def stores(self) -> Sequence[StoreSpec]:
+        """The stores that it keeps."""
+
+    def start(self, stores: Mapping[str, Store]) -> Run:
+        """Begin to work on a partition, with all stores of its sub-topology."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic whose records enter: with the converters' keys of ``config`` or, if it is a
+    repartition topic, as :mod:`semel.streams.codec` packs them. ``is_global``: every partition of
+    it is read everywhere."""
+
+    topic: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    is_repartition: bool = False
+    is_global: bool = False
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where records leave: a topic or, with the configuration of a sink connector, its store.
+
+    ``is_repartition``: a topic of the topology's own, which some sub-topology reads; it gets as
+    many partitions as the topics that are read along with it, else ``partitions``, else as many as
+    the topics that are read here.
+    """
+
+    topic: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    is_repartition: bool = False
+    partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A place in the topology. ``wants_clock``: the operator also gets the places and times of all
+    records of the step, as a last input. ``reads`` are the stores of others that it reads."""
+
+    name: str
+    inputs: tuple[str, ...]
+    does: Source | Sink | Operator
+    wants_clock: bool = False
+    reads: tuple[str, ...] = ()
+
+    @property
+    def stores(self) -> Sequence[StoreSpec]:
+        return () if isinstance(self.does, Source | Sink) else self.does.stores
+
+
+@dataclass(frozen=True)
+class SubTopology:
+    """What one group of tasks does: task ``p`` reads partition ``p`` of all ``topics``, and has a
+    store of each spec for it. ``globals`` are the names of stores that all tasks share."""
+
+    number: int
+    nodes: tuple[Node, ...]
+    globals: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """What it reads, by topic."""
+        found = [n.does for n in self.nodes if isinstance(n.does, Source)]
+        return {source.topic: source for source in found}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self.sources)
+
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """Where it writes, by the names that :meth:`Processor.finish` uses."""
+        return {n.name: n.does for n in self.nodes if isinstance(n.does, Sink)}
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(spec for node in self.nodes for spec in node.stores)
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it fills the stores of global tables, from all partitions of their topics."""
+        return any(source.is_global for source in self.sources.values())
+
+    def processor(self, stores: Mapping[str, Store]) -> Processor:
+        """Begin to work on one partition."""
+        return Processor(self, stores)
+
+
+class Processor:
+    """A sub-topology at work on one partition. What must survive is in its stores."""
+
+    def __init__(self, sub: SubTopology, stores: Mapping[str, Store]) -> None:
+        self._nodes = [
+            (node, None if isinstance(node.does, Source | Sink) else node.does.start(stores))
+            for node in sub.nodes
+        ]
+        self._outputs: dict[str, list[Records]] = defaultdict(list)
+
+    def process(self, records: Mapping[str, Records]) -> None:
+        """Process the records of a step, by topic, each in the order of offsets. They are brought
+        into the order of time (:func:`~semel.streams.records.in_turn`)."""
+        given = in_turn({topic: part for topic, part in records.items() if len(part)})
+        if not given:
+            return
+        clock = _clock(given.values())
+        made: dict[str, Records] = {}
+        for node, run in self._nodes:
+            inputs = [made[name] for name in node.inputs]
+            if isinstance(node.does, Source):
+                made[node.name] = given.get(node.does.topic, NONE)
+            elif run is None:
+                self._outputs[node.name] += [part for part in inputs if len(part)]
+            elif node.wants_clock or any(map(len, inputs)):
+                made[node.name] = _run(node, run, [*inputs, *([clock] * node.wants_clock)])
+            else:
+                made[node.name] = NONE
+
+    def finish(self) -> dict[str, list[Records]]:
+        """What has been made since the last call, by sink."""
+        outputs, self._outputs = self._outputs, defaultdict(list)
+        return dict(outputs)
+
+
+def _run(node: Node, run: Run, inputs: Sequence[Records]) -> Records:
+    try:
+        return run(*inputs)
+    except pa.ArrowException as error:  # values that do not fit together, or numbers too large
+        raise SemelError(f"streams, {node.name}: {error}") from None
+
+
+def _clock(records: Iterable[Records]) -> Records:
+    parts = list(records)
+    order = np.concatenate([part.order for part in parts])
+    times = np.concatenate([np.asarray(part.times) for part in parts])
+    turn = np.argsort(order)
+    return NONE.holding(
+        keys=pa.nulls(len(turn)),
+        values=pa.nulls(len(turn)),
+        times=pa.array(times[turn]),
+        order=order[turn],
+    )
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All nodes in an order in which each follows its inputs, and the topics of which partition
+    ``p`` must belong together."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    copartitioned: tuple[frozenset[str], ...] = ()
+
+    @cached_property
+    def subs(self) -> tuple[SubTopology, ...]:
+        """The sub-topologies: nodes that are connected, or that use the same store."""
+        owner = {spec.name: node.name for node in self.nodes for spec in node.stores}
+        is_global = self._global_nodes
+        group = {node.name: node.name for node in self.nodes}
+
+        def root(name: str) -> str:
+            while group[name] != name:
+                name = group[name]
+            return name
+
+        for node in self.nodes:
+            near = [*node.inputs, *(owner[store] for store in node.reads)]
+            for other in near:
+                if (other in is_global) == (node.name in is_global):
+                    group[root(node.name)] = root(other)
+        for topics in self.copartitioned:
+            first, *others = [
+                n.name for n in self.nodes if isinstance(n.does, Source) and n.does.topic in topics
+            ]
+            for other in others:
+                group[root(other)] = root(first)
+        parts: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            parts.setdefault(root(node.name), []).append(node)
+        return tuple(
+            SubTopology(number, tuple(nodes), self._globals_read(nodes, owner, is_global))
+            for number, nodes in enumerate(parts.values())
+        )
+
+    @cached_property
+    def _global_nodes(self) -> set[str]:
+        found: set[str] = set()
+        for node in self.nodes:
+            from_global = found & set(node.inputs)
+            if from_global or (isinstance(node.does, Source) and node.does.is_global):
+                found.add(node.name)
+        return found
+
+    @staticmethod
+    def _globals_read(
+        nodes: Sequence[Node], owner: Mapping[str, str], is_global: set[str]
+    ) -> tuple[str, ...]:
+        read = {s for n in nodes for s in n.reads if owner[s] in is_global}
+        return () if nodes[0].name in is_global else tuple(sorted(read))
+
+    def partitions(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """The partitions that each repartition topic needs, given those of the other topics.
+
+        Raises:
+            ConfigError: topics that are joined have different numbers of partitions.
+        """
+        found = {t: n for t, n in counts.items() if n}
+        writers = {
+            node.does.topic: (sub, node.does)
+            for sub in self.subs
+            for node in sub.nodes
+            if isinstance(node.does, Sink) and node.does.is_repartition and node.does.topic
+        }
+        wanted = {topic: sink.partitions for topic, (_, sink) in writers.items()}
+        found |= {topic: n for topic, n in wanted.items() if n}
+        while missing := [topic for topic in writers if topic not in found]:
+            for topic in missing:
+                beside = [found[t] for t in self._beside(topic) if t in found]
+                above = [found[t] for t in writers[topic][0].topics if t in found]
+                if beside or (above and not self._waits(topic, found)):
+                    found[topic] = max(beside or above)
+            if missing == [topic for topic in writers if topic not in found]:
+                for topic in missing:
+                    above = [found[t] for t in writers[topic][0].topics if t in found]
+                    found[topic] = max(above, default=1)
+        for topics in self.copartitioned:
+            there = {t: found[t] for t in sorted(topics) if t in found}
+            if len(set(there.values())) > 1:
+                said = ", ".join(f"{topic} has {n}" for topic, n in there.items())
+                raise ConfigError(
+                    f"{self.name}: topics that are joined need equal numbers of partitions, but "
+                    f"{said}. Repartition one of them: .repartition(partitions=...)"
+                )
+        return {topic: found[topic] for topic in writers}
+
+    def _beside(self, topic: str) -> set[str]:
+        return {t for topics in self.copartitioned if topic in topics for t in topics} - {topic}
+
+    def _waits(self, topic: str, found: Mapping[str, int]) -> bool:
+        """Whether the number of a topic depends on others that are not known yet."""
+        return any(other not in found for other in self._beside(topic))
+
+    def describe(self) -> str:
+        """The topology as Kafka Streams describes one."""
+        lines = ["Topologies:"]
+        below: dict[str, list[str]] = defaultdict(list)
+        for node in self.nodes:
+            for name in node.inputs:
+                below[name].append(node.name)
+        for sub in self.subs:
+            what = " for global store (will not generate tasks)" if sub.is_global else ""
+            lines.append(f"   Sub-topology: {sub.number}{what}")
+            for node in sub.nodes:
+                lines += _described(node, below[node.name])
+        return "\n".join(lines) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """A text that changes with the plan. Functions count by their names and their code."""
+        said = "\n".join(f"{n.name} {n.inputs} {_plan(n.does)}" for n in self.nodes)
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def _described(node: Node, below: Sequence[str]) -> list[str]:
+    does = node.does
+    if isinstance(does, Source):
+        head = f"Source: {node.name} (topics: [{does.topic}])"
+    elif isinstance(does, Sink):
+        where = f"topic: {does.topic}" if does.topic else f"sink: {does.config['connector.class']}"
+        head = f"Sink: {node.name} ({where})"
+    else:
+        names = ", ".join([*(spec.name for spec in node.stores), *node.reads])
+        head = f"Processor: {node.name} (stores: [{names}])"
+    lines = [f"    {head}"]
+    if not isinstance(does, Sink):
+        lines.append(f"      --> {', '.join(below) or 'none'}")
+    if node.inputs:
+        lines.append(f"      <-- {', '.join(node.inputs)}")
+    return lines
+
+
+def _plan(thing: Any) -> str:
+    if is_dataclass(thing) and not isinstance(thing, type):
+        said = ", ".join(f"{f.name}={_plan(getattr(thing, f.name))}" for f in fields(thing))
+        return f"{type(thing).__name__}({said})"
+    if isinstance(thing, Mapping):
+        return "{" + ", ".join(f"{k}: {_plan(v)}" for k, v in sorted(thing.items())) + "}"
+    if isinstance(thing, tuple | list):
+        return "[" + ", ".join(map(_plan, thing)) + "]"
+    code = getattr(thing, "__code__", None)
+    if code is not None:
+        names = getattr(thing, "__qualname__", "")
+        return f"{names} {hashlib.sha256(code.co_code).hexdigest()[:16]} {code.co_names}"
+    return thing if isinstance(thing, str) else f"{thing}"

@@ -1,0 +1,316 @@
+"""One partition of a sub-topology at work: what was read and waits for its turn, and the steps that
+are made of it.
+
+A step takes records of all topics in the order of time. A topic whose records may still be older
+than those of others holds these up, see ``max.task.idle.ms``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from semel import converters
+from semel.config import ConnectorConfig, under
+from semel.converters.base import Converter
+from semel.converters.semantic import plain
+from semel.core.ledger import Advance, OffsetRange, TopicPartition
+from semel.core.records import DeadLetter, one_array
+from semel.streams import codec
+from semel.streams.changelog import Marker
+from semel.streams.records import Records, merged
+from semel.streams.rocks import Changes, State
+from semel.streams.topology import Source, SubTopology
+from semel.tasks.poll import RawRecords
+
+
+class Decoder:
+    """Makes records of what one topic holds."""
+
+    def __init__(self, connector: ConnectorConfig, source: Source) -> None:
+        raw = {**connector.originals, **source.config}
+        self._schema: pa.Schema | None = None
+        self._key = self._value = None
+        if not source.is_repartition:
+            self._key = converter_of(raw, "key.converter", connector.key_converter)
+            self._value = converter_of(raw, "value.converter", connector.value_converter)
+
+    def expect(self, schema: pa.Schema) -> None:
+        """What was found in a sample."""
+        self._schema = schema
+
+    def infer(self, values: pa.Array) -> pa.Schema | None:
+        """What is found in a sample."""
+        return None if self._value is None else self._value.infer(values)
+
+    def records(self, poll: RawRecords) -> tuple[Records, dict[int, DeadLetter]]:
+        """The records, and those that are bad by their index; these are null."""
+        raw = poll.raw(key=True, timestamp=True)
+        keys, values = (one_array(raw.column(name)) for name in ("key", "value"))
+        times = one_array(raw.column("timestamp")).cast(pa.int64())
+        if self._key is None or self._value is None:
+            return codec.from_wire(keys, values, times), {}
+        decoded = self._key.decode(keys)
+        if self._schema is None and len(values) > values.null_count:
+            self._schema = self._value.infer(values)
+        of_value = self._value.decode(values, self._schema)
+        bad = {
+            f.index: poll.letter(f.index, stage, f.exception, f.message)
+            for stage, failures in (
+                ("VALUE_CONVERTER", of_value.failures),
+                ("KEY_CONVERTER", decoded.failures),
+            )
+            for f in failures
+        }
+        return Records(plain(decoded.values), plain(of_value.values), times), bad
+
+
+def converter_of(raw: Mapping[str, str], where: str, default: str) -> Converter:
+    """The converter of keys or values that a configuration names."""
+    found = converters.create(
+        raw.get(where) or default,
+        under(raw, f"{where}."),
+        is_key=where.startswith("key"),
+        where=where,
+        evolve=True,
+    )
+    found.keep_text()
+    found.expect_others()
+    return found
+
+
+@dataclass(slots=True)
+class _Part:
+    """Records of one poll."""
+
+    records: Records
+    offsets: np.ndarray
+    epoch: Callable[[int], int]
+
+    def split(self, count: int) -> tuple[_Part, _Part]:
+        rows = np.arange(len(self.offsets))
+        return self._only(rows[:count]), self._only(rows[count:])
+
+    def _only(self, rows: np.ndarray) -> _Part:
+        epoch = self.epoch
+        return _Part(self.records.take(rows), self.offsets[rows], lambda n: epoch(int(rows[n])))
+
+
+class Queue:
+    """What was read of one topic-partition and waits. ``position`` is the next offset to process,
+    ``end`` the next one to be read."""
+
+    def __init__(self, tp: TopicPartition, position: int) -> None:
+        self.topic_partition = tp
+        self.position = self.end = position
+        self.letters: list[DeadLetter] = []
+        self.stop: DeadLetter | None = None
+        """The bad record that ends the connector, once everything before it is committed."""
+        self._parts: list[_Part] = []
+        self._at_end = False
+        self._empty_since = time.monotonic()
+
+    def __len__(self) -> int:
+        return sum(len(part.offsets) for part in self._parts)
+
+    def add(self, records: Records, offsets: np.ndarray, epoch: Callable[[int], int]) -> None:
+        """Add what has come; the letters of those that are bad have been added."""
+        if self.stop is not None:
+            before = offsets < self.stop.offset
+            if not before.all():
+                rows = np.flatnonzero(before)
+                self.end = self.stop.offset
+                if len(rows):
+                    self._parts.append(_Part(records, offsets, epoch)._only(rows))
+                return
+        self._at_end = False
+        self.end = int(offsets[-1]) + 1
+        self._parts.append(_Part(records, offsets, epoch))
+
+    def reached(self, end: int) -> None:
+        """The log's end was seen there."""
+        if self.stop is None and end >= self.end:
+            self.end = end
+            self._at_end = True
+
+    @property
+    def times(self) -> np.ndarray:
+        parts = [np.asarray(part.records.times) for part in self._parts]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def may_hold_up(self, idle: float) -> bool:
+        """Whether others must wait for what may still come, once it is empty. ``idle`` is how many
+        seconds they wait for what has not been written; negative: for nothing."""
+        if idle < 0 or self.stop is not None:
+            return False
+        if not self._at_end:
+            return True
+        return idle > 0 and (len(self) > 0 or time.monotonic() - self._empty_since < idle)
+
+    def take(self, count: int) -> tuple[list[Records], int, int]:
+        """The next records, and the leader epoch of the last one, with the offset after it."""
+        taken, epoch, after = [], -1, -1
+        while count > 0:
+            part = self._parts.pop(0)
+            if len(part.offsets) > count:
+                part, rest = part.split(count)
+                self._parts.insert(0, rest)
+            count -= len(part.offsets)
+            taken.append(part.records)
+            epoch, after = part.epoch(len(part.offsets) - 1), int(part.offsets[-1]) + 1
+        self.position = self.end if not self._parts else max(after, self.position)
+        if not self._parts:
+            self._empty_since = time.monotonic()
+        return taken, epoch, after
+
+    def take_letters(self) -> list[DeadLetter]:
+        """The letters of bad records before the position."""
+        found = [letter for letter in self.letters if letter.offset < self.position]
+        self.letters = self.letters[len(found) :]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step has made: what its stores have changed, where its partition's positions are
+    then, and what leaves, by sink."""
+
+    unit: Unit
+    changes: Changes
+    marker: Marker
+    outputs: Mapping[str, Records]
+    advances: Sequence[Advance]
+    letters: Sequence[DeadLetter] = field(default=())
+
+
+class Unit:
+    """A partition of a sub-topology. ``decoders`` and ``real``, the names in Kafka, are by topic
+    of the topology; so are the positions of ``marker``."""
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        partition: int,
+        state: State,
+        decoders: Mapping[str, Decoder],
+        real: Mapping[str, str],
+    ) -> None:
+        self.sub = sub
+        self.partition = partition
+        self.state = state
+        self._decoders = decoders
+        self._real = real
+        self.marker = Marker({}, {}, "")
+        self.checkpointed = time.monotonic()
+        self.begin(self.marker)
+
+    def begin(self, marker: Marker) -> None:
+        """Continue from a position that the state has reached; nothing waits."""
+        self.marker = self._next = marker
+        self.state.drop()
+        self.processor = self.sub.processor(self.state.stores)
+        self.queues = {
+            topic: Queue(TopicPartition(self._real[topic], self.partition), at)
+            for topic, at in marker.positions.items()
+        }
+
+    def add(self, topic: str, poll: RawRecords, stops: bool) -> None:
+        """Queue records of a topic of the topology. With ``stops``, the first bad one ends the
+        connector."""
+        queue = self.queues[topic]
+        made, bad = self._decoders[topic].records(poll)
+        letters = [bad[at] for at in sorted(bad)]
+        if letters and stops:
+            queue.stop = queue.stop or letters[0]
+            letters = []
+        queue.letters += letters
+        kept = np.delete(np.arange(len(poll.offsets)), list(bad))
+        offsets, epoch = poll.offsets, poll.leader_epoch
+        if len(kept) == len(offsets):
+            queue.add(made, offsets, epoch)
+        elif len(kept):
+            queue.add(made.take(kept), offsets[kept], lambda n: epoch(int(kept[n])))
+        if queue.stop is None:
+            queue.end = max(queue.end, int(offsets[-1]) + 1)
+
+    def step(self, idle: float, *, everything: bool = False) -> Step | None:
+        """Process what may be processed now; None if nothing moves."""
+        before = {topic: queue.position for topic, queue in self.queues.items()}
+        ready = {topic: len(queue) for topic, queue in self.queues.items()}
+        if not everything:
+            ready = self._ready(idle)
+        given: dict[str, Records] = {}
+        epochs, read = {}, {}
+        for topic, queue in self.queues.items():
+            if ready[topic] or not len(queue):
+                parts, *epochs[topic] = queue.take(ready[topic])
+                read[topic] = ready[topic]
+                if parts:
+                    given[topic] = merged(_in_row(parts))
+        moved = {t: q.position for t, q in self.queues.items() if q.position > before[t]}
+        if not moved:
+            return None
+        if given:
+            self.processor.process(given)
+        outputs = {name: merged(parts) for name, parts in self.processor.finish().items()}
+        self._next = replace(self._next, positions={**self._next.positions, **moved})
+        letters = {topic: self.queues[topic].take_letters() for topic in moved}
+        rows = sum(map(len, outputs.values()))
+        advances: list[Advance] = []
+        for topic, until in moved.items():
+            epoch, after = epochs.get(topic, (-1, -1))
+            failed = len(letters[topic])
+            advances.append(
+                Advance(
+                    OffsetRange(self._real[topic], self.partition, before[topic], until),
+                    read=read.get(topic, 0) + failed,
+                    written=0 if advances else rows,
+                    failed=failed,
+                    leader_epoch=epoch,
+                    epoch_offset=after if epoch >= 0 else -1,
+                )
+            )
+        every = [letter for mine in letters.values() for letter in mine]
+        return Step(self, self.state.cut(), self._next, outputs, advances, every)
+
+    def _ready(self, idle: float) -> dict[str, int]:
+        """How many records of each topic may be processed: those before which no other can come.
+        The next one is always of the topic whose head is the oldest, so records count by the
+        latest time up to them."""
+        if len(self.queues) == 1:
+            return {topic: len(queue) for topic, queue in self.queues.items()}
+        latest = {t: np.maximum.accumulate(queue.times) for t, queue in self.queues.items()}
+        holding = [t for t, queue in self.queues.items() if queue.may_hold_up(idle)]
+        found = {}
+        for topic, queue in self.queues.items():
+            count = len(queue)
+            for other in holding:
+                if other == topic:
+                    continue
+                if not len(latest[other]):
+                    count = 0
+                    break
+                side = "right" if topic < other else "left"
+                bound = latest[other][-1]
+                count = min(count, int(np.searchsorted(latest[topic], bound, side)))  # type: ignore[call-overload]
+            found[topic] = count
+        return found
+
+    @property
+    def stop(self) -> DeadLetter | None:
+        """The bad record before which everything is processed."""
+        stops = [q.stop for q in self.queues.values() if q.stop is not None and not len(q)]
+        return stops[0] if stops else None
+
+
+def _in_row(parts: Sequence[Records]) -> list[Records]:
+    """Records of one topic behind each other."""
+    start, found = 0, []
+    for part in parts:
+        found.append(part.holding(order=np.arange(start, start + len(part))))
+        start += len(part)
+    return found

@@ -1,0 +1,109 @@
+"""Records of several topics go in the order of time, as far as Kafka is known to have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from semel.core.records import DeadLetter
+from semel.streams import Streams
+from semel.streams.changelog import Marker
+from semel.streams.records import Records
+from semel.streams.rocks import State
+from semel.tasks.streams.unit import Step, Unit
+
+NEVER_WAIT, AS_KNOWN, LONG = -1.0, 0.0, 600.0
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Iterator[Unit]:
+    """Reads left and right, and writes both to the same topic."""
+    streams = Streams({"name": "app"})
+    streams.stream("left").merge(streams.stream("right")).to_topic("out")
+    (sub,) = streams.topology().subs
+    state = State(tmp_path, [])
+    made = Unit(sub, 0, state, {}, {"left": "left", "right": "right"})
+    made.begin(Marker({"left": 0, "right": 0}, {}, ""))
+    yield made
+    state.close()
+
+
+def add(unit: Unit, topic: str, times: Sequence[int]) -> None:
+    queue = unit.queues[topic]
+    offsets = np.arange(queue.end, queue.end + len(times))
+    keys = pa.array([f"{topic} {time}" for time in times])
+    queue.add(Records(keys, keys, pa.array(times, pa.int64())), offsets, lambda _: 3)
+
+
+def made(step: Step | None) -> list[int]:
+    if step is None:
+        return []
+    return [time for part in step.outputs.values() for time in part.times.to_pylist()]
+
+
+def positions(step: Step | None) -> dict[str, int]:
+    assert step is not None
+    return {a.range.topic: a.range.until_offset for a in step.advances}
+
+
+def test_records_wait_for_a_topic_whose_end_was_not_seen(unit: Unit) -> None:
+    add(unit, "left", [1, 5])
+    assert unit.step(AS_KNOWN) is None
+    unit.queues["right"].reached(0)
+    assert made(unit.step(AS_KNOWN)) == [1, 5]
+
+
+def test_no_record_goes_before_one_that_may_yet_be_older(unit: Unit) -> None:
+    add(unit, "left", [1, 4, 9])
+    add(unit, "right", [2, 4])
+    assert made(unit.step(AS_KNOWN)) == [1, 2, 4, 4]
+    add(unit, "right", [7])
+    assert made(unit.step(AS_KNOWN)) == [7]
+    unit.queues["right"].reached(3)
+    assert made(unit.step(AS_KNOWN)) == [9]
+
+
+def test_the_head_counts_and_not_what_is_late_behind_it(unit: Unit) -> None:
+    add(unit, "left", [5, 1])
+    add(unit, "right", [3, 6])
+    assert made(unit.step(NEVER_WAIT)) == [3, 5, 1, 6]
+
+
+def test_with_idle_time_records_wait_for_what_is_not_written_yet(unit: Unit) -> None:
+    add(unit, "left", [1])
+    unit.queues["left"].reached(1)
+    unit.queues["right"].reached(0)
+    assert unit.step(LONG) is None
+    assert made(unit.step(NEVER_WAIT)) == [1]
+
+
+def test_a_step_moves_positions_over_what_it_has_processed(unit: Unit) -> None:
+    add(unit, "left", [1, 4, 9])
+    add(unit, "right", [5])
+    step = unit.step(AS_KNOWN)
+    assert positions(step) == {"left": 2, "right": 1}
+    assert step is not None
+    assert (step.advances[0].read, step.advances[0].leader_epoch) == (2, 3)
+    unit.queues["left"].reached(5)
+    assert unit.step(AS_KNOWN) is None
+    unit.queues["right"].reached(1)
+    assert positions(unit.step(AS_KNOWN)) == {"left": 5}
+
+
+def test_ends_without_records_move_positions(unit: Unit) -> None:
+    unit.queues["left"].reached(7)
+    assert positions(unit.step(AS_KNOWN)) == {"left": 7}
+
+
+def test_nothing_after_a_bad_record_is_processed(unit: Unit) -> None:
+    queue = unit.queues["left"]
+    queue.stop = DeadLetter("left", 0, 1, None, None, (), None, "VALUE_CONVERTER", "", "")
+    add(unit, "left", [1, 2, 3])
+    unit.queues["right"].reached(0)
+    assert made(unit.step(AS_KNOWN)) == [1]
+    assert unit.step(AS_KNOWN) is None
+    assert unit.stop is queue.stop
