@@ -23,6 +23,9 @@ from semel.worker.loggers import RecentLines
 from semel.worker.metrics.collector import registry
 from semel.worker.metrics.lags import Lags, waits
 from semel.worker.metrics.observed import of_runtime
+from semel.worker.page import add_page
+from semel.worker.page.history import History
+from semel.worker.page.site import Known
 from semel.worker.rest.app import admin_application, application
 from semel.worker.rest.guard import ExtraHeaders, Guard, Hosts, Limit
 from semel.worker.rest.insight import add_metrics, add_semel
@@ -62,13 +65,15 @@ def serving(
     add_semel(routes, herder, audits, waiting, lines)
     figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances, lags)
     add_metrics(routes, figures)
+    history = History(lambda: of_runtime(runtime), lags)
+    add_page(routes, Known(herder, audits, lines, history, known))
     app = _guarded(routes, worker, known)
     sites = _sites(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
         admin = _checked(admin_application(herder, worker, known), worker, known)
         sites += _sites(admin, worker, worker.admin_listeners, ADMIN)
     _warn(sites, known)
-    with RestServer(sites) as server, audits:
+    with RestServer(sites) as server, audits, history:
         logging.root.addHandler(lines)
         try:
             yield server
@@ -110,9 +115,9 @@ def _guarded(app: ASGIApp, config: RestConfig, known: Users) -> ASGIApp:
 def _checked(app: ASGIApp, config: RestConfig, known: Users) -> ASGIApp:
     anonymous = config.anonymous_paths or (() if known.are_configured else ("/health",))
     app = Guard(Limit(LikeJersey(app), config.max_request_bytes), known, anonymous)
-    if known.are_configured:  # a browser sends no login to another name
-        return app
-    return Hosts(app, config.hosts, _origins(config), needed=known.are_asked)
+    # A browser sends no login to another name.
+    hosts = ("*",) if known.are_configured else config.hosts
+    return Hosts(app, hosts, _origins(config), needed=known.are_asked)
 
 
 def _origins(config: RestConfig) -> re.Pattern[str]:
