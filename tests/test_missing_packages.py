@@ -142,7 +142,7 @@ EXTRAS = {
     "search": ("opensearchpy",),
     "registry": ("authlib", "cachetools", "httpx"),
     "metrics": ("prometheus_client",),
-    "worker": ("cryptography", "fastapi", "httpx", "starlette", "uvicorn"),
+    "worker": ("cryptography", "fastapi", "httpx", "jinja2", "starlette", "uvicorn"),
 }
 """The modules that each of semel's extras installs."""
 _WITHOUT = """

@@ -10,12 +10,15 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
 from semel.config import read
 from semel.config.worker import WorkerConfig
 from semel.driver.runtime import Runtime
 from semel.worker.alone import StandaloneHerder
+from semel.worker.page import router
+from semel.worker.page.site import Known
 from semel.worker.rest.app import application
 from semel.worker.rest.insight import add_metrics, add_semel
 from semel.worker.rest.listening import serving
@@ -49,7 +52,10 @@ def routes() -> set[tuple[str, str]]:
     add_semel(app, nothing, nothing, nothing, nothing)
     add_metrics(app, CollectorRegistry())
     described = app.openapi()["paths"].items()
-    return {(method.upper(), path) for path, item in described for method in item}
+    pages = cast(list[APIRoute], router(Known(*[nothing] * 5)).routes)
+    return {(method.upper(), path) for path, item in described for method in item} | {
+        (method, page.path) for page in pages for method in page.methods
+    }
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ _GROUP = "group.id"
 PACKAGES = {
     "fastapi": "fastapi",
     "httpx": "httpx",
+    "jinja2": "jinja2",
     "prometheus_client": "prometheus-client",
     "uvicorn": "uvicorn",
 }

@@ -144,6 +144,16 @@ class Herder(ABC):
         return True
 
     @property
+    def me(self) -> str:
+        """What the workers of a cluster call this one."""
+        return self._worker.id
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The workers that share the connectors, by the same names."""
+        return frozenset({self.me})
+
+    @property
     def rebalances(self) -> Mapping[str, float | str]:
         """Kafka Connect's attributes of ``connect-worker-rebalance-metrics``; none for a worker
         that runs alone."""
@@ -179,6 +189,10 @@ class Herder(ABC):
             return dict(self._configs[name])
         except KeyError:
             raise NotFound(f"Connector {name} not found") from None
+
+    def inherited(self, name: str) -> dict[str, str]:
+        """What a connector runs with: its configuration, and what it has from the worker."""
+        return self._worker.inherited(self.config(name))
 
     def info(self, name: str) -> Answer:
         """``GET /connectors/{name}``."""

@@ -15,6 +15,8 @@ from semel.core.redact import setting, without_credentials
 from semel.worker.errors import BadRequest, NotFound
 from semel.worker.plugins import sections_of
 
+Difference = dict[str, str | None]
+
 _REFERENCES = rf"(?:{PATTERN})+"
 _REFERRED = re.compile(
     rf"(?<=://)(?:{_REFERENCES}|[^\s@/:$]*):{_REFERENCES}@"  # user info of a URL
@@ -60,6 +62,16 @@ def kept(given: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]
             "secret is stored yet: give the secret itself, or a reference to it"
         )
     return found
+
+
+def differences(present: Mapping[str, str], given: Mapping[str, str]) -> list[Difference]:
+    """What a configuration changes in another, without its secrets."""
+    before, after = shown(present), shown(given)
+    return [
+        {"key": key, "before": before.get(key), "after": after.get(key)}
+        for key in sorted(present.keys() | given.keys())
+        if present.get(key) != given.get(key)
+    ]
 
 
 def _is_plain_address(value: str) -> bool:

@@ -61,6 +61,14 @@ class ClusterHerder(Herder):
             return dict(self._store.configs.connectors)
 
     @property
+    def me(self) -> str:
+        return self._me
+
+    @property
+    def members(self) -> frozenset[str]:
+        return self._membership.group.members
+
+    @property
     def rebalances(self) -> Mapping[str, float | str]:
         leader = self._membership.group.leader
         with self._store.changed:

@@ -244,7 +244,7 @@ def _connectors(app: FastAPI, herder: Herder) -> None:
     def create(body: CreateConnector, response: Response) -> dict[str, Any]:
         name = (body.name or "").strip()
         config = kept(_named(name, _without_nulls(herder, body.config)), {})
-        answer = herder.create(name, config, _initial(body.initial_state))
+        answer = herder.create(name, config, initial_state(body.initial_state))
         response.headers["Location"] = _place(name)
         return _shown(answer)
 
@@ -339,14 +339,14 @@ def _offsets(app: FastAPI, herder: Herder) -> None:
 
     @app.patch("/connectors/{name}/offsets")
     def alter(name: Name, body: Body, request: Request) -> dict[str, Any]:
-        return herder.alter_offsets(name, body, _who(request))
+        return herder.alter_offsets(name, body, who(request))
 
     @app.delete("/connectors/{name}/offsets")
     def reset(name: Name, request: Request) -> dict[str, Any]:
-        return herder.reset_offsets(name, _who(request))
+        return herder.reset_offsets(name, who(request))
 
 
-def _who(request: Request) -> str:
+def who(request: Request) -> str:
     """Who has sent a request: the user, or the address where no login is required."""
     user: str | None = getattr(request.state, USER, None)
     host = request.client.host if request.client is not None else "unknown"
@@ -422,7 +422,12 @@ def _shown(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "config": shown(answer["config"])}
 
 
-def _initial(state: str | None) -> State:
+def initial_state(state: str | None) -> State:
+    """The state in which a connector is to be created.
+
+    Raises:
+        BadRequest: there is no such state.
+    """
     states = (State.RUNNING, State.PAUSED, State.STOPPED)
     if state is None:
         return State.RUNNING

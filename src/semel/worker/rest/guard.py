@@ -57,7 +57,7 @@ class Guard:
         if user is None and self._users.are_asked:
             tried = self._users.named(headers.get("authorization", ""))
             log.warning("login refused: %s, by %s", _request(scope), tried)
-            await self._challenge()(scope, receive, send)
+            await self._challenge(scope)(scope, receive, send)
         elif user in self._users.readers and not _only_reads(scope):
             log.warning("refused: %s, by %r, who may only read", _request(scope), user)
             message = f"{user} may only read"
@@ -88,9 +88,12 @@ class Guard:
         name: str | None = scope.get("state", {}).get(PEER)
         return name
 
-    def _challenge(self) -> Response:
+    def _challenge(self, scope: Scope) -> Response:
+        asks = "Basic" if self._users.passwords else "Bearer"
+        if is_page(scope):  # browsers ask their users for names and passwords
+            asks = 'Basic realm="semel", charset="UTF-8"'
+        challenge = {"WWW-Authenticate": asks}
         if self._users.are_configured:
-            challenge = {"WWW-Authenticate": "Basic" if self._users.passwords else "Bearer"}
             return PlainTextResponse(_DENIED, 401, challenge)
         message = (
             f"This worker needs a token: send it as 'Authorization: Bearer <token>', or as the "
@@ -99,10 +102,16 @@ class Guard:
             "configuration to let everybody in"
         )
         answer = {"error_code": 401, "message": message}
-        return JSONResponse(answer, 401, {"WWW-Authenticate": "Bearer"})
+        return JSONResponse(answer, 401, challenge)
 
     def _is_anonymous(self, scope: Scope) -> bool:
         return scope["method"] in _READS and scope["path"].rstrip("/") in self._anonymous
+
+
+def is_page(scope: Scope) -> bool:
+    """Whether a request is for the worker's page."""
+    path: str = scope["path"]
+    return f"{path}/".startswith("/ui/")
 
 
 def _only_reads(scope: Scope) -> bool:

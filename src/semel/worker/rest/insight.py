@@ -23,7 +23,7 @@ from semel.worker.herder import Herder
 from semel.worker.loggers import RecentLines
 from semel.worker.rest.app import Config
 from semel.worker.rest.jersey import Name, Number
-from semel.worker.secrets import kept, shown
+from semel.worker.secrets import differences, kept
 
 Waits = Callable[[], Mapping[str, Waiting]]
 
@@ -68,13 +68,7 @@ def add_semel(
         herder.lead()
         present = herder.config(name) if name in herder.connectors() else {}
         given = kept({**body, "name": name}, present)
-        before, after = shown(present), shown(given)
-        changes = [
-            {"key": key, "before": before.get(key), "after": after.get(key)}
-            for key in sorted(present.keys() | given.keys())
-            if present.get(key) != given.get(key)
-        ]
-        return {"exists": bool(present), "changes": changes}
+        return {"exists": bool(present), "changes": differences(present, given)}
 
     @app.get(f"{base}/guarantee")
     def guarantee(name: Name) -> Any:
@@ -91,7 +85,7 @@ def add_semel(
     @app.post(f"{base}/audit", status_code=202)
     def start_audit(name: Name, values: bool = False) -> dict[str, Any]:
         herder.lead()
-        return audits.start(name, herder.look(name, _given), values=values)
+        return audits.start(name, herder.look(name, given_of), values=values)
 
     @app.get(f"{base}/audit")
     def audit(name: Name) -> dict[str, Any]:
@@ -148,7 +142,7 @@ def _lag(planned: AnyPlan) -> dict[str, Any]:
     return {"lag": found.total, **unit, "partitions": found.partitions}
 
 
-def _given(planned: AnyPlan) -> dict[str, str]:
+def given_of(planned: AnyPlan) -> dict[str, str]:
     """A connector's configuration, with references unresolved."""
     given = planned.connector.originals
     return given.given if isinstance(given, Resolved) else dict(given)

@@ -94,13 +94,13 @@ class Route(APIRoute):
             body = await request.body()
             if self.body_field is not None and body:
                 with suppress(json.JSONDecodeError):  # which FastAPI reports
-                    request._json = _loaded(body)
+                    request._json = loaded(body)
             return await answer(request)
 
         return read
 
 
-def _loaded(body: bytes) -> Any:
+def loaded(body: bytes) -> Any:
     """A body, which must be JSON as the standard has it.
 
     Raises:

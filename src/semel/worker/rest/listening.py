@@ -16,6 +16,9 @@ from semel.worker.loggers import RecentLines
 from semel.worker.metrics.collector import registry
 from semel.worker.metrics.lags import Lags, waits
 from semel.worker.metrics.observed import of_runtime
+from semel.worker.page import add_page
+from semel.worker.page.history import History
+from semel.worker.page.site import Known
 from semel.worker.rest.app import admin_application, application
 from semel.worker.rest.insight import add_semel
 from semel.worker.rest.server import RestServer
@@ -48,13 +51,15 @@ def serving(
     add_semel(routes, herder, audits, waiting, lines)
     figures = registry(lambda: of_runtime(runtime), audits.figures, lambda: herder.rebalances, lags)
     add_metrics(routes, figures)
+    history = History(lambda: of_runtime(runtime), lags)
+    add_page(routes, Known(herder, audits, lines, history, known))
     app = guarded(routes, worker, known)
     sites = sites_of(app, worker, worker.listeners, LISTENERS)
     if worker.admin_listeners:
         admin = checked(admin_application(herder, worker, known), worker, known)
         sites += sites_of(admin, worker, worker.admin_listeners, ADMIN)
     warn(sites, known)
-    with RestServer(sites) as server, audits:
+    with RestServer(sites) as server, audits, history:
         logging.root.addHandler(lines)
         try:
             yield server

@@ -58,9 +58,9 @@ def checked(
     anonymous = config.anonymous_paths or (() if known.are_configured else ("/health",))
     app = Limit(LikeJersey(app), config.max_request_bytes, streams)
     app = Guard(app, known, anonymous, config.changes_logged_at)
-    if known.are_configured:  # a browser sends no login to another name
-        return app
-    return Hosts(app, config.hosts, _origins(config), needed=known.are_asked)
+    # A browser sends no login to another name.
+    hosts = ("*",) if known.are_configured else config.hosts
+    return Hosts(app, hosts, _origins(config), needed=known.are_asked)
 
 
 def _origins(config: RestConfig) -> re.Pattern[str]:

@@ -68,9 +68,9 @@ class Users:
         name, secret = _credentials(given) if basic else ("", given.strip())
         if self.default_token:  # with Basic it is the password, whatever the name
             return _matching({"token": self.default_token, PEER: self.peer_token()}, secret)
-        if basic:
-            known = {name: self.passwords[name]} if name in self.passwords else {}
-            return _matching(known, secret)
+        if basic:  # browsers know no other: a token's name and the token are as good
+            known = [each for each in (self.passwords, self.tokens) if name in each]
+            return next((n for each in known if (n := _matching({name: each[name]}, secret))), None)
         return _matching(self.tokens, secret)
 
     def named(self, authorization: str) -> str:

@@ -1,0 +1,26 @@
+"""The worker's page, ``/ui``: what runs, what is wrong, and the way to put it right.
+
+It is rendered here, and its links and forms work without a script. It asks the same herder as the
+REST API, so roles, refusals and hidden secrets are the same.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from semel.worker.page import connector, editing, overview, positions, site
+from semel.worker.page.site import Known
+
+
+def add_page(app: FastAPI, known: Known) -> None:
+    """Add the page to a worker's API."""
+    app.include_router(router(known))
+    app.add_middleware(site.OwnOrigin)
+
+
+def router(known: Known) -> APIRouter:
+    """Its routes, which are none of the API's."""
+    made = APIRouter(prefix="/ui", route_class=site.Route, include_in_schema=False)
+    for part in (overview, connector, positions, editing, site):
+        part.add(made, known)
+    return made

@@ -1,0 +1,189 @@
+"""Why: one connector's page, and the buttons that put it right; its configuration, and audits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from semel.core.context import CONNECTOR
+from semel.core.redact import plain, redacted
+from semel.driver.states import State
+from semel.worker import plugins
+from semel.worker.errors import BadRequest, Nobody, NotFound, RequestError
+from semel.worker.herder import Herder
+from semel.worker.page.history import Course, graph
+from semel.worker.page.site import Form, Known, required, see
+from semel.worker.rest.insight import given_of, guarantee_of
+from semel.worker.secrets import shown
+
+_WIDTH, _HEIGHT = 320, 72
+_LINES = 300
+_OUTCOME_IN = 4.0
+"""Seconds in which most restarts have succeeded, or failed again."""
+_UNSETTLED = (State.RESTARTING, State.UNASSIGNED)
+_DONE = {
+    "create": "It has been created.",
+    "apply": "Its new configuration has been applied.",
+    "restart": "It has been told to restart.",
+    "restart-all": "It and all of its tasks have been told to restart.",
+    "restart-failed": "What had failed has been told to restart.",
+    "restart-task": "The task has been told to restart.",
+    "pause": "It has been told to pause.",
+    "resume": "It has been told to run.",
+    "stop": "It has been told to stop.",
+    "offsets": "Its offsets have been changed.",
+    "reset": "Its offsets have been forgotten.",
+}
+"""What an address may say that was done."""
+
+
+def add(router: APIRouter, known: Known) -> None:
+    """Add a connector's pages."""
+    herder, writers = known.herder, [Depends(known.check_writer)]
+
+    @router.get("/connector")
+    def connector(
+        request: Request, name: str, did: str = "", task: int | None = None, log: str = ""
+    ) -> Response:
+        with suppress(Nobody):  # then its figures are missing
+            herder.own(name, task or 0)
+        each, course = known.history.now().get(name, (None, Course()))
+        facts, refused = _guarantee(herder, name)
+        lines = known.lines.of(name, task, 1000)
+        if log != "all":
+            lines = [line for line in lines if _is_trouble(line)]
+        return known.show(
+            request,
+            "connector.html",
+            **head(herder, name),
+            did=_DONE.get(did, ""),
+            failed=_parts_in(herder, name, State.FAILED),
+            guarantee=facts,
+            refused=refused,
+            waits={n: (w.on, w.since, redacted(w.why)) for n, w in herder.waiting(name).items()},
+            each=each,
+            lag=graph(course.lags, _WIDTH, _HEIGHT),
+            rate=graph(course.rates, _WIDTH, _HEIGHT),
+            lines=lines[-_LINES:],
+            log=log,
+            task=task,
+        )
+
+    @router.post("/connector", dependencies=writers)
+    def act(form: Form) -> Response:
+        name, do = required(form, "name"), required(form, "do")
+        CONNECTOR.set(name)
+        if do == "delete":
+            if "sure" not in form:
+                raise BadRequest("Tick the box beside Delete first")
+            herder.delete(name)
+            return see("")
+        _do(herder, name, do, form.get("task", ""))
+        _settled(herder, name)
+        return see("/connector", name=name, did=do)
+
+    @router.get("/config")
+    def config(request: Request, name: str) -> Response:
+        return known.show(request, "config.html", **head(herder, name), keys=_origins(herder, name))
+
+    @router.get("/audit")
+    def audit(request: Request, name: str) -> Response:
+        herder.lead()
+        try:
+            found = known.audits.answer(name)
+        except NotFound:
+            found = None
+        return known.show(request, "audit.html", **head(herder, name), audit=found)
+
+    @router.post("/audit", dependencies=writers)
+    def start_or_cancel(form: Form) -> Response:
+        name, do = required(form, "name"), required(form, "do")
+        CONNECTOR.set(name)
+        herder.lead()
+        if do == "cancel":
+            known.audits.cancel(name)
+        else:
+            given = herder.look(name, given_of)
+            known.audits.start(name, given, values="values" in form)
+        return see("/audit", name=name)
+
+
+def _do(herder: Herder, name: str, do: str, task: str) -> None:
+    if do == "restart":
+        herder.restart(name)
+    elif do in ("restart-all", "restart-failed"):
+        herder.restart_all(name, tasks=True, only_failed=do == "restart-failed")
+    elif do == "restart-task":
+        if not task.isdecimal() or len(task) > 9:
+            raise BadRequest(f"task={task!r} is no number of a task")
+        herder.restart_task(name, int(task))
+    elif do == "pause":
+        herder.target(name, State.PAUSED)
+    elif do == "resume":
+        herder.target(name, State.RUNNING)
+    elif do == "stop":
+        herder.target(name, State.STOPPED)
+    else:
+        raise BadRequest(f"do={do!r} is nothing that a connector can be told")
+
+
+def _settled(herder: Herder, name: str) -> None:
+    """Wait a moment for what has been told to happen, so that the next page shows the outcome."""
+    deadline = time.monotonic() + _OUTCOME_IN
+    while time.monotonic() < deadline and any(_parts_in(herder, name, *_UNSETTLED)):
+        time.sleep(0.1)
+
+
+def _parts_in(herder: Herder, name: str, *states: State) -> list[int | None]:
+    """The tasks in one of these states, and None if the connector is."""
+    status = herder.status(name)
+    parts = [status["connector"], *status["tasks"]]
+    return [part.get("id") for part in parts if part["state"] in states]
+
+
+def head(herder: Herder, name: str) -> dict[str, Any]:
+    """What the top of each of a connector's pages shows."""
+    config, status = herder.config(name), herder.status(name)
+    class_name = config.get("connector.class", "").strip()
+    return {"name": name, "status": status, "class_name": class_name, "states": State}
+
+
+def _guarantee(herder: Herder, name: str) -> tuple[Mapping[str, Any] | None, str]:
+    """The guarantee and why it holds, or why it cannot be told."""
+    try:
+        return plain(herder.look(name, guarantee_of)), ""
+    except RequestError as error:
+        return None, redacted(str(error))
+
+
+def _is_trouble(line: Mapping[str, Any]) -> bool:
+    return line["level"] not in ("INFO", "DEBUG") or "restart" in line["message"].lower()
+
+
+def _origins(herder: Herder, name: str) -> list[dict[str, str]]:
+    """All keys of a connector, with the value in force and where it comes from."""
+    given = herder.config(name)
+    try:
+        declared = {d.name: d for d in plugins.definitions_of(given.get("connector.class", ""))}
+    except NotFound:
+        declared = {}
+    own, inherited = shown(given), shown(herder.inherited(name))
+    names = [*declared, *(key for key in sorted(own) if key not in declared)]
+    found = []
+    for key in names:
+        definition = declared.get(key)
+        if key in own:
+            value, origin = own[key], "this connector"
+        elif key in inherited:
+            value, origin = inherited[key], "the worker"
+        else:
+            default = definition.default_value if definition is not None else None
+            value = "" if default is None else default
+            origin = "the default" if default is not None else "not set"
+        told = definition.documentation if definition is not None else ""
+        found.append({"key": key, "value": value, "origin": origin, "told": told})
+    return found

@@ -1,0 +1,268 @@
+"""A connector's configuration as a form or as JSON: of one that exists, or of a new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
+
+from semel.config.definition import Type
+from semel.core.context import CONNECTOR
+from semel.driver.states import State
+from semel.worker import plugins
+from semel.worker.errors import BadRequest
+from semel.worker.page.site import Form, Known, required, see
+from semel.worker.rest.app import Given, initial_state
+from semel.worker.rest.jersey import loaded
+from semel.worker.secrets import Difference, differences, kept, shown
+
+_CLASS = "connector.class"
+_KEY = "key."
+"""What the names of fields with values begin with."""
+_STATES = (State.RUNNING, State.PAUSED, State.STOPPED)
+_ADAPTER: TypeAdapter[Given] = TypeAdapter(Given)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A key in a form. ``default`` is shown where nothing is given."""
+
+    key: str
+    value: str
+    default: str = ""
+    told: str = ""
+    group: str = "Other keys"
+    required: bool = False
+    important: bool = True
+    secret: bool = False
+    choices: Sequence[str] = ()
+    errors: Sequence[str] = ()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its value does not fit into one line."""
+        return not self.secret and ("\n" in self.value or len(self.value) > 80)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A configuration that has not been applied: what is wrong with it, and what it changes."""
+
+    name: str
+    exists: bool
+    values: Mapping[str, str]
+    fields: Sequence[Field] = ()
+    errors: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[str] = ()
+    changes: Sequence[Difference] = ()
+    seen: str = ""
+    """Stands for the configuration that the changes are about."""
+    typed: str = ""
+    """A text that is no configuration."""
+
+    @property
+    def text(self) -> str:
+        """As JSON."""
+        return self.typed or json.dumps(self.values, indent=2, ensure_ascii=False)
+
+    @property
+    def groups(self) -> list[tuple[str, list[Field]]]:
+        """The fields by group. First come those that are given, needed or wrong."""
+        first = [f for f in self.fields if f.value or f.required or f.errors]
+        found = {"Given, or needed": first}
+        for field in self.fields:
+            if field not in first:
+                found.setdefault(field.group, []).append(field)
+        return list(found.items())
+
+
+def add(router: APIRouter, known: Known) -> None:
+    """Add the pages that edit a configuration, and those that create a connector."""
+    herder, writers = known.herder, [Depends(known.check_writer)]
+
+    @router.get("/edit", dependencies=writers)
+    def edit(request: Request, name: str, view: str = "form") -> Response:
+        present = herder.config(name)
+        draft = _draft(known, name, present, present)
+        return _shown(known, request, replace(draft, changes=()), view)
+
+    @router.post("/edit", dependencies=writers)
+    def check_or_apply(request: Request, form: Form) -> Response:
+        name = required(form, "name")
+        CONNECTOR.set(name)
+        present = herder.config(name)
+        draft = _given(known, form, name, present)
+        if form.get("do") == "apply" and not draft.errors and form.get("seen") == draft.seen:
+            try:
+                herder.put(name, kept({**draft.values, "name": name}, present))
+            except BadRequest as error:
+                draft = replace(draft, errors=[("", str(error))])
+            else:
+                return see("/connector", name=name, did="apply")
+        return _shown(known, request, draft, form.get("view", "form"), checked=True)
+
+    @router.get("/new", dependencies=writers)
+    def new(request: Request, plugin: str = "", view: str = "form") -> Response:
+        if not plugin:
+            listed = plugins.listed(connectors_only=True)
+            return known.show(request, "plugins.html", plugins=listed)
+        definitions = [asdict(d) for d in plugins.definitions_of(plugin)]
+        values = {_CLASS: plugin}
+        fields = [_field(d, {}, values) for d in definitions]
+        return _shown(known, request, Draft("", False, values, fields), view)
+
+    @router.post("/new", dependencies=writers)
+    def check_or_create(request: Request, form: Form) -> Response:
+        name = form.get("name", "").strip() or form.get(f"{_KEY}name", "").strip()
+        CONNECTOR.set(name)
+        draft = _given(known, form, name, {})
+        if draft.name in herder.connectors():
+            there = ("name", f"A connector {draft.name} already exists")
+            draft = replace(draft, errors=[*draft.errors, there])
+        state = initial_state(form.get("state") or None)
+        if form.get("do") == "apply" and not draft.errors:
+            try:
+                herder.create(draft.name, kept(draft.values, {}), state)
+            except BadRequest as error:
+                draft = replace(draft, errors=[("", str(error))])
+            else:
+                return see("/connector", name=draft.name, did="create")
+        view = form.get("view", "form")
+        return _shown(known, request, draft, view, checked=True, state=state)
+
+
+def _shown(
+    known: Known,
+    request: Request,
+    draft: Draft,
+    view: str,
+    *,
+    checked: bool = False,
+    state: State = State.RUNNING,
+) -> Response:
+    return known.show(
+        request,
+        "edit.html",
+        draft=draft,
+        view=view,
+        checked=checked,
+        state=state,
+        states=_STATES,
+        plugin=draft.values.get(_CLASS, ""),
+    )
+
+
+def _given(known: Known, form: Mapping[str, str], name: str, present: Mapping[str, str]) -> Draft:
+    """The configuration that a form has, checked."""
+    try:
+        given = _of_json(form["json"]) if "json" in form else _of_fields(form, present)
+    except BadRequest as error:
+        fields = {n.removeprefix(_KEY): v for n, v in form.items() if n.startswith(_KEY) and v}
+        values = fields or shown(present)
+        typed, wrong = form.get("json", ""), [("", str(error))]
+        return Draft(name, bool(present), values, _fields({}, values), wrong, typed=typed)
+    if not present:
+        name = name or str(given.get("name") or "").strip()
+    return _draft(known, name, {**given, "name": name}, present)
+
+
+def _of_fields(form: Mapping[str, str], present: Mapping[str, str]) -> Given:
+    """The values of fields; an empty one is no value, unless the key has an empty one now."""
+    found = {
+        field.removeprefix(_KEY): value
+        for field, value in form.items()
+        if field.startswith(_KEY) and (value or present.get(field.removeprefix(_KEY)) == "")
+    }
+    for line in form.get("more", "").split("\n"):
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if line.strip() and not (key and equals):
+            raise BadRequest(f"{line.strip()[:200]!r} is not KEY=VALUE")
+        if key:
+            found[key] = value
+    return _checked(found)
+
+
+def _of_json(text: str) -> Given:
+    try:
+        found = loaded(text.encode("utf-8", "surrogatepass"))
+    except HTTPException as error:
+        raise BadRequest(str(error.detail)) from None
+    except ValueError as error:
+        raise BadRequest(f"This is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadRequest("A configuration is a JSON object of keys and their values")
+    # People paste what they would send to the REST API.
+    inner = found.get("config")
+    if isinstance(inner, dict) and found.keys() <= {"name", "config"}:
+        found = {**inner, "name": found.get("name", inner.get("name"))}
+    return _checked(found)
+
+
+def _checked(found: Mapping[str, Any]) -> Given:
+    try:
+        return _ADAPTER.validate_python(found)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc']))[:200]}: {e['msg']}" for e in error.errors()]
+        raise BadRequest("\n".join(wrong)) from None
+
+
+def _draft(known: Known, name: str, given: plugins.Given, present: Mapping[str, str]) -> Draft:
+    values = {key: value for key, value in given.items() if value is not None}
+    stands = hashlib.sha256(json.dumps(shown(present), sort_keys=True).encode()).hexdigest()
+    own, draft = shown(present), Draft(name, bool(present), values, seen=stands)
+    told = {k: own[k] if present.get(k) == v else v for k, v in values.items()}
+    draft = replace(draft, values=told)
+    try:
+        full = kept(told, present)
+        answer = known.herder.validate(full.get(_CLASS, ""), {**given, **full})
+    except BadRequest as error:
+        return replace(draft, fields=_fields({}, told), errors=[("", str(error))])
+    errors = [
+        (each["value"]["name"], message)
+        for each in answer["configs"]
+        for message in each["value"]["errors"]
+    ]
+    return replace(
+        draft,
+        fields=_fields(answer, told),
+        errors=errors,
+        warnings=[warning["message"] for warning in answer["warnings"]],
+        changes=differences(present, full),
+    )
+
+
+def _fields(answer: Mapping[str, Any], values: Mapping[str, str]) -> list[Field]:
+    found = [
+        _field(each["definition"], each["value"], values)
+        for each in answer.get("configs", ())
+        if each["definition"] is not None or each["value"]["name"] in values
+    ]
+    known = {field.key for field in found}
+    return found + [Field(key, values[key]) for key in values if key not in known]
+
+
+def _field(
+    definition: Mapping[str, Any] | None, value: Mapping[str, Any], values: Mapping[str, str]
+) -> Field:
+    errors = value.get("errors", ())
+    if definition is None:
+        return Field(value["name"], values[value["name"]], errors=errors)
+    key = definition["name"]
+    return Field(
+        key,
+        values.get(key, ""),
+        definition["default_value"] or "",
+        definition["documentation"],
+        definition["group"] or "Other keys",
+        definition["required"],
+        definition["importance"] == "HIGH",
+        definition["type"] == Type.PASSWORD,
+        value.get("recommended_values", ()),
+        errors,
+    )

@@ -1,0 +1,184 @@
+"""What is red: all connectors in one table, and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from fastapi import APIRouter, Request, Response
+
+from semel.driver.states import State
+from semel.worker.errors import NotFound
+from semel.worker.metrics.observed import Observed
+from semel.worker.page.history import Course, Graph, graph
+from semel.worker.page.site import Known, url
+
+_WIDTH, _HEIGHT = 96, 22
+_RED = (State.FAILED,)
+_MOVING = (State.RESTARTING, State.UNASSIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A connector. What only the worker that counts it knows is None elsewhere."""
+
+    name: str
+    kind: str
+    class_name: str
+    state: str
+    worker: str
+    tasks: Sequence[str]
+    waits: str
+    rate: float | None
+    lag: int | None
+    behind: float | None
+    course: Graph | None
+    errors: int | None
+    dead: int | None
+    moved: float | None
+    delivery: str | None
+    audit: str
+
+    @property
+    def level(self) -> str:
+        """How bad it is: ``bad``, ``warn``, ``good`` or ``off``."""
+        states = {self.state, *self.tasks}
+        if not states.isdisjoint(_RED) or self.audit == "broken":
+            return "bad"
+        if not states.isdisjoint(_MOVING):
+            return "warn"
+        return "good" if self.state == State.RUNNING else "off"
+
+    @property
+    def task_counts(self) -> list[tuple[str, int]]:
+        """How many tasks are in which state."""
+        return [(state, self.tasks.count(state)) for state in sorted(set(self.tasks))]
+
+
+_LEVELS = ("bad", "warn", "good", "off")
+COLUMNS: Mapping[str, tuple[str, Callable[[Row], Any]]] = {
+    "state": ("State", lambda row: (_LEVELS.index(row.level), row.state)),
+    "name": ("Connector", lambda row: row.name.casefold()),
+    "tasks": ("Tasks", lambda row: len(row.tasks)),
+    "rate": ("Records/s", lambda row: row.rate),
+    "lag": ("Lag", lambda row: row.lag),
+    "behind": ("Behind", lambda row: row.behind),
+    "course": ("Lag, 15 min", lambda row: row.course and row.course.last - row.course.low),
+    "errors": ("Errors", lambda row: row.errors),
+    "dead": ("Dead letters", lambda row: row.dead),
+    "moved": ("Last commit", lambda row: row.moved),
+    "delivery": ("Guarantee", lambda row: row.delivery),
+    "audit": ("Audit", lambda row: row.audit),
+}
+"""The columns, and what they are sorted by."""
+
+
+def rows(known: Known) -> list[Row]:
+    """All connectors, as the memory of this worker has them."""
+    observed, audits = known.history.now(), known.audits.figures()
+    found = []
+    for name in known.herder.connectors():
+        with suppress(NotFound):  # it was deleted meanwhile, or has no status yet
+            found.append(_row(known, name, observed.get(name), audits.get(name)))
+    return found
+
+
+def _row(
+    known: Known,
+    name: str,
+    observed: tuple[Observed, Course] | None,
+    audit: Mapping[str, float] | None,
+) -> Row:
+    status, config = known.herder.status(name), known.herder.config(name)
+    connector, tasks = status["connector"], status["tasks"]
+    waits = known.herder.waiting(name)
+    each, course = observed if observed is not None else (None, Course())
+    if each is not None and not each.is_counted:
+        each = None
+    verdict = "" if audit is None else "broken" if audit["broken"] else "kept"
+    return Row(
+        name=name,
+        kind=status["type"],
+        class_name=config.get("connector.class", "").strip().rpartition(".")[2],
+        state=connector["state"],
+        worker=connector["worker_id"],
+        tasks=[task["state"] for task in tasks],
+        waits=next((each.on for each in waits.values()), ""),
+        rate=course.rate,
+        lag=course.lag,
+        behind=course.behind,
+        course=graph(course.lags, _WIDTH, _HEIGHT),
+        errors=None if each is None else each.tally.failures + each.progress.restarts,
+        dead=None if each is None else each.progress.failed,
+        moved=each.moved if each is not None and each.progress.commits else None,
+        delivery=None if each is None else each.planned.guarantee.delivery.value,
+        audit=verdict,
+    )
+
+
+def _wanted(row: Row, given: Mapping[str, str]) -> bool:
+    words = given.get("q", "").casefold().split()
+    text = f"{row.name} {row.class_name} {row.worker}".casefold()
+    state, kind = given.get("state", ""), given.get("type", "")
+    return (
+        all(word in text for word in words)
+        and state in ("", row.state, *row.tasks)
+        and kind in ("", row.kind)
+    )
+
+
+def _sorted(found: list[Row], by: str, *, down: bool) -> list[Row]:
+    """Sorted by a column; rows without a value are the last either way."""
+    found = sorted(found, key=lambda row: row.name.casefold())
+    _, key = COLUMNS[by]
+    have = [row for row in found if key(row) is not None]
+    return sorted(have, key=key, reverse=down) + [row for row in found if key(row) is None]
+
+
+def _workers(known: Known, found: Sequence[Row]) -> list[dict[str, Any]]:
+    facts, mine = known.herder.rebalances, known.herder.me
+    memory = psutil.Process().memory_info().rss
+    return [
+        {
+            "name": name,
+            "leads": name == facts.get("leader-name"),
+            "connectors": sum(row.worker in name for row in found),
+            "memory": memory if name == mine else None,
+            "link": name if name.startswith(("http://", "https://")) and name != mine else "",
+        }
+        for name in sorted(known.herder.members | {mine})
+    ]
+
+
+def add(router: APIRouter, known: Known) -> None:
+    """Add the table."""
+
+    @router.get("")
+    def overview(request: Request) -> Response:
+        given = dict(request.query_params)
+        every = rows(known)
+        by = given.get("sort", "")
+        by, down = (by if by in COLUMNS else "state"), given.get("order") == "desc"
+        kept = {n: given.get(n, "") for n in ("q", "state", "type")}
+
+        def sort_link(column: str) -> str:
+            order = "desc" if column == by and not down else ""
+            return url("", **kept, sort=column, order=order)
+
+        shown = _sorted([row for row in every if _wanted(row, given)], by, down=down)
+        return known.show(
+            request,
+            "overview.html",
+            rows=shown,
+            total=len(every),
+            levels={level: sum(row.level == level for row in every) for level in _LEVELS},
+            columns={n: (title, sort_link(n)) for n, (title, _) in COLUMNS.items()},
+            by=by,
+            down=down,
+            given=kept,
+            states=list(State),
+            workers=_workers(known, every),
+        )

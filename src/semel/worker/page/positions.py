@@ -1,0 +1,173 @@
+"""Where a connector is: its ledger beside the ends of the logs, and offsets set by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from semel.core.context import CONNECTOR
+from semel.core.errors import SemelError
+from semel.core.redact import redacted
+from semel.driver.offsets import Offsets, Wanted
+from semel.driver.planning import AnyPlan
+from semel.driver.states import State
+from semel.worker.errors import BadRequest
+from semel.worker.page.connector import head
+from semel.worker.page.site import Form, Known, required, see
+from semel.worker.rest.app import who
+
+_OFFSET = "kafka_offset"
+
+
+def add(router: APIRouter, known: Known) -> None:
+    """Add the page of a connector's positions."""
+    herder, writers = known.herder, [Depends(known.check_writer)]
+
+    @router.get("/positions")
+    def positions(request: Request, name: str) -> Response:
+        facts = herder.look(name, _found)
+        return known.show(request, "positions.html", **head(herder, name), **facts, preview=None)
+
+    @router.post("/positions", dependencies=writers)
+    def change(request: Request, form: Form) -> Response:
+        name, do = required(form, "name"), required(form, "do")
+        CONNECTOR.set(name)
+        if do == "reset":
+            if "sure" not in form:
+                raise BadRequest("Tick the box beside Forget all offsets first")
+            herder.reset_offsets(name, who(request))
+            return see("/connector", name=name, did="reset")
+        if do == "apply":
+            herder.alter_offsets(name, {"offsets": _json(form, "offsets")}, who(request))
+            return see("/connector", name=name, did="offsets")
+        if herder.status(name)["connector"]["state"] != State.STOPPED:
+            raise BadRequest("Stop the connector first: its tasks would go on from where they are")
+
+        def look(planned: AnyPlan) -> Mapping[str, Any]:
+            given = _wanted(planned, form)
+            stored = planned.offsets.read()
+            meant = [_meant(planned, stored, each) for each in planned.offsets.checked(given)]
+            preview = {"offsets": json.dumps(given), "changes": meant}
+            return _found(planned) | {"preview": preview}
+
+        facts = herder.look(name, look)
+        return known.show(request, "positions.html", **head(herder, name), **facts)
+
+
+def _found(planned: AnyPlan) -> dict[str, Any]:
+    """The stored offsets of a connector, with how far each is behind where that is known."""
+    offsets, trouble = planned.offsets, ""
+    try:
+        lag = offsets.lag()
+    except SemelError as error:
+        lag, trouble = None, redacted(str(error))
+    parts = {_key(each): each for each in (lag.partitions if lag is not None else ())}
+    rows = []
+    for partition, offset in offsets.read():
+        where, at = offsets.text((partition, offset))
+        far = parts.get(json.dumps(partition, sort_keys=True), {})
+        rows.append(
+            {
+                "where": where,
+                "at": at,
+                "partition": json.dumps(partition),
+                "end": far.get("end"),
+                "lag": far.get("lag"),
+            }
+        )
+    holes = [
+        {
+            "where": str(hole.topic_partition),
+            "from": hole.from_offset,
+            "until": hole.until_offset,
+            "reason": hole.reason,
+            "by": hole.by,
+            "at": hole.at,
+        }
+        for hole in offsets.holes()
+    ]
+    unit = (lag.unit if lag is not None else "") or "records"
+    return {
+        "rows": rows,
+        "holes": holes,
+        "trouble": trouble,
+        "unit": unit,
+        "called": offsets.name,
+        "is_source": planned.is_source,
+    }
+
+
+def _key(part: Mapping[str, Any]) -> str:
+    """What a part of a lag and a stored offset have in common."""
+    found = part.get("partition")
+    if isinstance(found, int):
+        found = {"kafka_topic": part["topic"], "kafka_partition": found}
+    return json.dumps(found, sort_keys=True)
+
+
+def _wanted(planned: AnyPlan, form: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The offsets of a form as the REST API has them: those that differ from what it showed, and
+    those of partitions that it did not show.
+
+    Raises:
+        BadRequest: there are none.
+    """
+    found = []
+    for field, given in form.items():
+        number = field.removeprefix("offset.")
+        if field == number or given.strip() == form.get(f"before.{number}", "").strip():
+            continue
+        partition = _json(form, f"partition.{number}")
+        offset: Any = given.strip()
+        if offset in ("", "null"):
+            offset = None
+        else:
+            offset = _json(form, field) if planned.is_source else {_OFFSET: offset}
+        found.append({"partition": partition, "offset": offset})
+    for line in form.get("more", "").split("\n"):
+        if line.strip():
+            partition, offset = planned.offsets.parsed(line.strip())
+            found.append({"partition": dict(partition), "offset": offset})
+    if not found:
+        raise BadRequest("No offset differs from what is stored")
+    return found
+
+
+def _meant(planned: AnyPlan, stored: Sequence[Wanted], wanted: Wanted) -> dict[str, str]:
+    """A change, and what it means for the records."""
+    offsets, (partition, offset) = planned.offsets, wanted
+    before = next((o for p, o in stored if dict(p) == dict(partition)), None)
+    where, now = offsets.text((partition, before))
+    after = offsets.text((partition, offset))[1] if offset is not None else "forgotten"
+    return {
+        "where": where,
+        "before": now if before is not None else "none",
+        "after": after,
+        "meaning": _meaning(offsets, before, offset, is_source=planned.is_source),
+    }
+
+
+def _meaning(
+    offsets: Offsets, before: Mapping[str, Any] | None, after: Any, *, is_source: bool
+) -> str:
+    if after is None:
+        return f"The next run begins where its configuration says. {offsets.reread}."
+    if is_source or before is None:
+        return "The next run goes on from there."
+    further = after[_OFFSET] - before[_OFFSET]
+    if further < 0:
+        return f"{-further} offsets are read again. {offsets.reread}."
+    if further > 0:
+        return f"{further} offsets are left out, and the ledger notes the hole."
+    return "Nothing changes."
+
+
+def _json(form: Mapping[str, str], field: str) -> Any:
+    """Raises BadRequest: a field is no JSON."""
+    try:
+        return json.loads(required(form, field))
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{form[field][:200]!r} is no JSON: {error}") from None

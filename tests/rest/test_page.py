@@ -1,0 +1,577 @@
+"""The worker's page, ``/ui``: what it shows, what it does, and to whom."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from semel.core.context import CONNECTOR
+from semel.core.ledger import TopicPartition
+from semel.driver.base import Progress
+from semel.worker.page.history import Course, Sample
+from tests.rest.still import HOST, POSTGRES, StillWorker, still_worker
+from tests.rest.test_security import users  # noqa: F401
+
+ORDERS = TopicPartition("orders", 0)
+OWN = {"Origin": HOST, "Sec-Fetch-Site": "same-origin"}
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "{{ 7*7 }}{% raw %}",
+    "\u202eabc\u2066",
+    "n" * 10_000,
+]
+BROKEN = "half of a character: \ud83d"
+
+
+class Page(HTMLParser):
+    """A page as a browser would read it: its elements, its texts, and what is open at its end."""
+
+    EMPTY = ("meta", "link", "input", "br", "path", "polyline")
+
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__()
+        self.status = answer.status_code
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(answer.content.decode())
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+        if tag not in ("bdi", "time", "textarea", "span"):
+            self.words.append(" ")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def values(self) -> dict[str, str]:
+        """The fields of its forms."""
+        return {each["name"]: each.get("value", "") for each in self.all("input") if "name" in each}
+
+
+def page(worker: StillWorker, path: str, **parameters: str) -> Page:
+    return Page(worker.client.get(path, params=parameters))
+
+
+def send(worker: StillWorker, path: str, **fields: str) -> httpx.Response:
+    return worker.client.post(path, data=fields, headers=OWN)
+
+
+@pytest.fixture
+def worker() -> StillWorker:
+    return still_worker()
+
+
+# What is red
+
+
+def test_the_table_begins_with_what_has_failed(worker: StillWorker) -> None:
+    worker.herder.has("b", tasks=["RUNNING"])
+    worker.herder.has("a", state="PAUSED", tasks=["PAUSED"])
+    worker.herder.has("c", tasks=["RUNNING", "FAILED"], trace="Boom")
+    found = page(worker, "/ui")
+    links = [a["href"] for a in found.all("a") if a["href"].startswith("/ui/connector")]
+    assert links == [f"/ui/connector?name={name}" for name in "cba"]
+    assert "3 of 3 connectors, 1 with an error" in found.text
+    assert "1 failed, 1 running" in found.text
+
+
+def test_connectors_are_searched_filtered_and_sorted_by_the_address(worker: StillWorker) -> None:
+    for name, lag in (("orders-eu", 5), ("orders-us", 70), ("users", 0)):
+        worker.herder.has(name, tasks=["RUNNING"])
+        worker.counts(name, Progress(records=lag, positions={ORDERS: 1}))
+        worker.lag[name] = {ORDERS: lag}
+    worker.herder.has("gone", state="STOPPED")
+
+    def named(**given: str) -> list[str]:
+        links = [a["href"] for a in page(worker, "/ui", **given).all("a")]
+        return [link.partition("name=")[2] for link in links if "name=" in link]
+
+    assert named(q="ORDERS") == ["orders-eu", "orders-us"]
+    assert named(q="orders us") == ["orders-us"]
+    assert named(state="STOPPED") == ["gone"]
+    assert named(type="source") == []
+    assert named(sort="lag", order="desc") == ["orders-us", "orders-eu", "users", "gone"]
+    assert named(sort="lag") == ["users", "orders-eu", "orders-us", "gone"]
+    assert len(named(sort="nonsense", order="nonsense")) == 4
+
+
+def test_a_row_has_lag_rate_guarantee_and_the_course_of_15_minutes(
+    worker: StillWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000_000.0
+    monkeypatch.setattr("semel.worker.page.history.time.time", lambda: now)
+    worker.herder.has("orders", tasks=["RUNNING"])
+    for at, lag in enumerate((0, 40, 80)):
+        now = 1_000_000.0 + 30 * at
+        worker.counts("orders", Progress(records=60 * at, positions={ORDERS: 60 * at}, failed=4))
+        worker.lag["orders"] = {ORDERS: lag}
+        worker.history.take()
+    now += 30
+    worker.counts("orders", Progress(records=180, positions={ORDERS: 180}, failed=4))
+    found = page(worker, "/ui")
+    (svg,) = found.all("svg")
+    assert svg["aria-label"] == "Lag in the last 15 minutes: 0 to 80, now 80"
+    assert len(found.all("polyline")[0]["points"].split()) == 4
+    assert " 2.0 80 1 min " in found.text  # it ended at 100 then, and at 200 half a minute later
+    assert " 4 " in found.text
+    assert "exactly-once" in found.text
+
+
+@pytest.mark.parametrize(
+    ("samples", "behind"),
+    [
+        ([], None),
+        ([Sample(0, 0, 5, None)], None),
+        ([Sample(0, 0, 5, 0)], 0.0),
+        ([Sample(0, 0, 5, 5), Sample(30, 0, 10, 0), Sample(60, 0, 10, 9)], 30.0),
+        ([Sample(0, 0, 5, 500), Sample(30, 0, 6, 600)], 30.0),  # longer than anybody knows
+    ],
+)
+def test_lag_in_time_is_when_the_log_ended_where_the_connector_is(
+    samples: list[Sample], behind: float | None
+) -> None:
+    assert Course(samples).behind == behind
+
+
+def test_a_run_that_starts_again_has_no_negative_rate() -> None:
+    samples = [Sample(0, 900, 900, 0), Sample(30, 10, 910, 0), Sample(60, 70, 970, 0)]
+    assert [rate for _, rate in Course(samples).rates] == [2.0]
+
+
+def test_500_connectors_ask_kafka_nothing(
+    worker: StillWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.kafka.cluster.Cluster.__init__", lambda *_a, **_k: pytest.fail())
+    for number in range(500):
+        worker.herder.has(f"c{number}", tasks=["RUNNING"])
+    assert "500 of 500 connectors" in page(worker, "/ui").text
+
+
+def test_only_what_changes_is_sent_again(worker: StillWorker) -> None:
+    worker.herder.has("orders", tasks=["RUNNING"])
+    part = page(worker, "/ui", part="1")
+    assert not part.all("html")
+    assert [div["id"] for div in part.all("div") if "data-live" in div] == ["table"]
+
+
+# Why
+
+
+def test_a_page_tells_why_a_connector_and_its_tasks_have_failed(worker: StillWorker) -> None:
+    worker.herder.has("orders", state="FAILED", tasks=["FAILED"], trace="Boom: disk full")
+    found = page(worker, "/ui/connector", name="orders")
+    assert found.text.count("Boom: disk full") == 2
+    assert "Restart what has failed" in found.text
+    assert "exactly-once , transactional" in found.text.replace("exactly-once,", "exactly-once ,")
+
+
+def test_restarts_are_listed_with_their_reasons(worker: StillWorker) -> None:
+    worker.herder.has("orders", tasks=["RUNNING"])
+    log = logging.Logger("some")
+    log.addHandler(worker.lines)
+    log.setLevel(logging.INFO)
+
+    def lines() -> None:
+        CONNECTOR.set("orders")
+        log.info("reads orders-0")
+        log.info("task 0: restart requested")
+        log.warning("task 0 has failed and starts again: <b>disk</b> full")
+
+    contextvars.copy_context().run(lines)
+    found = page(worker, "/ui/connector", name="orders")
+    assert "task 0 has failed and starts again: <b>disk</b> full" in found.text
+    assert "task 0: restart requested" in found.text
+    assert "reads orders-0" not in found.text
+    assert "reads orders-0" in page(worker, "/ui/connector", name="orders", log="all").text
+
+
+def test_the_configuration_says_where_each_value_comes_from() -> None:
+    worker = still_worker(value_converter="org.apache.kafka.connect.storage.StringConverter")
+    worker.herder.has("orders")
+    text = page(worker, "/ui/config", name="orders").text
+    assert "open sesame" not in text
+    for key, value, origin in (
+        ("topics", "orders", "this connector"),
+        ("connection.password", "[hidden]", "this connector"),
+        ("value.converter", "org.apache.kafka.connect.storage.StringConverter", "the worker"),
+        ("tasks.max", "1", "the default"),
+    ):
+        assert key in text
+        assert f"{value} {origin}" in text
+
+
+# Put it right
+
+
+@pytest.mark.parametrize(
+    ("do", "told"),
+    [
+        ("restart", ("restart", "orders")),
+        ("restart-all", ("restart_all", "orders", True, False)),
+        ("restart-failed", ("restart_all", "orders", True, True)),
+        ("pause", ("target", "orders", "PAUSED")),
+        ("resume", ("target", "orders", "RUNNING")),
+        ("stop", ("target", "orders", "STOPPED")),
+    ],
+)
+def test_a_button_does_what_it_says_and_shows_the_outcome(
+    worker: StillWorker, do: str, told: tuple[Any, ...]
+) -> None:
+    worker.herder.has("orders", tasks=["RUNNING"])
+    answer = send(worker, "/ui/connector", name="orders", do=do)
+    assert (answer.status_code, worker.herder.told) == (303, [told])
+    after = Page(worker.client.get(answer.headers["location"]))
+    assert "Now it is RUNNING; task 0 is RUNNING." in after.text
+
+
+def test_a_task_is_restarted(worker: StillWorker) -> None:
+    worker.herder.has("orders", tasks=["RUNNING", "FAILED"])
+    send(worker, "/ui/connector", name="orders", do="restart-task", task="1")
+    assert worker.herder.told == [("restart_task", "orders", 1)]
+    wrong = send(worker, "/ui/connector", name="orders", do="restart-task", task="x")
+    assert wrong.status_code == 400
+
+
+def test_a_connector_is_only_deleted_by_who_is_sure(worker: StillWorker) -> None:
+    worker.herder.has("orders")
+    assert send(worker, "/ui/connector", name="orders", do="delete").status_code == 400
+    answer = send(worker, "/ui/connector", name="orders", do="delete", sure="on")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui")
+    assert worker.herder.told == [("delete", "orders")]
+
+
+def test_an_edit_shows_its_difference_and_then_is_applied(worker: StillWorker) -> None:
+    worker.herder.has("orders")
+    form = page(worker, "/ui/edit", name="orders").values()
+    assert form["key.topics"] == "orders"
+    assert form["key.connection.password"] == "[hidden]"
+    checked = Page(send(worker, "/ui/edit", **{**form, "key.topics": "orders,returns"}))
+    assert "This would change" in checked.text
+    assert "topics orders orders,returns" in checked.text
+    assert worker.herder.told == []
+    fields = checked.values()
+    given = {name: fields[name] for name in ("name", "seen", "json")}
+    answer = send(worker, "/ui/edit", do="apply", **given)
+    assert answer.status_code == 303
+    assert worker.herder.given["orders"]["topics"] == "orders,returns"
+    assert worker.herder.given["orders"]["connection.password"] == "open sesame"
+
+
+def test_an_edit_of_what_somebody_else_has_changed_shows_the_new_difference(
+    worker: StillWorker,
+) -> None:
+    worker.herder.has("orders")
+    new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
+    checked = Page(send(worker, "/ui/edit", name="orders", json=new)).values()
+    worker.herder.given["orders"]["tasks.max"] = "7"
+    given = {name: checked[name] for name in ("name", "seen", "json")}
+    again = Page(send(worker, "/ui/edit", do="apply", **given))
+    assert "tasks.max 7 not set" in again.text
+    assert worker.herder.told == []
+
+
+def test_all_mistakes_are_told_at_once(worker: StillWorker) -> None:
+    worker.herder.has("orders")
+    wrong = {**POSTGRES, "tasks.max": "many", "auto.create": "maybe", "delivery": "thrice"}
+    wrong["connection.password"] = "[hidden]"
+    found = Page(send(worker, "/ui/edit", name="orders", json=json.dumps(wrong)))
+    assert "3 mistakes" in found.text
+    for word in ("many", "maybe", "thrice"):
+        assert word in found.text
+    assert "Apply" not in found.text
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"topics": {}}', "1", "[" * 100_000])
+def test_what_is_no_configuration_is_told_and_kept_for_correction(
+    worker: StillWorker, text: str
+) -> None:
+    worker.herder.has("orders")
+    found = Page(send(worker, "/ui/edit", name="orders", json=text, view="json"))
+    assert (found.status, "1 mistake" in found.text) == (200, True)
+    assert text in "".join(found.words)
+
+
+class Positions:
+    """Stored offsets of a sink connector."""
+
+    name, reread = "positions", "Its rows stay"
+
+    def __init__(self) -> None:
+        self.at = [({"kafka_topic": "orders", "kafka_partition": 0}, {"kafka_offset": 40})]
+
+    def read(self) -> Any:
+        return self.at
+
+    def lag(self) -> Any:
+        part = {"topic": "orders", "partition": 0, "position": 40, "end": 90, "lag": 50}
+        return type("Lag", (), {"partitions": [part], "unit": ""})()
+
+    def holes(self) -> Any:
+        return ()
+
+    def text(self, wanted: Any) -> tuple[str, str]:
+        offset = (wanted[1] or {}).get("kafka_offset")
+        return f"{wanted[0]['kafka_topic']}-{wanted[0]['kafka_partition']}", str(offset)
+
+    def checked(self, given: Any) -> Any:
+        return [
+            (e["partition"], e["offset"] and {"kafka_offset": int(e["offset"]["kafka_offset"])})
+            for e in given
+        ]
+
+
+@pytest.mark.parametrize(
+    ("given", "meaning"),
+    [
+        ("10", "40 10 30 offsets are read again. Its rows stay."),
+        ("60", "40 60 20 offsets are left out, and the ledger notes the hole."),
+        ("", "40 forgotten The next run begins where its configuration says. Its rows stay."),
+    ],
+)
+def test_new_offsets_are_explained_before_they_are_set(
+    worker: StillWorker, given: str, meaning: str
+) -> None:
+    worker.herder.offsets = Positions()
+    worker.herder.has("orders", state="STOPPED")
+    found = page(worker, "/ui/positions", name="orders")
+    assert "orders-0 40 90 50" in found.text
+    form = found.values()
+    assert form["offset.1"] == "40"
+    preview = Page(send(worker, "/ui/positions", **{**form, "do": "preview", "offset.1": given}))
+    assert meaning in preview.text
+    assert worker.herder.told == []
+
+
+def test_offsets_of_a_connector_that_runs_have_no_form(worker: StillWorker) -> None:
+    worker.herder.offsets = Positions()
+    worker.herder.has("orders")
+    found = page(worker, "/ui/positions", name="orders")
+    assert not found.all("form")
+    assert send(worker, "/ui/positions", name="orders", do="preview").status_code == 400
+
+
+# A new one
+
+
+def test_a_connector_is_chosen_filled_in_checked_and_created(worker: StillWorker) -> None:
+    plugins = page(worker, "/ui/new")
+    assert {"href": "/ui/new?plugin=postgresql"} in plugins.all("a")
+    form = page(worker, "/ui/new", plugin="postgresql")
+    assert "Unique name; a sink's consumer group is" in form.text
+    empty = Page(send(worker, "/ui/new", **form.values()))
+    assert "mistakes" in empty.text
+    filled = {f"key.{k}": v for k, v in POSTGRES.items()} | {"key.name": "orders"}
+    checked = Page(send(worker, "/ui/new", **{**form.values(), **filled}))
+    assert "This would be created" in checked.text
+    given = {"json": checked.values()["json"], "do": "apply", "state": "STOPPED"}
+    answer = send(worker, "/ui/new", **given)
+    assert answer.headers["location"] == "/ui/connector?name=orders&did=create"
+    assert worker.herder.told == [("create", "orders", "STOPPED")]
+    assert worker.herder.given["orders"]["connection.password"] == "open sesame"
+    again = Page(send(worker, "/ui/new", **given))
+    assert "A connector orders already exists" in again.text
+
+
+# Who may do it
+
+
+def test_a_reader_sees_no_buttons_and_no_forms_that_change(
+    users: dict[str, str],  # noqa: F811
+) -> None:
+    worker = still_worker(**{k: v for k, v in users.items() if k.startswith(("rest.", "semel."))})
+    worker.herder.has("orders", state="FAILED", tasks=["FAILED"], trace="Boom")
+    for path in ("", "/connector", "/config", "/audit", "/positions"):
+        worker.herder.offsets = Positions() if path == "/positions" else None
+        for who in (("grace", "hop:per"), ("robot", "r0b0t")):
+            found = Page(worker.client.get(f"/ui{path}", params={"name": "orders"}, auth=who))
+            assert found.status == 200
+            assert not [form for form in found.all("form") if form["method"] == "post"]
+            assert "button" not in [tag for tag, _ in found.elements] or path == ""
+    worker.herder.offsets = None
+    writer = Page(worker.client.get("/ui/connector?name=orders", auth=("ada", "lovelace")))
+    assert any(form["method"] == "post" for form in writer.all("form"))
+    worker.client.auth = None
+    for path in ("/ui", "/ui/edit?name=orders", "/ui/style.css"):
+        refused = worker.client.get(path)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Basic realm=")
+
+
+def test_a_token_of_a_file_serves_as_a_password_in_a_browser(
+    users: dict[str, str],  # noqa: F811
+) -> None:
+    worker = still_worker(**users)
+    assert worker.client.get("/ui", auth=("robot", "r0b0t")).status_code == 200
+    for wrong in (("robot", "lovelace"), ("ada", "r0b0t"), ("robot", ""), ("", "r0b0t")):
+        assert worker.client.get("/ui", auth=wrong).status_code == 401
+
+
+def test_the_default_token_serves_as_a_password_in_a_browser(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SEMEL_WORKER_TOKEN", "t0ken")
+    worker = still_worker(**{"semel.rest.authentication": "token"})
+    refused = worker.client.get("/ui")
+    assert (refused.status_code, "Basic" in refused.headers["www-authenticate"]) == (401, True)
+    assert worker.client.get("/ui", auth=("anyone", "t0ken")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://worker:8083.elsewhere.example"},
+        {"Origin": "http://[", "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": HOST, "Sec-Fetch-Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/ui/connector", "/ui/edit", "/ui/new", "/ui/positions"])
+def test_another_origin_can_change_nothing(
+    users: dict[str, str],  # noqa: F811
+    path: str,
+    headers: dict[str, str],
+) -> None:
+    for keys in (users, {"access.control.allow.origin": "*"}):
+        worker = still_worker(**keys)
+        worker.herder.has("orders")
+        fields = {"name": "orders", "do": "delete", "sure": "on"}
+        worker.client.auth = ("ada", "lovelace")
+        answer = worker.client.post(path, data=fields, headers=headers)
+        assert (answer.status_code, worker.herder.told) == (403, [])
+
+
+def test_another_origin_cannot_use_a_browsers_login_for_the_api(
+    users: dict[str, str],  # noqa: F811
+) -> None:
+    worker = still_worker(**users)
+    worker.herder.has("orders")
+    worker.client.auth = ("ada", "lovelace")
+    place, evil = "/connectors/orders/restart", {"Origin": "https://elsewhere.example"}
+    assert worker.client.post(place, headers=evil).status_code == 403
+    assert worker.client.post(place, headers={"Origin": HOST}).status_code == 204
+    assert worker.client.post(place).status_code == 204
+
+
+def test_every_answer_lets_no_foreign_script_or_style_run(worker: StillWorker) -> None:
+    worker.herder.has("orders", tasks=["FAILED"], trace="Boom")
+    paths = ("", "/connector?name=orders", "/edit?name=orders", "/new", "/none", "/live.js")
+    for path in paths:
+        answer = worker.client.get(f"/ui{path}")
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        if answer.headers["content-type"].startswith("text/html"):
+            found = Page(answer)
+            assert all(script["src"].startswith("/ui/") for script in found.all("script"))
+            assert not found.all("style")
+            for _, attributes in found.elements:
+                assert not [a for a in attributes if a == "style" or a.startswith("on")]
+
+
+# What is shown is from outside
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_text_stays_text(worker: StillWorker, text: str) -> None:
+    config = {**POSTGRES, "topics": text, f"transforms.{text}.type": text}
+    worker.herder.has(text, config, state="FAILED", tasks=["FAILED"], trace=text + BROKEN)
+    tags = ("script", "img")
+    for path in ("", "/connector", "/config", "/edit", "/audit", "/positions"):
+        found = page(worker, f"/ui{path}", **({"name": text} if path else {"q": text}))
+        if path != "/positions":  # which asks Kafka
+            assert found.status == 200, found.text
+        shown = [attributes for tag, attributes in found.elements if tag in tags]
+        assert shown in ([], [{"src": "/ui/live.js?v=0.1.0", "defer": ""}]), path
+        assert "49" not in found.text or "7*7" not in text or "{{ 7*7 }}" in found.text
+    links = [a["href"] for a in page(worker, "/ui").all("a") if "name=" in a["href"]]
+    assert Page(worker.client.get(links[0])).status == 200
+    answer = send(worker, "/ui/connector", name=text, do="pause")
+    assert answer.status_code == 303
+    assert Page(worker.client.get(answer.headers["location"])).status == 200
+
+
+def test_a_secret_is_on_no_page(worker: StillWorker) -> None:
+    worker.herder.has("orders", tasks=["RUNNING"])
+    new = json.dumps({**POSTGRES, "connection.password": "[hidden]", "topics": "t"})
+    answers = [send(worker, "/ui/edit", name="orders", json=new)]
+    for path in ("connector?", "config?", "edit?", "edit?view=json&", "audit?"):
+        answers += [worker.client.get(f"/ui/{path}name=orders")]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert "open sesame" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/ui/connector", 400),
+        ("/ui/connector?name=none", 404),
+        ("/ui/connector?name=orders&task=x", 400),
+        ("/ui/edit?name=none", 404),
+        ("/ui/new?plugin=none", 404),
+        ("/ui/positions?name=none", 404),
+    ],
+)
+def test_an_error_is_a_page(worker: StillWorker, path: str, status: int) -> None:
+    worker.herder.has("orders")
+    found = Page(worker.client.get(path))
+    assert (found.status, "That cannot be done" in found.text) == (status, True)
+
+
+# For everybody
+
+
+def test_pages_have_labels_one_heading_and_a_language(worker: StillWorker) -> None:
+    worker.herder.has("orders", state="STOPPED", tasks=["FAILED"], trace="Boom")
+    worker.herder.offsets = Positions()
+    for path in (
+        *("", "/connector?name=orders", "/config?name=orders", "/positions?name=orders"),
+        *("/edit?name=orders", "/edit?name=orders&view=json", "/new", "/new?plugin=postgresql"),
+    ):
+        found = Page(worker.client.get(f"/ui{path}"))
+        assert found.all("html") == [{"lang": "en"}]
+        assert len(found.all("h1")) == 1, path
+        identities = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
+        assert len(identities) == len(set(identities)), path
+        labelled = {label["for"] for label in found.all("label") if "for" in label}
+        assert labelled <= set(identities)
+        for table in found.all("th"):
+            assert table["scope"] in ("row", "col")
+
+
+def test_the_page_is_small_and_needs_nothing_from_elsewhere(worker: StillWorker) -> None:
+    sizes = 0
+    for name in ("style.css", "live.js", "icon.svg"):
+        answer = worker.client.get(f"/ui/{name}")
+        assert answer.status_code == 200
+        sizes += len(answer.content)
+        assert "http" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+    assert sizes < 300_000
