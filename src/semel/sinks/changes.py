@@ -132,8 +132,9 @@ def in_turn(
     """Cut parts so that, written one after another, they write records in order: all records, or
     with the ``keys`` of rows and tombstones the changes of each key.
 
-    A key that alternates between parts too often keeps only its last changes of each part in order,
-    if each replaces the ones before it: it is not deleted, and every row gives every column.
+    A key that alternates between parts too often keeps only some of its changes in order: the last
+    tombstone, which undoes what comes before it, and after that the last row of each part that
+    gives the same columns.
     """
     tables = [t for p in parts for t in (p.rows, p.tombstones or p.rows.slice(0, 0))]
     sizes = [t.num_rows for t in tables]
@@ -150,14 +151,19 @@ def in_turn(
     turn = np.cumsum(changes)
     turn -= turn[starts][group]
     if turn.max() > _TURNS:
-        exact = _whole(tables)[order]
+        exact = np.ones(len(order), np.bool_)
         for column in spelled:
             exact &= column[order] == column[order[starts]][group]
         apart = np.unique(group[~exact])
-        of_part, inverse = np.unique(group * len(parts) + part, return_inverse=True)
-        last = np.zeros(len(of_part), np.int64)
+        form = _forms(tables)[order]
+        of_form, inverse = np.unique(group * (form.max() + 1) + form, return_inverse=True)
+        last = np.zeros(len(of_form), np.int64)
         np.maximum.at(last, inverse, turn)
-        turn = np.where(np.isin(group, apart), turn, last[inverse])
+        deleted = np.zeros(len(starts), np.int64)
+        gone = np.flatnonzero(owner[order] % 2)
+        np.maximum.at(deleted, group[gone], gone)
+        undone = np.arange(len(order)) < deleted[group]
+        turn = np.where(np.isin(group, apart), turn, np.where(undone, 0, last[inverse]))
         size = turn.max() + 1
         distinct, inverse = np.unique(group * size + turn, return_inverse=True)
         turn = inverse - np.searchsorted(distinct, group * size)
@@ -174,20 +180,16 @@ def in_turn(
     ]
 
 
-def _whole(tables: Sequence[pa.Table]) -> np.ndarray:
-    """Which changes leave nothing of earlier ones: rows that have a value in every column."""
-    rows = tables[::2]
-    if len({frozenset(t.column_names) for t in rows if t.num_rows}) > 1:
-        return np.zeros(sum(t.num_rows for t in tables), bool)
-    found = []
-    for table, gone in zip(rows, tables[1::2], strict=True):
-        whole = np.ones(table.num_rows, bool)
-        names = value_columns(table.column_names)
-        for column in map(table.column, names):
-            if column.null_count:
-                whole &= column.is_valid().to_numpy()
-        whole &= not absences(table)
-        found += [whole, np.zeros(gone.num_rows, bool)]
+def _forms(tables: Sequence[pa.Table]) -> np.ndarray:
+    """A number for each change, equal where rows of a part give the same columns: a later one
+    leaves nothing of those before it."""
+    found: list[np.ndarray] = []
+    for number, table in enumerate(tables):
+        forms = np.full(table.num_rows, number, np.int64)
+        nulls = [c.is_null() for c in map(table.column, value_columns(table.column_names))]
+        for rows in (*nulls, *absences(table).values()):
+            _, forms = np.unique(forms * 2 + rows.to_numpy(), return_inverse=True)
+        found.append(forms + sum(f.max(initial=-1) + 1 for f in found))
     return np.concatenate(found)
 
 

@@ -37,7 +37,10 @@ def test_a_query_is_one_statement_and_nothing_else_runs(make: Make, execute: Exe
         with pytest.raises(ConfigError, match=r"connector rows: query( must be a SELECT|: )"):
             make(query=query, mode="bulk").check()
     source = make(
-        query="SELECT id, ';' AS v FROM t; ;\n", mode="bulk", query_suffix="LIMIT 9;", **ONCE
+        query="SELECT id, ';' AS v FROM t; ; -- all\n/* of; them */",
+        mode="bulk",
+        query_suffix="WHERE ';' <> '-- ;' LIMIT 9; -- nine",
+        **ONCE,
     )
     source.check()
     assert rows(source)[0] == [{"id": 1, "v": ";"}, {"id": 3, "v": ";"}]
@@ -59,7 +62,10 @@ def test_a_query_that_would_lock_rows_is_a_mistake_and_not_waited_for(
     [
         ({"query": ";;"}, "query holds no statement"),
         ({"query.masked": " ; "}, "query.masked holds no statement"),
+        ({"query": "; -- nothing"}, "query holds no statement"),
         ({"query.suffix": "LIMIT 1; DELETE FROM t"}, "query.suffix must not hold a semicolon"),
+        ({"query.suffix": r"AND v = '\'; DELETE FROM t; --'"}, "must not hold a semicolon"),
+        ({"query.suffix": "AND v = $a$; DELETE FROM t; --$a$"}, "must not hold a semicolon"),
     ],
 )
 def test_what_is_no_query_is_refused(make: Make, keys: dict[str, str], reason: str) -> None:

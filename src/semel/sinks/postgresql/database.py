@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from semel.core.ledger import Target
@@ -47,7 +48,7 @@ class PostgresDialect(SinkDatabase, Postgres):
         """Expressions for each row ``s``, in the order of the rows, as the server evaluates them in
         a transaction of its own."""
         with self.transaction():
-            stage = stage_rows(self, target, rows, numbered=True)
+            stage = stage_rows(self, target, rows, numbers=np.arange(rows.count))
             found = self.query(
                 f"SELECT {', '.join(expressions)} FROM {stage} AS s ORDER BY {quote(ROW)}"
             )

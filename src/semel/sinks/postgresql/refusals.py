@@ -109,7 +109,8 @@ def _refused(
 
 
 def _try_each(connection: Connection, batch: Prepared, rows: Rows, statement: Statement) -> None:
-    stage, row = stage_rows(connection, batch.table, rows, numbered=True), quote(ROW)
+    numbers, row = np.arange(rows.count), quote(ROW)
+    stage = stage_rows(connection, batch.table, rows, numbers=numbers)
     naming = [
         _NAMING.format(
             table=batch.table.name.quoted,

@@ -13,11 +13,13 @@ from semel.databases.columns import Table
 from semel.databases.errors import SchemaChanged
 from semel.databases.names import Name, literal, quote
 from semel.databases.postgresql.connection import Connection
-from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns
+from semel.sinks.sql.prepare import Prepared, Rows, by_given_columns, patterns_of
 
 MERGE_FROM = 1000
 """From this many rows on, MERGE, which is planned as a join, is quicker than ON CONFLICT."""
 _MERGES_SINCE = 15
+_MANY_PATTERNS = 4
+"""From this many patterns of given columns on, a statement for each would take too long."""
 
 ROW = "__semel_row"
 
@@ -35,7 +37,11 @@ def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: b
         stage = stage_rows(connection, table, deletes)
         connection.execute(f"{delete(prepared, deletes, stage)}; {connection.emptied(stage)}")
     straight = prepared.mode == "insert" or (prepared.mode == "upsert" and fresh)
-    for rows in by_given_columns(prepared.rows):
+    patterns = patterns_of(prepared.rows)
+    if patterns.max(initial=0) >= _MANY_PATTERNS:
+        _write_together(connection, prepared, patterns)
+        return
+    for rows in by_given_columns(prepared.rows, patterns):
         names = rows.columns.column_names
         if not names:
             connection.execute(
@@ -48,6 +54,19 @@ def write(connection: Connection, prepared: Prepared, *, fresh: bool, merging: b
             merges = merging and prepared.mode == "upsert" and rows.count >= MERGE_FROM
             how = merge if merges and connection.server_version >= _MERGES_SINCE else put
             connection.execute(f"{how(prepared, rows, stage)}; {connection.emptied(stage)}")
+
+
+def _write_together(connection: Connection, prepared: Prepared, patterns: np.ndarray) -> None:
+    """Write rows of many patterns with one COPY and one round trip."""
+    stage = stage_rows(connection, prepared.table, prepared.rows, numbers=patterns)
+    statements = []
+    for number, rows in enumerate(by_given_columns(prepared.rows, patterns)):
+        mine = f"(SELECT * FROM {stage} WHERE {ROW} = {number})"
+        if rows.columns.column_names:
+            statements.append(put(prepared, rows, mine))
+        else:
+            statements.append(f"INSERT INTO {prepared.table.name.quoted} SELECT FROM {mine} AS s")
+    connection.execute("; ".join([*statements, connection.emptied(stage)]))
 
 
 def _copy(connection: Connection, table: Table, rows: Rows) -> None:
@@ -98,13 +117,15 @@ class FreshKeys:
             self._pauses[table] = self._waits[table] = pause
 
 
-def stage_rows(connection: Connection, table: Table, rows: Rows, *, numbered: bool = False) -> str:
-    """COPY rows into a staging table; returns its name. If ``numbered``, they have their numbers in
+def stage_rows(
+    connection: Connection, table: Table, rows: Rows, *, numbers: np.ndarray | None = None
+) -> str:
+    """COPY rows into a staging table; returns its name. They have their ``numbers``, if given, in
     the column ROW."""
     columns = rows.columns
     types = ["text" if n in rows.staged else table.columns[n].cast for n in columns.column_names]
-    if numbered:
-        columns = columns.append_column(ROW, pa.array(np.arange(rows.count)))
+    if numbers is not None:
+        columns = columns.append_column(ROW, pa.array(numbers))
         types.append("bigint")
     return connection.stage(columns, types)
 

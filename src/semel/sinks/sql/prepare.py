@@ -208,13 +208,17 @@ def given_in(
     return found
 
 
-def by_given_columns(rows: Rows) -> Iterator[Rows]:
-    """The rows, split by the columns in which they give no value, without those columns."""
-    if not rows.count:
-        return
+def patterns_of(rows: Rows) -> np.ndarray:
+    """A number for each row, from 0 on, equal where values are given in the same columns."""
     patterns = np.zeros(rows.count, dtype=np.int64)
     for there in rows.given.values():
         _, patterns = np.unique(patterns * 2 + there, return_inverse=True)
+    return patterns
+
+
+def by_given_columns(rows: Rows, patterns: np.ndarray | None = None) -> Iterator[Rows]:
+    """The rows, split by the columns in which they give no value, without those columns."""
+    patterns = patterns_of(rows) if patterns is None else patterns
     for pattern in np.unique(patterns):
         mine = patterns == pattern
         part = rows if mine.all() else rows.take(np.flatnonzero(mine))

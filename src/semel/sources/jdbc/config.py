@@ -24,6 +24,14 @@ BULK, INCREMENTING, TIMESTAMP = "bulk", "incrementing", "timestamp"
 BOTH = "timestamp+incrementing"
 RANGE_ROWS = 500_000
 
+_PARTS = tuple(
+    re.compile(rf"(?s){text}|{dollars}\"[^\"]*(?:\"|$)|`[^`]*(?:`|$)|--[^\n]*|/\*.*?(?:\*/|$)|;")
+    for text in (r"'[^']*(?:'|$)", r"'(?:[^'\\]|\\.)*(?:'|\\?$)")
+    for dollars in ("", r"\$(\w*)\$.*?(?:\$\1\$|$)|")
+)
+"""What may hold a semicolon that ends no statement, and one that does: a backslash hides a quote,
+and dollars are quotes, in some databases only."""
+_COMMENTS = re.compile(r"(?s)(?:[;\s]|(?:--|#)[^\n]*|/\*(?:(?!\*/).)*\*/)*")
 IGNORED = {
     "batch.max.rows": "batches are bounded by their bytes",
     "dialect.name": "the dialect follows from connection.url",
@@ -349,9 +357,12 @@ class JdbcSourceConfig:
         for name, given_query in (("query", self.plain_query), ("query.masked", self.masked_query)):
             if given_query.strip() and not _statement(given_query):
                 problems.append(Problem(name, f"{name} holds no statement. Write a SELECT"))
-        if ";" in self.suffix:
+        if min(_ends(self.suffix)) < len(self.suffix):
             problems.append(
-                Problem("query.suffix", "query.suffix must not hold a semicolon: it ends a query")
+                Problem(
+                    "query.suffix",
+                    "query.suffix must not hold a semicolon, except in a text: it ends a query",
+                )
             )
         if self.query and not self.topic_prefix:
             problems.append(
@@ -455,6 +466,15 @@ class JdbcSourceConfig:
         return not names & set(self.blacklist)
 
 
+def _ends(text: str) -> set[int]:
+    """Where the first statement of a text ends, as each kind of database reads texts."""
+    found = ((m.start() for m in parts.finditer(text) if m[0] == ";") for parts in _PARTS)
+    return {next(semicolons, len(text)) for semicolons in found}
+
+
 def _statement(text: str) -> str:
-    """A statement without the semicolons that may end it."""
+    """A statement without the semicolons that may end it, and the comments after them."""
+    first, *others = _ends(text)
+    if not others and _COMMENTS.fullmatch(text, first):
+        text = text[:first]
     return text.strip().rstrip("; \r\n\t")
