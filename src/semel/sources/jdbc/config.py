@@ -31,7 +31,7 @@ _PARTS = tuple(
 )
 """What may hold a semicolon that ends no statement, and one that does: a backslash hides a quote,
 and dollars are quotes, in some databases only."""
-_COMMENTS = re.compile(r"(?s)(?:[;\s]|(?:--|#)[^\n]*|/\*(?:(?!\*/).)*\*/)*")
+_COMMENTS = re.compile(r"(?s)(?:[;\s]|(?:--|#)[^\n]*+|/\*(?:(?!\*/).)*\*/)*+")
 IGNORED = {
     "batch.max.rows": "batches are bounded by their bytes",
     "dialect.name": "the dialect follows from connection.url",
