@@ -24,7 +24,7 @@ from semel.worker.page import add_page
 from semel.worker.page.history import History
 from semel.worker.page.site import Known
 from semel.worker.rest.app import application
-from semel.worker.rest.listening import _guarded
+from semel.worker.rest.sites import guarded
 from semel.worker.rest.users import users
 
 HOST = "http://worker:8083"
@@ -170,6 +170,6 @@ def still_worker(**keys: str) -> StillWorker:
     history = History(lambda: found.observed, _Lags(lag))
     app = application(herder, worker, cast(Any, None), known)
     add_page(app, Known(herder, Audits(), lines, history, known))
-    client = TestClient(_guarded(app, worker, known), base_url=HOST, follow_redirects=False)
+    client = TestClient(guarded(app, worker, known), base_url=HOST, follow_redirects=False)
     found = StillWorker(herder, client, history, lines, lag=lag)
     return found

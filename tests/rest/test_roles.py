@@ -20,8 +20,9 @@ from semel.worker.alone import StandaloneHerder
 from semel.worker.page import router
 from semel.worker.page.site import Known
 from semel.worker.rest.app import application
-from semel.worker.rest.insight import add_metrics, add_semel
+from semel.worker.rest.insight import add_semel
 from semel.worker.rest.listening import serving
+from semel.worker.rest.sites import add_metrics
 from semel_lab.embedded.process import LOOPBACK
 from tests.engine.harness import LocalSpark
 from tests.patience import PATIENCE
