@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +18,6 @@ from semel.converters.json.infer import (
     STRING,
     Kind,
     as_column,
-    join,
-    kind_of,
     tells_type,
 )
 from semel.converters.json.text import syntax_error
@@ -39,7 +34,7 @@ _ITEMS = {
     NULL: "null",
     BOOL: "true|false",
     INT: "-?[0-9]+",
-    FLOAT: "-?[0-9][0-9.eE+-]*",
+    FLOAT: "-?(?:[0-9][0-9.eE+-]*|Infinity)|NaN",
     STRING: r'"(?:[^"\\]|\\.)*"',
 }
 _SPACE = r"[ \t\n\r]*"
@@ -71,9 +66,8 @@ class ScalarReader:
 
     def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
         """Read a string array without nulls; what cannot be read is null and a failure."""
-        bad = _malformed(text)
-        reasons = {row: f"{syntax_error(text[row].as_py())}" for row in bad}
-        if bad:
+        reasons = malformed(text)
+        if reasons:
             mask = pa.array([row in reasons for row in range(len(text))])
             text = pc.if_else(mask, "null", text)
         block, failures = self._objects.read(
@@ -97,7 +91,9 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
         written = text.take(rest)
         mine = pc.match_substring_regex(written, pattern)
         rows, rest = rest.filter(mine), rest.filter(pc.invert(mine))
-        if kind == ANY or not len(rows):
+        if not len(rows):
+            continue
+        if kind == ANY:
             left.append(rows)
         elif kind != NULL:
             known = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
@@ -111,23 +107,9 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
     return [(rows, values) for rows, values in found if len(rows)]
 
 
-def _malformed(text: pa.Array) -> list[int]:
-    """The rows that are not exactly one JSON value."""
+def malformed(text: pa.Array) -> dict[int, str]:
+    """The rows that are not exactly one JSON value, each with the reason."""
     simple = pc.match_substring_regex(text, _SCALAR)
     rest = pc.indices_nonzero(pc.invert(simple))
-    texts = text.take(rest).to_pylist()
-    return [r for r, t in zip(rest.to_pylist(), texts, strict=True) if syntax_error(t) is not None]
-
-
-def scalar_kind(texts: Sequence[str]) -> Kind:
-    """The kind of values; text is never taken for a date: keys are compared as they are."""
-    found = NULL
-    for text in texts:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        found = join(found, Kind("string") if isinstance(value, str) else kind_of(value))
-        if found == ANY:
-            break
-    return found
+    reasons = zip(rest.to_pylist(), map(syntax_error, text.take(rest).to_pylist()), strict=True)
+    return {row: f"{why}" for row, why in reasons if why is not None}
