@@ -208,7 +208,7 @@ def test_the_rows_are_those_of_records_that_come_one_by_one(
 
 
 def test_a_key_that_alternates_makes_few_parts() -> None:
-    values = [(1, value) for _, value in ALTERNATING * 20]
+    values: list[tuple[int, Any]] = [(1, value) for _, value in ALTERNATING * 20]
     values[200] = (1, None)
     keys = {"connection.url": "jdbc:sqlite:nowhere", "insert.mode": "upsert"}
     keys |= {"pk.mode": "record_key", "pk.fields": "id", "delete.enabled": "true"}

@@ -3,6 +3,7 @@ from 1.0. Their metadata says what they hold."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -41,6 +42,8 @@ def as_written(values: pa.Array, field: pa.Field, text: pa.Array) -> tuple[pa.Fi
     rows = pc.indices_nonzero(whole)
     if is_list:
         rows = pc.unique(pc.list_parent_indices(values).take(rows))
+    if not _may_have_whole(text.take(rows), field.name):
+        return field, values
     (written,) = duck.raw(text.take(rows), [field.name])
     integer = pc.fill_null(pc.match_substring_regex(written, _HAS_WHOLE), False)
     if not pc.any(integer).as_py():
@@ -51,6 +54,12 @@ def as_written(values: pa.Array, field: pa.Field, text: pa.Array) -> tuple[pa.Fi
     made = pc.replace_with_mask(made, pa.array(mine), written.filter(integer))
     mixed = pa.field(field.name, JSON, field.nullable, MIXED)
     return _as_one_kind(mixed, pa.ExtensionArray.from_storage(JSON, made), mixed=True)
+
+
+def _may_have_whole(text: pa.Array, name: str) -> bool:
+    """Whether a field of some objects may be written as a whole number, or a list of numbers."""
+    pattern = rf'\\|"{re.escape(name)}"\s*:\s*(\[|-?[0-9]+\s*[,}}])'
+    return bool(pc.any(pc.match_substring_regex(text, pattern)).as_py())
 
 
 def fractions(field: pa.Field, values: pa.Array) -> tuple[pa.Field, pa.Array]:

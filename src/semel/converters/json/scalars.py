@@ -31,11 +31,11 @@ _SCALAR = (
     r'|"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")$'
 )
 _ITEMS = {
+    STRING: r'"(?:[^"\\]|\\.)*"',
+    INT: "-?[0-9]+",
     NULL: "null",
     BOOL: "true|false",
-    INT: "-?[0-9]+",
     FLOAT: "-?(?:[0-9][0-9.eE+-]*|Infinity)|NaN",
-    STRING: r'"(?:[^"\\]|\\.)*"',
 }
 _SPACE = r"[ \t\n\r]*"
 
@@ -48,8 +48,8 @@ def _list_of(item: str) -> str:
 _KINDS = [
     (kind, rf"^{_SPACE}(?:{pattern}){_SPACE}$")
     for kind, pattern in [
-        (ANY, r"\{.*"),
         *_ITEMS.items(),
+        (ANY, r"\{.*"),
         *((Kind("list", kind), _list_of(item)) for kind, item in _ITEMS.items()),
     ]
 ]
@@ -64,9 +64,10 @@ class ScalarReader:
         self._facts = (column.known or {}).get(FACTS)
         self.type = column.type if self._facts is None else Described(column.type, self._facts)
 
-    def read(self, text: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """Read a string array without nulls; what cannot be read is null and a failure."""
-        reasons = malformed(text)
+    def read(self, text: pa.Array, *, valid: bool = False) -> tuple[pa.Array, list[Failure]]:
+        """Read a string array without nulls; what cannot be read is null and a failure. ``valid``
+        says that each is one JSON value."""
+        reasons = {} if valid else malformed(text)
         if reasons:
             mask = pa.array([row in reasons for row in range(len(text))])
             text = pc.if_else(mask, "null", text)
@@ -88,6 +89,8 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
     rest = pc.indices_nonzero(text.is_valid())
     left, found = [], []
     for kind, pattern in _KINDS:
+        if not len(rest):
+            break
         written = text.take(rest)
         mine = pc.match_substring_regex(written, pattern)
         rows, rest = rest.filter(mine), rest.filter(pc.invert(mine))
@@ -97,7 +100,9 @@ def of_one_kind(text: pa.Array) -> list[tuple[pa.Array, pa.Array]]:
             left.append(rows)
         elif kind != NULL:
             known = kind if tells_type(kind) else Kind("list", STRING)  # fits any list
-            values, failures = ScalarReader(as_column(NAME, known)).read(written.filter(mine))
+            values, failures = ScalarReader(as_column(NAME, known)).read(
+                written.filter(mine), valid=True
+            )
             unread = pa.array([f.index for f in failures], pa.int64())
             read = np.delete(np.arange(len(rows)), unread)
             left.append(rows.take(unread))
